@@ -148,6 +148,12 @@ cdef class AsyncClient:
         return self.client.transport
 
     @property
+    def direct(self):
+        """As `Client.direct`."""
+        cdef AsyncConnection c = self.connection
+        return c is not None and c.reader is not None and c.reader.is_alive()
+
+    @property
     def serde(self):
         """What makes bytes of values, and values of bytes; None: bytes and str are stored as they are."""
         return self.client.serde

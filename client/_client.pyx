@@ -258,6 +258,13 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         return found
 
     @property
+    def direct(self):
+        """Whether gets read the server's items where they lie, and ask nobody (docs/direct-reads.md). False while there
+        is no connection. If it is False on this host, the log and `stats rdma` say why.
+        """
+        return self.memory() is not None
+
+    @property
     def sock(self):
         """A socket object of the connection that was used last, or None while there is none. It is closed with it.
 

@@ -21,8 +21,9 @@ cdef class DirectMemory:
     """A server's memory, mapped here for reading. Any thread; nothing of it changes."""
     cdef direct_memory memory
 
-# From a descriptor, which stays the caller's. Raises OSError, with the reason alone, when this process cannot use it.
-cdef DirectMemory map_memory(int fd)
+# From the descriptors of index and arena, which stay the caller's. Raises OSError, with the reason alone, when this
+# process cannot use them.
+cdef DirectMemory map_memory(int index, int arena)
 
 
 cdef class DirectReader:

@@ -38,9 +38,9 @@ cdef class DirectMemory:
             direct_unmap(&self.memory)
 
 
-cdef DirectMemory map_memory(int fd):
+cdef DirectMemory map_memory(int index, int arena):
     cdef DirectMemory made = DirectMemory.__new__(DirectMemory)
-    cdef int r = direct_map(&made.memory, fd)
+    cdef int r = direct_map(&made.memory, index, arena)
     if r == -EPROTO:
         raise OSError(EPROTO, "it is not laid out as this client knows it")
     if r < 0:

@@ -64,6 +64,7 @@ cdef class Endpoint:
     cdef unsigned int most_lanes     # that the server allows
     cdef size_t lane_bytes           # that the server keeps for each
     cdef bint offers_reads           # the server lets items be read by READs
+    cdef str memory                  # Offer.memory
 
     cdef int post_all_receives(self) except -1
     cdef int open_queue(self) except -1

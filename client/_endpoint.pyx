@@ -200,6 +200,7 @@ cdef class Endpoint:
         self.most_lanes = offer.lanes
         self.lane_bytes = offer.lane_bytes
         self.offers_reads = offer.direct
+        self.memory = offer.memory
         self.room = min(offer.msgsize, <size_t>MESSAGE_SIZE) - MESSAGE_HEADER
         self.eager = offer.eager
         peer.qpn = offer.qpn

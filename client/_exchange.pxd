@@ -17,6 +17,7 @@ cdef class Offer:
     cdef readonly unsigned int answers   # RDMA READs that the server answers at a time
     cdef readonly bint crc
     cdef readonly bint direct            # items can be read by READs (docs/direct-reads.md)
+    cdef readonly str memory             # of soft_shm: who gets the items' memory, or why nobody does; empty: not said
     cdef readonly unsigned int version   # of the protocol
     cdef readonly unsigned int workers   # that the server has; 1 in version 1
     cdef readonly unsigned int lanes     # that the queue pair may have; 1 in version 1

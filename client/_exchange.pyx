@@ -14,6 +14,7 @@ from rmemcached.rdma.wire cimport (
     RDMA_VERSION_2,
     RDMA_TOKEN_LENGTH,
     SHM_KEY_LENGTH,
+    SHM_MEMORY_PARTS as MEMORY_PARTS,
     SHM_REPLY_KEY,
     SHM_REQUEST_LENGTH,
     TRANSPORT_SOFT_IW,
@@ -36,6 +37,7 @@ VERBS = transport_name(TRANSPORT_VERBS).decode()
 LINE_MAX = RDMA_LINE_MAX
 """Bytes of an exchange line, without its end."""
 SHM_REPLY = SHM_REPLY_KEY[:SHM_KEY_LENGTH]
+SHM_MEMORY_PARTS = MEMORY_PARTS
 """The answer to shm_request."""
 
 
@@ -56,6 +58,7 @@ cdef int read_offer(Offer offer, dict tokens, str transport) except -1:
     offer.answers = int(tokens.get("ird", 1))
     offer.crc = int(tokens.get("crc", 0))
     offer.direct = int(tokens.get("direct", 0)) == 1 and offer.answers > 0
+    offer.memory = tokens.get("memory", "")
     offer.version = int(tokens["version"])
     offer.workers = offer.lanes = 1
     if offer.version == RDMA_VERSION_2:

@@ -75,9 +75,9 @@ cdef class QueuePair(Endpoint):
             self.close()
             raise
 
-    def take_memory(self, int descriptor):
-        """Maps the server's items, whose descriptor stays the caller's. Raises OSError: the server is to be asked."""
-        self.direct = map_memory(descriptor)
+    def take_memory(self, int index, int arena):
+        """Maps the server's items, whose descriptors stay the caller's. Raises OSError: the server is to be asked."""
+        self.direct = map_memory(index, arena)
 
     def connect_cm(self, timeout):
         """Connects the queue pair through rdma_cm, along its route. timeout: seconds or None.

@@ -139,6 +139,20 @@ cdef class RdmaStream(Stream):
                 registered.close()
             queue.close()
 
+    @property
+    def reads(self):
+        """Whether gets read the server's items where they lie, as a half sentence for the log; empty: they ask as they
+        do on any transport.
+        """
+        cdef QueuePair queue = self.queue
+        if queue is None or not queue.memory:
+            return ""
+        if queue.direct is not None:
+            return "gets read its items and ask nobody"
+        if queue.memory in ("own", "all"):
+            return "gets ask: its items cannot be mapped here"
+        return f"gets ask: the server's rdma_direct is off ({queue.memory})"
+
     cdef DirectMemory direct_memory(self):
         return None if self.queue is None else self.queue.direct
 

@@ -225,5 +225,7 @@ def open_stream(client: Options, wanted: str, logged: str | None, alone: bool = 
         error.command = f"connecting ({wanted})"
         raise
     if logged != transport:
-        logger.info("%s: transport %s (%s)", client.server, transport, choice.why(transport))
+        reads = getattr(stream, "reads", "")
+        why = choice.why(transport)
+        logger.info("%s: transport %s (%s)%s", client.server, transport, why, f"; {reads}" if reads else "")
     return stream, transport, transport

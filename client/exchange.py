@@ -14,7 +14,7 @@ from errno import ENOMEM
 from typing import cast
 
 from ._cm import CmRoute
-from ._exchange import LINE_MAX, SHM_REPLY, SOFT_IW, SOFT_SHM, Offer, shm_request
+from ._exchange import LINE_MAX, SHM_MEMORY_PARTS, SHM_REPLY, SOFT_IW, SOFT_SHM, Offer, shm_request
 from ._queue_pair import QueuePair
 from ._rdma import RdmaStream
 from ._uninterrupted import Turn
@@ -184,10 +184,11 @@ def open_rdma(client: Options, plain: socket.socket, transport: str, wanted: str
         if transport == SOFT_SHM:
             second, memory = open_shm(client.server, offer, patience(client))
             stack.enter_context(contextlib.closing(second))
-            if memory is not None:
-                stack.callback(os.close, memory)
+            if memory:
+                for part in memory:
+                    stack.callback(os.close, part)
                 try:
-                    queue.take_memory(memory)
+                    queue.take_memory(*memory)
                 except OSError as error:
                     tell_once(client.server, error)
         elif transport == SOFT_IW:
@@ -211,9 +212,9 @@ def open_iw(client: Options, plain: socket.socket) -> socket.socket:
     return open_socket((peer[0], peer[1]), client.connect_timeout, client.socket_keepalive, True)
 
 
-def open_shm(server: Server, offer: Offer, timeout: float | None) -> tuple[socket.socket, int | None]:
-    """The connection for shared memory, which the server has accepted, and the descriptor of the server's items, which
-    the caller closes; None: the server gives none. timeout: seconds. Raises MemcacheServerError."""
+def open_shm(server: Server, offer: Offer, timeout: float | None) -> tuple[socket.socket, list[int]]:
+    """The connection for shared memory, which the server has accepted, and both descriptors of its items, if it gives
+    them, which the caller closes. timeout: seconds. Raises MemcacheServerError."""
     path = offer.path or server
     if not isinstance(path, str):
         raise MemcacheServerError("the server's answer to the RDMA exchange names no path")
@@ -233,9 +234,9 @@ def open_shm(server: Server, offer: Offer, timeout: float | None) -> tuple[socke
     return second, memory
 
 
-def ask_for_shm(second: socket.socket, request: bytes) -> tuple[bytes, int | None]:
-    """Sends the request for shared memory. Returns SHM_REPLY, or what the server says instead; and a descriptor that
-    came with it, or None. Raises OSError."""
+def ask_for_shm(second: socket.socket, request: bytes) -> tuple[bytes, list[int]]:
+    """Sends the request for shared memory. Returns SHM_REPLY, or what the server says instead; and the descriptors of
+    its items that came with it, if they did. Raises OSError."""
     # A server that refuses may do so before it has read anything.
     with contextlib.suppress(BrokenPipeError):
         second.sendall(request)
@@ -245,12 +246,15 @@ def ask_for_shm(second: socket.socket, request: bytes) -> tuple[bytes, int | Non
         with contextlib.suppress(ConnectionResetError):
             while len(reply) < len(SHM_REPLY) and second.recv(1, socket.MSG_PEEK):
                 # Sockets that are not the standard library's wait above alone.
-                more, descriptors, *_ = socket.recv_fds(second, len(SHM_REPLY) - len(reply), 1, socket.MSG_CMSG_CLOEXEC)
+                room = len(SHM_REPLY) - len(reply)
+                more, descriptors, *_ = socket.recv_fds(second, room, SHM_MEMORY_PARTS, socket.MSG_CMSG_CLOEXEC)
                 memory += descriptors
                 reply += more
             while reply != SHM_REPLY and len(reply) < REPLY_LIMIT and (more := second.recv(REPLY_LIMIT - len(reply))):
                 reply += more
-        return reply, memory.pop(0) if memory and reply == SHM_REPLY else None
+        given = memory if len(memory) == SHM_MEMORY_PARTS and reply == SHM_REPLY else []
+        memory = [] if given else memory
+        return reply, given
     finally:
         for surplus in memory:
             os.close(surplus)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import signal
 import socket
@@ -15,7 +14,7 @@ from functools import partial
 from rmemcached import import_error
 from rmemcached.host import read_text
 from rmemcached.options import Action, UsageError, parse
-from rmemcached.settings import Settings
+from rmemcached.settings import DIRECT_OFF, Settings
 
 DESCRIPTORS_OF_ITS_OWN = 32  # listening sockets, standard streams, the main thread's
 DESCRIPTORS_OF_A_THREAD = 8
@@ -81,19 +80,6 @@ def check_large_pages() -> None:
         raise UsageError(
             f"{reason}\nCannot enable large pages on this system\n(There is no support as of this version)"
         )
-
-
-def warn_of_small_pages() -> None:
-    """-L with direct reads: item memory is shared then, for which the system has a setting of its own."""
-    setting = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
-    with suppress(OSError):
-        chosen = re.search(r"\[(\w+)\]", read_text(setting))
-        if chosen is not None and chosen[1] in ("never", "deny"):
-            print(
-                f"warning: -L: memory that clients read (rdma_direct) gets no large pages while {setting} says"
-                f" {chosen[1]}: write advise there",
-                file=sys.stderr,
-            )
 
 
 def check_page_size(size: int) -> None:
@@ -249,8 +235,8 @@ def serve(settings: Settings, action: Action) -> int:
     check_page_size(resource.getpagesize())
     if settings.preallocate:
         check_large_pages()
-        if settings.rdma_direct or settings.rdma_direct_remote:
-            warn_of_small_pages()
+    if settings.rdma_direct_off in ("-Y", "-X", "overcommit_memory"):
+        print(f"rdma_direct is off: {DIRECT_OFF[settings.rdma_direct_off]}", file=sys.stderr)
     if action.daemonize:
         open_standard_streams()
     settings.inherited_fds = len(os.listdir("/proc/self/fd")) - 1

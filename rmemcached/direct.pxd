@@ -9,11 +9,11 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from rmemcached.sys.atomics cimport relaxed_load
 from rmemcached.sys.key_hash cimport hash_secrets, xxh3
-from rmemcached.sys.linux cimport pthread_mutex_t
 
 cdef enum:
-    DIRECT_VERSION = 4
+    DIRECT_VERSION = 5
     DIRECT_HEADER = 4096         # bytes before the index
+    DIRECT_LIFE = 1 << 21        # bytes before the arena, in its file, of which the mutex has the first
     DIRECT_LENGTH_BITS = 41      # the memory is shorter than 2 to this power
     DIRECT_SLOTS = 20
     DIRECT_SLOT_BITS = 48        # a chunk's number (direct_header.place_bits), then
@@ -70,11 +70,11 @@ cdef struct direct_header:
     char magic[8]
     uint32_t layout              # DIRECT_VERSION
     uint32_t sealed              # items have seals
-    uint64_t length              # of the whole
+    uint64_t length              # of header, index, and the part of the arena that the index can name
     uint64_t base                # the daemon's address of this header
     uint64_t index               # where the first bucket is, from here
     uint64_t most                # buckets that there is room for
-    uint64_t alive               # where the word of the mutex is in which the kernel writes, from here
+    uint64_t alive               # where the word of the daemon's robust mutex is in which the kernel writes, from here
     hash_secrets hash
     direct_chunks chunks
     char pad[248]
@@ -82,12 +82,11 @@ cdef struct direct_header:
     uint64_t buckets
     uint32_t current_time        # as the store's clock
     uint32_t oldest_live
-    uint32_t ended               # the daemon stops; nobody reads any more
+    uint32_t ended               # the daemon stops, or keeps this index no more: nobody reads any more
     uint32_t algorithm           # `lru mode` changes it
     int64_t beat                 # coarse_ms() when the clock was last looked after
     uint64_t used                # bytes of the arena whose slab pages are in use. It only grows. 0: not told
     char pad_after_clock[24]
-    pthread_mutex_t life         # held by the daemon; robust
 
 # What readers look at of an item and a chunk: store.pxd's structures.
 cdef struct direct_item:
@@ -215,8 +214,10 @@ cdef inline uint64_t direct_seal(const hash_secrets *secrets, uint64_t place, co
 # --- a client's side ---
 
 cdef struct direct_memory:       # a daemon's memory, mapped here
-    const char *base
-    size_t length
+    char *mapping                # all that is mapped,
+    size_t mapped                # ... of so many bytes
+    const char *base             # in it, at a multiple of 2 MB
+    size_t length                # what the header says
     const direct_header *header
     # what was checked of the header
     const direct_bucket *index
@@ -246,9 +247,9 @@ cdef enum direct_answer:
     DIRECT_TORN                  # it was being changed: another try may find it
     DIRECT_FOREIGN               # it is the item of another key
 
-# Maps the memory whose descriptor a daemon has given; the caller closes fd. 0, or a negative errno: EPROTO for memory
-# that is none, or of another layout.
-cdef int direct_map(direct_memory *m, int fd) noexcept nogil
+# Maps the memory whose two descriptors a daemon has given: header and index, and the arena. The caller closes both.
+# 0, or a negative errno: EPROTO for memory that is none, or of another layout.
+cdef int direct_map(direct_memory *m, int index_fd, int arena_fd) noexcept nogil
 # Nobody reads any more.
 cdef void direct_unmap(direct_memory *m) noexcept nogil
 # Maps the pages that the daemon has of a part of the arena, from the byte `at` on, which moves behind that part; adds

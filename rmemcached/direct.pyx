@@ -9,9 +9,9 @@ from rmemcached.sys.atomics cimport load_acquire, read_fence, relaxed_load
 from rmemcached.sys.clock cimport coarse_ms
 from rmemcached.sys.key_hash cimport hash_secrets, key_hash
 from rmemcached.sys.linux cimport (
-    F_GET_SEALS, F_SEAL_SHRINK, MADV_DONTDUMP, MAP_FAILED, MAP_NORESERVE, MAP_SHARED, PROT_NONE, PROT_READ, errno,
-    TMPFS_MAGIC, fcntl, fstatfs, madvise, mincore, mmap, mprotect, munlock, munmap, populate_read, snprintf,
-    struct_statfs,
+    F_GET_SEALS, F_SEAL_SHRINK, MADV_DONTDUMP, MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE,
+    MAP_SHARED, PROT_NONE, PROT_READ, TMPFS_MAGIC, errno, fcntl, fstatfs, madvise, mincore, mmap, mprotect, munlock,
+    munmap, populate_read, snprintf, struct_statfs,
 )
 
 cdef enum:
@@ -24,6 +24,7 @@ cdef enum:
     HEAD_MOST = 512              # bytes of an item before its data
     CHUNK_LEAST = 512            # bytes in each chunk of a value but the last; a shorter one is no daemon's
     PAGE = 4096                  # of the system: the daemon starts with no others
+    HUGE_PAGE = 2 * 1024 * 1024
     PREFAULT_PAGES = 8192        # at a time: a millisecond
     STALL_MS = 2000              # without a move of its clock, after which a daemon is asked
     UPDATE_INTERVAL = 60         # seconds
@@ -32,14 +33,17 @@ cdef enum:
 
 # ---- the mapping -----------------------------------------------------------------------------------------------------
 
-cdef bint is_sound(const direct_header *h, uint64_t length) noexcept nogil:
-    """Whether everything that the header names lies within the memory, and that is as long as a daemon's may be."""
-    return (memcmp(h.magic, DIRECT_MAGIC, sizeof(h.magic)) == 0 and h.layout == DIRECT_VERSION and h.length == length
-            and length >= 2 * DIRECT_HEADER and length >> DIRECT_LENGTH_BITS == 0
-            and h.index >= sizeof(direct_header) and h.index % 64 == 0 and h.chunks.arena <= length - HEAD_MOST
-            and h.index <= h.chunks.arena and h.most > 0
-            and h.most <= (h.chunks.arena - h.index) // sizeof(direct_bucket)
-            and h.alive % 4 == 0 and h.alive <= sizeof(direct_header) - 4
+cdef bint is_sound(const direct_header *h, uint64_t index, uint64_t length) noexcept nogil:
+    """Whether everything that the header names lies within the memory, which is as long as a daemon's may be, and whose
+    first file, of header and index, has so many bytes.
+    """
+    cdef uint64_t arena = index + DIRECT_LIFE
+    return (memcmp(h.magic, DIRECT_MAGIC, sizeof(h.magic)) == 0 and h.layout == DIRECT_VERSION
+            and h.chunks.arena == arena and h.length <= length and h.length >> DIRECT_LENGTH_BITS == 0
+            and h.length >= 2 * DIRECT_HEADER and arena <= h.length - HEAD_MOST
+            and h.index >= sizeof(direct_header) and h.index % 64 == 0 and h.index <= index and h.most > 0
+            and h.most <= (index - h.index) // sizeof(direct_bucket)
+            and h.alive % 4 == 0 and h.alive <= arena - 4
             and h.chunks.chunk_bits <= h.chunks.place_bits and h.chunks.place_bits <= DIRECT_PLACE_MOST)
 
 
@@ -51,43 +55,66 @@ cdef bint tells_pages(const direct_memory *m) noexcept nogil:
     return mincore(<void *>(m.base + (m.length - PAGE & ~<size_t>(PAGE - 1))), PAGE, &last) == 0 and not last & 1
 
 
-cdef int direct_map(direct_memory *m, int fd) noexcept nogil:
+cdef int memory_of(int fd, uint64_t *length, uint64_t *there) noexcept nogil:
+    """The length of a part of the memory, and how many bytes of it have pages. 0, or -EPROTO: it is none."""
     cdef struct_stat status
     cdef struct_statfs system
-    cdef direct_header header
     cdef int seals = fcntl(fd, F_GET_SEALS)
-    cdef void *base
-    memset(m, 0, sizeof(direct_memory))
     # Only files in memory have seals. One that cannot shrink has its pages for ever, but huge pages may be missing.
     # What is longer than a daemon's would only use up the addresses here.
     if seals < 0 or not seals & F_SEAL_SHRINK or fstat(fd, &status) < 0 or fstatfs(fd, &system) < 0 \
-            or system.f_type != TMPFS_MAGIC or status.st_size < 2 * DIRECT_HEADER \
-            or status.st_size >> DIRECT_LENGTH_BITS != 0:
+            or system.f_type != TMPFS_MAGIC or status.st_size <= 0 or status.st_size >> DIRECT_LENGTH_BITS != 0 \
+            or status.st_size % PAGE != 0:
         return -EPROTO
+    length[0] = <uint64_t>status.st_size
+    there[0] = <uint64_t>status.st_blocks * 512
+    return 0
+
+
+cdef bint map_part(char *at, uint64_t length, int fd) noexcept nogil:
     # With mlockall(MCL_FUTURE) a mapping that can be read would be filled here, holes and all.
-    base = mmap(NULL, <size_t>status.st_size, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0)
-    if base == MAP_FAILED:
-        return -errno
-    m.base = <const char *>base
-    m.length = <size_t>status.st_size
-    if munlock(base, m.length) != 0 or mprotect(base, m.length, PROT_READ) != 0:
-        direct_unmap(m)
-        return -EPROTO
+    if mmap(at, length, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0) == MAP_FAILED \
+            or munlock(at, length) != 0 or mprotect(at, length, PROT_READ) != 0:
+        return False
     # A core dump of a client is no copy of the cache.
-    madvise(base, m.length, MADV_DONTDUMP)
-    m.header = <const direct_header *>base
-    # What is checked is what is used, whatever the daemon writes meanwhile.
-    memcpy(&header, base, sizeof(header))
-    if not is_sound(&header, m.length):
+    madvise(at, length, MADV_DONTDUMP)
+    return True
+
+
+cdef int direct_map(direct_memory *m, int index_fd, int arena_fd) noexcept nogil:
+    cdef direct_header header
+    cdef uint64_t index_length, arena_length, there
+    cdef void *mapping
+    memset(m, 0, sizeof(direct_memory))
+    if memory_of(index_fd, &index_length, &there) < 0 or memory_of(arena_fd, &arena_length, &there) < 0 \
+            or index_length < 2 * DIRECT_HEADER:
+        return -EPROTO
+    # Huge pages of the arena are mapped as such where the addresses fit.
+    mapping = mmap(NULL, index_length + arena_length + HUGE_PAGE, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    if mapping == MAP_FAILED:
+        return -errno
+    m.mapping = <char *>mapping
+    m.mapped = index_length + arena_length + HUGE_PAGE
+    m.base = <char *>((<size_t>mapping + HUGE_PAGE - 1) & ~<size_t>(HUGE_PAGE - 1))
+    if not map_part(<char *>m.base, index_length, index_fd) \
+            or not map_part(<char *>m.base + index_length, arena_length, arena_fd):
         direct_unmap(m)
         return -EPROTO
+    m.header = <const direct_header *>m.base
+    # What is checked is what is used, whatever the daemon writes meanwhile.
+    memcpy(&header, m.base, sizeof(header))
+    if not is_sound(&header, index_length, index_length + arena_length):
+        direct_unmap(m)
+        return -EPROTO
+    m.length = header.length
     m.index = <const direct_bucket *>(m.base + header.index)
     m.most = header.most
     m.chunks = header.chunks
     m.alive = <const uint32_t *>(m.base + header.alive)
     m.daemon = header.base
     m.tells = tells_pages(m)
-    m.used = min(header.used, <uint64_t>status.st_blocks * 512, m.length - m.chunks.arena)
+    m.used = min(header.used, there, m.length - m.chunks.arena)
     return 0
 
 
@@ -115,7 +142,7 @@ cdef bint direct_prefault(const direct_memory *m, uint64_t *at, uint64_t *mapped
 
 
 cdef void direct_unmap(direct_memory *m) noexcept nogil:
-    munmap(<void *>m.base, m.length)
+    munmap(m.mapping, m.mapped)
     m.base = NULL
 
 
@@ -263,7 +290,7 @@ cdef direct_answer direct_copy(const direct_memory *m, const direct_hit *hit, ch
 # ---- seals, and READs ------------------------------------------------------------------------------------------------
 
 cdef bint direct_is_usable(const direct_header *h) noexcept nogil:
-    return is_sound(h, h.length) and h.sealed != 0
+    return is_sound(h, h.chunks.arena - DIRECT_LIFE, h.length) and h.sealed != 0
 
 
 cdef int direct_look(const direct_chunks *chunks, const direct_bucket *bucket, uint32_t hv, int first) noexcept nogil:

@@ -13,11 +13,13 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rmemcached import VERSIONS
-from rmemcached.settings import MEGABYTE, VIEWS, Settings
+from rmemcached.host import read_text
+from rmemcached.settings import DIRECT_READERS, MEGABYTE, VIEWS, Settings
 from rmemcached.usage import usage
 
 CHUNK_ALIGN_BYTES = 8
@@ -123,6 +125,12 @@ def in_range(name: str, low: int, high: int) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def direct_readers(text: str) -> str:
+    if text not in DIRECT_READERS:
+        raise UsageError(f"rdma_direct must be own, all or off, not {text!r}")
+    return text
 
 
 def view_limit(text: str) -> tuple[int, int]:
@@ -331,6 +339,7 @@ RDMA_RANGES = (
     ("rdma_port", 1, 255),
     ("rdma_cm_port", 1, 65535),
     ("rdma_gid_index", 0, 255),
+    ("rdma_direct_linger", 0, 86400),
     ("rdma_spin", 0, 1000000),
     ("rdma_spin_share", 1, 100),
 )
@@ -403,7 +412,9 @@ EXTENDED = {
     "no_drop_privileges": Option(sets={"drop_privileges": False}),
     "rdma": Option(sets={"rdma": True}),
     "no_rdma": Option(sets={"rdma": False}),
-    "rdma_direct": Option(sets={"rdma_direct": True}),
+    "huge_pages": Option(sets={"huge_pages": True}),
+    "no_huge_pages": Option(sets={"huge_pages": False}),
+    "rdma_direct": Option("rdma_direct", direct_readers, default="all"),
     "rdma_view_limit": Option("rdma_view_limit", view_limit),
     "rdma_direct_remote": Option(sets={"rdma_direct_remote": True}),
     "rdma_crc": Option(sets={"rdma_crc": True}),
@@ -426,6 +437,24 @@ def takes_nothing(name: str) -> bool:
     """
     ours = name.removeprefix("no_").startswith("rdma") or name == "debug_commands"
     return ours and name in EXTENDED and EXTENDED[name].parse is None
+
+
+def why_not_direct(settings: Settings) -> str:
+    """Why no client reads items without asking unless an option lets it, as a name of DIRECT_OFF. Empty: those of the
+    daemon's own user and of root do.
+    """
+    if not settings.rdma or settings.rdma_shm == "none":
+        return "shared_memory"
+    if settings.socket_path is not None or settings.rdma_shm is not None:
+        return "-s" if settings.rdma_shm is None else "rdma_shm"
+    if settings.auth_file is not None:
+        return "-Y"
+    if not settings.dump_enabled:
+        return "-X"
+    with suppress(OSError):
+        if read_text("/proc/sys/vm/overcommit_memory").strip() == "2":
+            return "overcommit_memory"
+    return ""
 
 
 # ---- limits that options have together -------------------------------------------------------------------------------
@@ -577,21 +606,37 @@ class Parsed:
                 "rdma_shm=<file> needs TCP and RDMA: it goes with neither -s, whose socket serves for both, nor no_rdma"
             )
             raise UsageError(message, os.EX_USAGE)
-        if settings.rdma_direct and (not settings.rdma or settings.rdma_shm == "none"):
-            raise UsageError(
-                "rdma_direct needs shared memory: it goes with neither no_rdma nor rdma_shm=none", os.EX_USAGE
-            )
+        self.check_direct()
         if settings.rdma_direct_remote and (not settings.rdma or settings.socket_path is not None):
             raise UsageError("rdma_direct_remote needs TCP and RDMA: it goes with neither -s nor no_rdma", os.EX_USAGE)
-        if settings.rdma_direct:
+        if settings.rdma_direct != "off":
             self.check_views()
         elif settings.rdma_view_limit is not None:
-            raise UsageError("rdma_view_limit is for what rdma_direct lets clients see: it needs that", os.EX_USAGE)
+            raise UsageError("rdma_view_limit is for what rdma_direct lets clients see, and that is off", os.EX_USAGE)
         if settings.udp_port and "p" not in self.given:
             settings.port = settings.udp_port
         for port in (settings.port, settings.udp_port):
             if not -1 <= port <= 65535:
                 raise UsageError(f"ERROR: Invalid port number {port}.", os.EX_USAGE)
+
+    def check_direct(self) -> None:
+        """Who reads items without asking. What nobody has asked for must surprise nobody."""
+        settings = self.settings
+        if "rdma_direct" not in self.given:
+            settings.rdma_direct_off = why_not_direct(settings)
+            settings.rdma_direct = "off" if settings.rdma_direct_off else "own"
+        elif settings.rdma_direct == "off":
+            settings.rdma_direct_off = "rdma_direct"
+        elif not settings.rdma or settings.rdma_shm == "none":
+            raise UsageError(
+                "rdma_direct needs shared memory: it goes with neither no_rdma nor rdma_shm=none", os.EX_USAGE
+            )
+        elif settings.rdma_direct == "own" and (settings.socket_path is not None or settings.rdma_shm is not None):
+            raise UsageError(
+                "rdma_direct=own is for clients over the socket without a file: with -s and rdma_shm=<file> it is"
+                " rdma_direct=all, for whoever the file's permissions let in",
+                os.EX_USAGE,
+            )
 
     def check_views(self) -> None:
         """Repair takes references that clients hold for long for lost ones, and frees the item."""

@@ -174,7 +174,8 @@ cdef struct rdma_conn:
     uint8_t token[RDMA_TOKEN_LENGTH]
     bint in_setup                # in the list of those whose READY has not come
     bint streamless              # in the table of those that wait for their stream
-    bint direct                  # the client can read the items' memory itself
+    bint direct                  # the client can read the items' memory itself,
+    bint given                   # ... and has got it
     bint remote                  # its queue pair can READ it
     uint32_t setup_since         # store time of the exchange
     rdma_conn *setup_prev

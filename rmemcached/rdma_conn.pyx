@@ -23,17 +23,18 @@ from rmemcached.rdma.attach cimport attach_accept, attach_parse, attach_refuse, 
 from rmemcached.rdma.cm cimport rdma_cm_refuse, read_hello, send_welcome
 from rmemcached.rdma.device cimport (
     INLINE_LEAST, RDMA_DEVICES, extent_of, rdma_device_admit, rdma_device_enter_counters, rdma_device_find_memory,
-    rdma_device_release, rdma_device_retire_counters, reads_answered,
+    rdma_device_memory, rdma_device_release, rdma_device_retire_counters, reads_answered,
 )
 from rmemcached.rdma.exchange cimport exchange_offer, exchange_request, key_is, parse_exchange, write_offer
 from rmemcached.rdma.wire cimport (
     MESSAGE_CLOSE, MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_OPEN, MESSAGE_READY, MESSAGE_USED_MAX,
-    RDMA_CREDITS_HELD_MAX, RDMA_LANES_1, RDMA_QPN_MAX, RDMA_VERSION_1, RDMA_VERSION_2, TRANSPORT_VERBS, attach_request,
-    get_message_header, lane_word, message_header, put_message_header, transport_name, word_lane, word_used,
+    RDMA_CREDITS_HELD_MAX, RDMA_LANES_1, RDMA_QPN_MAX, RDMA_VERSION_1, RDMA_VERSION_2, SHM_MEMORY_PARTS,
+    TRANSPORT_VERBS, attach_request, get_message_header, lane_word, message_header, put_message_header, transport_name,
+    word_lane, word_used,
 )
 from rmemcached.store.store cimport (
-    SLAB_PAGE_SIZE, ITEM_ntotal, item_iov, item_pin, item_remove, item_unpin, store_direct_base, store_direct_given,
-    store_time,
+    SLAB_PAGE_SIZE, ITEM_ntotal, item_iov, item_pin, item_remove, item_unpin, store, store_direct_base,
+    store_direct_give, store_direct_return, store_time,
 )
 from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
@@ -481,6 +482,7 @@ cdef bint rdma_conn_free(rdma_conn *rc, unsigned int *lanes) noexcept nogil:
     assert_owner(rc.q.t.worker.owner)
     if not lanes_free(rc, lanes):
         return False
+    setup_take_back(rc)
     queue_free(&rc.q)
     if rc.by_cm:
         fetch_sub(&dev.cm_queue_pairs, 1)
@@ -555,6 +557,7 @@ cdef void answer(rdma_conn *rc, char *reply, size_t reply_size) noexcept nogil:
     offer.lanes = rc.table.size
     offer.lane_bytes = RDMA_LANE_BYTES
     offer.direct = dev.remote
+    offer.memory = rdma_device_memory(dev)
     offer.transport = dev.transport
     offer.qpn = rc.q.qp.qp_num
     offer.psn = rc.psn

@@ -5,6 +5,18 @@ from __future__ import annotations
 MEGABYTE = 1024 * 1024
 VIEWS = 4096
 """Items that clients may look at in place, unless -o rdma_view_limit says another number."""
+DIRECT_READERS = ("off", "own", "all")
+"""Values of rdma_direct."""
+DIRECT_OFF = {
+    "rdma_direct": "an option says so",
+    "shared_memory": "there is no shared memory, or none for items",
+    "-s": "the socket has a file, by which others may come: -o rdma_direct=all lets them read",
+    "rdma_shm": "the socket has a file, by which others may come: -o rdma_direct=all lets them read",
+    "-Y": "-Y asks for a password: -o rdma_direct=own lets clients with it read",
+    "-X": "-X keeps keys from clients: -o rdma_direct=own shows them to the daemon's own user",
+    "overcommit_memory": "vm.overcommit_memory is 2, so that pages may be missing where clients read",
+}
+"""Why no client on this host reads items without asking, by the word in `stats rdma`."""
 HASH_ALGORITHM = "xxh3"
 """The hash function of keys (store_hash), whatever -o hash_algorithm asks for."""
 
@@ -103,6 +115,8 @@ class Settings:
     slab_sizes: list[int]
     """Chunk sizes of the slab classes; none: by factor."""
     preallocate: bool = False
+    huge_pages: bool = True
+    """Items get pages of 2 MB where they fill them."""
     """Take all memory at start (-L)."""
     track_sizes: bool = False
     """Count items by size for `stats sizes`."""
@@ -136,12 +150,17 @@ class Settings:
     """Seconds from the exchange to READY, after which a queue pair is given up."""
     rdma_peer_memory: int = 4096
     """Megabytes of memory of soft_shm's clients that are mapped, at most."""
-    rdma_direct: bool = False
-    """Clients on this host read items themselves (docs/direct-reads.md)."""
+    rdma_direct: str = "own"
+    """Which clients on this host read items themselves (docs/direct-reads.md): "own" are those of the daemon's own user
+    and of root, over the socket without a file; "all" whoever the permissions of the socket let in; "off" nobody."""
+    rdma_direct_off: str = ""
+    """Why it is off: a name of DIRECT_OFF."""
+    rdma_direct_linger: int = 60
+    """Seconds after the last such client in which the index stays."""
     rdma_direct_remote: bool = False
     """Clients of soft_iw and of RDMA devices read items themselves, by RDMA READs."""
     rdma_view_limit: tuple[int, int] | None = None
-    """With rdma_direct, of the items that clients look at in place: bytes and number, at most; None: there are none."""
+    """Of the items that clients look at in place: bytes and number, at most; None: there are none."""
     rdma_spin: int = 50
     """Microseconds of the longest gap between RDMA requests through which a worker polls; 0: it never polls."""
     rdma_spin_share: int = 100

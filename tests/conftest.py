@@ -33,7 +33,7 @@ LEFT_SECONDS = 5.0  # until threads that a test has told to end must be gone
 FAILED = pytest.StashKey[bool]()
 LEFT_OUT = pytest.StashKey[list[str]]()
 # Options of all daemons and stores, with the marker of the tests that cannot pass so.
-EXCLUDING = {"rdma_direct": "without_direct", "lru_algorithm=s3fifo": "segmented"}
+EXCLUDING = {"lru_algorithm=s3fifo": "segmented"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -75,6 +75,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, b
                 delattr(sys, name)
         gc.collect()
     return result
+
+
+@pytest.fixture(autouse=True)
+def daemons_that_are_asked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Daemons of tests with the marker without_direct let no client read by itself."""
+    if request.node.get_closest_marker("without_direct"):
+        options = os.environ.get("RMEMCACHED_TEST_OPTIONS", "")
+        monkeypatch.setenv("RMEMCACHED_TEST_OPTIONS", f"{options} -o rdma_direct=off")
 
 
 @pytest.fixture(autouse=True)

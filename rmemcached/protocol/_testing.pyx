@@ -105,6 +105,7 @@ cdef class Server:
                  bint exchange=False, uint64_t verbose=0, protocol=None, bint direct=False):
         cdef store_config config
         cdef const char *error = NULL
+        cdef int[2] memory
         memset(&config, 0, sizeof(config))
         config.maxbytes = maxbytes
         config.item_size_max = item_size_max
@@ -119,6 +120,8 @@ cdef class Server:
         self.s = st.store_create(&config, &error)
         if self.s == NULL:
             raise ValueError(error.decode())
+        if config.direct:
+            st.store_direct_give(self.s, &memory[0], &memory[1])
         self.hooks.arg = &self.state
         self.hooks.stats = _stats
         self.hooks.version = _VERSION

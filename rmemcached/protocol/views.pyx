@@ -6,7 +6,6 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 from posix.uio cimport iovec
 
-from rmemcached.direct cimport direct_bytes
 from rmemcached.protocol.conn cimport NOT_GIVEN, conn, thread_stats
 from rmemcached.protocol.item_commands cimport overused
 from rmemcached.protocol.parse cimport U32_TEXT, U64_TEXT, itoa_u32, itoa_u64, token
@@ -14,7 +13,7 @@ from rmemcached.protocol.reply cimport BAD_FORMAT, OUT_OF_MEMORY, out_line, out_
 from rmemcached.protocol.stats_prefix cimport stats_prefix_record_get
 from rmemcached.store.store cimport (
     ITEM_CHUNKED, KEY_MAX_LENGTH, ITEM_client_flags, ITEM_data, ITEM_has, ITEM_queue, ITEM_schunk, item, item_chunk,
-    item_get, item_iov, item_remove, store, store_arena,
+    item_get, item_iov, item_remove, store, store_direct_base,
 )
 from rmemcached.sys.atomics cimport counter_add
 
@@ -74,12 +73,8 @@ cdef char *put_pieces(char *p, const char *memory, item *it) noexcept nogil:
 
 cdef size_t put_view(store *s, char *line, item *it, uint32_t id) noexcept nogil:
     """Writes the answer. Returns its length."""
-    cdef void *arena
-    cdef size_t length
-    cdef const char *memory
+    cdef const char *memory = <const char *>store_direct_base(s)
     cdef char *p = line
-    store_arena(s, &arena, &length)
-    memory = <const char *>arena - direct_bytes(length)
     memcpy(p, b"VIEW ", 5)
     p = itoa_u32(id, p + 5)
     p[0] = c' '

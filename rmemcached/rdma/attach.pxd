@@ -22,8 +22,8 @@ cdef uint32_t token_worker(const uint8_t *token) noexcept nogil
 cdef int attach_parse(const rdma_device *dev, const char *data, size_t received, attach_request *out) noexcept nogil
 # Answers a whole request, and gives the queue pair the stream: then fd belongs to it. False: it cannot have it; fd is
 # the caller's, who refuses. The owner of the queue pair.
-# direct: the client gets the items' memory, if there is any to be had.
+# memory: SHM_MEMORY_PARTS descriptors of the items' memory, which the client gets; NULL: it gets none.
 cdef bint attach_accept(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
-                        bint direct) noexcept nogil
+                        const int *memory) noexcept nogil
 # Tells the peer, if data is a whole request. The caller closes fd. Any thread.
 cdef void attach_refuse(const rdma_device *dev, int fd, const char *data, size_t received) noexcept nogil

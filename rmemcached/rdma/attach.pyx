@@ -5,7 +5,8 @@ from libc.string cimport memcpy, memset, strlen
 from posix.uio cimport iovec
 
 from rmemcached.rdma.wire cimport (
-    ATTACH_LENGTH, RDMA_TOKEN_LENGTH, RDMA_TRANSPORTS, SHM_KEY_LENGTH, SHM_REPLY_KEY, get_attach, get_shm_request,
+    ATTACH_LENGTH, RDMA_TOKEN_LENGTH, RDMA_TRANSPORTS, SHM_KEY_LENGTH, SHM_MEMORY_PARTS, SHM_REPLY_KEY, get_attach,
+    get_shm_request,
 )
 from rmemcached.sys.linux cimport (
     CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_SPACE, MSG_DONTWAIT, MSG_NOSIGNAL, SCM_RIGHTS, SOL_SOCKET, cmsghdr,
@@ -19,7 +20,7 @@ from rmemcached.verbs.soft cimport (
 cdef struct attach_functions:
     int (*parse)(const char *data, size_t received, attach_request *out) noexcept nogil
     bint (*accept)(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
-                   bint direct) noexcept nogil
+                   const int *memory) noexcept nogil
     void (*refuse)(int fd, const char *data, size_t received) noexcept nogil
 
 
@@ -37,7 +38,7 @@ cdef int iw_parse(const char *data, size_t received, attach_request *out) noexce
 
 
 cdef bint iw_accept(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
-                    bint direct) noexcept nogil:
+                    const int *memory) noexcept nogil:
     cdef soft_iw_options options
     memset(&options, 0, sizeof(options))
     options.crc = dev.limits.crc
@@ -54,8 +55,9 @@ cdef void iw_refuse(int fd, const char *data, size_t received) noexcept nogil:
 
 # ---- soft_shm --------------------------------------------------------------------------------------------------------
 
-cdef bint send_reply(int fd, int memory) noexcept nogil:
-    """The reply, and a descriptor with it, if there is one."""
+cdef bint send_reply(int fd, const int *memory) noexcept nogil:
+    """The reply, and the descriptors of the items' memory with it, if there are any."""
+    cdef size_t length = SHM_MEMORY_PARTS * sizeof(int)
     cdef char control[64]
     cdef msghdr message
     cdef iovec iov
@@ -65,22 +67,22 @@ cdef bint send_reply(int fd, int memory) noexcept nogil:
     iov.iov_len = SHM_KEY_LENGTH
     message.msg_iov = &iov
     message.msg_iovlen = 1
-    if memory >= 0:
+    if memory != NULL:
         memset(control, 0, sizeof(control))
         message.msg_control = control
-        message.msg_controllen = CMSG_SPACE(sizeof(int))
+        message.msg_controllen = CMSG_SPACE(length)
         header = CMSG_FIRSTHDR(&message)
         header.cmsg_level = SOL_SOCKET
         header.cmsg_type = SCM_RIGHTS
-        header.cmsg_len = CMSG_LEN(sizeof(int))
-        memcpy(CMSG_DATA(header), &memory, sizeof(int))
+        header.cmsg_len = CMSG_LEN(length)
+        memcpy(CMSG_DATA(header), memory, length)
     return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == SHM_KEY_LENGTH
 
 
 cdef bint shm_accept(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
-                     bint direct) noexcept nogil:
+                     const int *memory) noexcept nogil:
     # The reply comes first: what follows it on the socket is the queue pairs'.
-    if not send_reply(fd, dev.endpoint.memory if direct else -1):
+    if not send_reply(fd, memory):
         return False
     return soft_shm_attach(qp, fd, <uint16_t>dev.limits.ird, <uint16_t>dev.limits.ord) == 0
 
@@ -119,8 +121,8 @@ cdef int attach_parse(const rdma_device *dev, const char *data, size_t received,
 
 
 cdef bint attach_accept(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
-                        bint direct) noexcept nogil:
-    return functions[dev.transport].accept(dev, qp, fd, data, received, direct)
+                        const int *memory) noexcept nogil:
+    return functions[dev.transport].accept(dev, qp, fd, data, received, memory)
 
 
 cdef void attach_refuse(const rdma_device *dev, int fd, const char *data, size_t received) noexcept nogil:

@@ -39,6 +39,11 @@ cdef enum:
     INLINE_MOST = 256            # bytes of a SEND that is copied when it is posted, if the device takes as many,
     INLINE_LEAST = 32            # ... or half as many, and so on
 
+cdef enum direct_clients:       # as DIRECT_READERS in settings.py
+    DIRECT_NOBODY
+    DIRECT_OWN
+    DIRECT_ALL
+
 cdef struct rdma_limits:
     unsigned int credits         # receives posted for each queue pair
     unsigned int msgsize         # bytes of each
@@ -56,13 +61,15 @@ cdef struct rdma_limits:
     unsigned int spin_share      # percent of its time that it polls, at most
     uint32_t nobody              # the user id of peers that have none in this user namespace; UINT32_MAX: no such
     bint crc
+    direct_clients direct        # who reads items over soft_shm (docs/direct-reads.md)
+    const char *direct_off       # why nobody does, as `stats rdma` says it; NULL: somebody does
     bint remote                  # clients READ items (docs/direct-reads.md)
 
 # Where clients open the second connection of soft_shm, and which of them can get there.
 cdef struct shm_endpoint:
     char host[RDMA_HOST_MAX + 1]
     unsigned long netns          # the network namespace that the path belongs to; 0: any
-    int memory                   # the descriptor that clients get to read items themselves; -1: none
+    bint gives                   # clients get the items' memory, to read it themselves
     char path[RDMA_PATH_MAX]     # as in the exchange: a path, or @ and an abstract name. Empty: the lifeline's socket
 
 # Written by one worker with counter_add, read by any thread. uint64_t only: they are added up as an array.
@@ -157,6 +164,8 @@ cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noe
 cdef int rdma_device_add_index(rdma_device *dev, void *addr, size_t length) noexcept nogil
 # The registration that addr is in. NULL: none. Any thread.
 cdef const ibv_mr *rdma_device_find_memory(rdma_device *dev, const void *addr) noexcept nogil
+# Which clients get the memory to read it themselves, own or all; or why none does. NULL: it is not of soft_shm.
+cdef const char *rdma_device_memory(const rdma_device *dev) noexcept nogil
 # Whether so much memory can be registered at all: registers some and gives it back. 0 or an errno value.
 cdef int rdma_device_try_memory(rdma_device *dev, size_t length) noexcept nogil
 

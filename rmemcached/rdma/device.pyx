@@ -48,7 +48,6 @@ cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transp
     dev.software = transport != TRANSPORT_VERBS
     dev.same_host = transport == TRANSPORT_SOFT_SHM
     dev.remote = limits.remote and not dev.same_host
-    dev.endpoint.memory = -1
     if endpoint != NULL:
         dev.endpoint = endpoint[0]
     if dev.same_host:
@@ -138,6 +137,14 @@ cdef const ibv_mr *rdma_device_find_memory(rdma_device *dev, const void *addr) n
         if <size_t>(place - <const char *>dev.index[i].addr) < dev.index[i].length:
             return dev.index[i]
     return extent_of(dev, addr) if arena != NULL and place >= arena else NULL
+
+
+cdef const char *rdma_device_memory(const rdma_device *dev) noexcept nogil:
+    if not dev.same_host:
+        return NULL
+    if not dev.endpoint.gives:
+        return dev.limits.direct_off
+    return b"own" if dev.limits.direct == DIRECT_OWN else b"all"
 
 
 cdef int rdma_device_try_memory(rdma_device *dev, size_t length) noexcept nogil:

@@ -55,6 +55,7 @@ cdef struct exchange_offer:
     unsigned int lanes
     unsigned int lane_bytes
     bint direct                  # items can be read by READs
+    const char *memory           # of soft_shm: who gets the items' memory, or why nobody does; NULL: not said
 
 
 # Fills *out. NULL, or what is wrong with the line. An unknown version is not wrong: the caller looks at it first.

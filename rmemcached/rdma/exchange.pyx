@@ -178,6 +178,8 @@ cdef void write_offer(const exchange_offer *offer, char *out, size_t size) noexc
                          offer.worker, offer.lanes, offer.lane_bytes)
     if offer.direct:
         used += snprintf(out + used, size - used, b" direct=1")
+    if offer.memory != NULL:
+        used += snprintf(out + used, size - used, b" memory=%s", offer.memory)
     if offer.token != NULL:
         to_hex(offer.token, RDMA_TOKEN_LENGTH, token)
         used += snprintf(out + used, size - used, b" token=%s", token)

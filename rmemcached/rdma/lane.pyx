@@ -7,7 +7,7 @@ cdef const char *lane_pin(conn *c, item *it, uint32_t *id) noexcept nogil:
     cdef rdma_lane *lane = <rdma_lane *>c
     cdef rdma_conn *rc = lane.rc
     cdef const char *refused
-    if not setup_maps(rc):
+    if not rc.given:
         return NOT_GIVEN
     refused = pins_add(rc.q.t, &lane.pins, it, id)
     rc.pins += refused == NULL

@@ -17,5 +17,5 @@ cdef void setup_end(rdma_conn *rc) noexcept nogil
 cdef const char *setup_reads(conn *c, uint64_t place, char *reply, size_t reply_size) noexcept nogil
 # Whether a lane's client has got the memory either way. conn_engine.given.
 cdef bint setup_given(const conn *c) noexcept nogil
-# Whether it was given the descriptor.
-cdef bint setup_maps(const rdma_conn *rc) noexcept nogil
+# The queue pair has ended: its client has the memory no more, if it had it.
+cdef void setup_take_back(rdma_conn *rc) noexcept nogil

@@ -7,10 +7,6 @@ cdef inline rdma_conn **token_bucket(rdma_thread *t, const uint8_t *token) noexc
     return &t.streamless[token[RDMA_TOKEN_LENGTH - 1] % STREAMLESS_BUCKETS]
 
 
-cdef bint setup_maps(const rdma_conn *rc) noexcept nogil:
-    return rc.direct and rc.q.t.dev.endpoint.memory >= 0
-
-
 cdef bint setup_begin(rdma_conn *rc) noexcept nogil:
     cdef rdma_thread *t = rc.q.t
     cdef rdma_conn **bucket
@@ -64,7 +60,21 @@ cdef void setup_end(rdma_conn *rc) noexcept nogil:
     counter_add(&t.counters.unready, <uint64_t>-1)
 
 
+cdef bint setup_give(rdma_conn *rc, int *memory) noexcept nogil:
+    """Whether the client gets the items' memory, by these descriptors."""
+    rc.given = rc.direct and rc.q.t.dev.endpoint.gives \
+        and store_direct_give(rc.q.t.worker.store, &memory[0], &memory[1])
+    return rc.given
+
+
+cdef void setup_take_back(rdma_conn *rc) noexcept nogil:
+    if rc.given or rc.remote:
+        store_direct_return(rc.q.t.worker.store)
+        rc.given = rc.remote = False
+
+
 cdef void rdma_thread_attach(rdma_thread *t, int fd, const char *data, size_t received) noexcept nogil:
+    cdef int[SHM_MEMORY_PARTS] memory
     cdef attach_request request
     cdef rdma_conn *rc
     cdef bint parsed = attach_parse(t.dev, data, received, &request) == 1
@@ -73,12 +83,12 @@ cdef void rdma_thread_attach(rdma_thread *t, int fd, const char *data, size_t re
     rc = token_bucket(t, request.token)[0]
     while rc != NULL and memcmp(rc.token, request.token, RDMA_TOKEN_LENGTH) != 0:
         rc = rc.streamless_next
-    if rc != NULL and rc.q.qp.qp_num == request.qpn and attach_accept(t.dev, rc.q.qp, fd, data, received, rc.direct):
-        forget_token(rc)
-        if setup_maps(rc):
-            store_direct_given(t.worker.store)
-    else:
-        rdma_thread_refuse(t, fd, data, received)
+    if rc != NULL and rc.q.qp.qp_num == request.qpn:
+        if attach_accept(t.dev, rc.q.qp, fd, data, received, memory if setup_give(rc, memory) else NULL):
+            forget_token(rc)
+            return
+        setup_take_back(rc)
+    rdma_thread_refuse(t, fd, data, received)
 
 
 cdef void rdma_thread_refuse(rdma_thread *t, int fd, const char *data, size_t received) noexcept nogil:
@@ -121,13 +131,15 @@ cdef bint rdma_thread_end_late(rdma_thread *t) noexcept nogil:
 
 cdef bint setup_given(const conn *c) noexcept nogil:
     cdef const rdma_conn *rc = (<const rdma_lane *>c).rc
-    return rc.remote or setup_maps(rc)
+    return rc.remote or rc.given
 
 
 cdef const char *setup_reads(conn *c, uint64_t place, char *reply, size_t reply_size) noexcept nogil:
     cdef rdma_conn *rc = (<rdma_lane *>c).rc
     cdef rdma_device *dev = rc.q.t.dev
-    cdef const char *base = <const char *>store_direct_base(rc.q.t.worker.store)
+    cdef store *s = rc.q.t.worker.store
+    cdef const char *base = <const char *>store_direct_base(s)
+    cdef int[SHM_MEMORY_PARTS] memory
     cdef const ibv_mr *mr
     assert_owner(rc.q.t.worker.owner)
     if not dev.remote:
@@ -139,8 +151,7 @@ cdef const char *setup_reads(conn *c, uint64_t place, char *reply, size_t reply_
         # No other queue pair of the device can use the keys.
         if verbs_qp_allow(&dev.port, rc.q.qp, IBV_ACCESS_REMOTE_READ) != 0:
             return b"SERVER_ERROR rdma: the device refuses remote reads\r\n"
-        rc.remote = True
-        store_direct_given(rc.q.t.worker.store)
+        rc.remote = store_direct_give(s, &memory[0], &memory[1])
     snprintf(reply, reply_size, b"DIRECT %llx %llx %llx %x\r\n", <unsigned long long><size_t>base,
              <unsigned long long>(<const char *>mr.addr - base), <unsigned long long>mr.length, mr.rkey)
     return reply

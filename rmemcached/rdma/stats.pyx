@@ -6,7 +6,8 @@ from libc.string cimport memset
 
 from rmemcached.protocol.stats_text cimport stat_append, stat_append_text
 from rmemcached.rdma.device cimport (
-    RDMA_DEVICES, RDMA_INPUT_MAX, RDMA_LANE_BYTES, add_counts, counter_entry, rdma_counters,
+    RDMA_DEVICES, RDMA_INPUT_MAX, RDMA_LANE_BYTES, add_counts, counter_entry, rdma_counters, rdma_device,
+    rdma_device_memory, rdma_limits,
 )
 from rmemcached.rdma.wire cimport TRANSPORT_SOFT_SHM, transport_name
 from rmemcached.sys.atomics cimport relaxed_load
@@ -98,15 +99,22 @@ cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
     stat_append(out, b"rdma_crc", dev.limits.crc)
 
 
-cdef void append_place(rdma_device *shm, stat_buf *out) noexcept nogil:
+cdef void append_place(rdma_device *shm, const rdma_limits *limits, stat_buf *out) noexcept nogil:
     """Where clients of soft_shm connect: a file, an abstract name after an @, or the socket of -s; what they get."""
     cdef const char *place = b"none"
+    cdef const char *reason = b"none"
+    cdef const char *who = b"off"
+    if limits.direct_off != NULL:
+        reason = limits.direct_off
+    if shm != NULL and shm.endpoint.gives:
+        who = rdma_device_memory(shm)
     if shm != NULL:
         place = b"-s"
         if shm.endpoint.path[0]:
             place = shm.endpoint.path
     stat_append_text(out, b"rdma_shm", place)
-    stat_append(out, b"rdma_direct", shm != NULL and shm.endpoint.memory >= 0)
+    stat_append_text(out, b"rdma_direct", who)
+    stat_append_text(out, b"rdma_direct_off", reason)
 
 
 cdef void append_queue_pairs(rdma_device **devices, stat_buf *out) noexcept nogil:
@@ -191,7 +199,7 @@ cdef void rdma_stats(rdma_device **devices, stat_buf *out) noexcept nogil:
     append_device_names(devices, out)
     # Any device's will do: only one with short queues has other limits.
     append_limits(some, out)
-    append_place(devices[<unsigned int>TRANSPORT_SOFT_SHM], out)
+    append_place(devices[<unsigned int>TRANSPORT_SOFT_SHM], &some.limits, out)
     stat_append(out, b"rdma_queue_pairs", total.counts.queue_pairs)
     append_queue_pairs(devices, out)
     append_totals(&total, out)

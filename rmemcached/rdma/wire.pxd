@@ -125,6 +125,7 @@ cdef inline bint get_message_header(const char *message, size_t length, message_
 cdef enum:
     ATTACH_LENGTH = 4 + RDMA_TOKEN_LENGTH    # which queue pair the connection is for. soft_iw: MPA's private data
     SHM_KEY_LENGTH = 16
+    SHM_MEMORY_PARTS = 2         # descriptors with the reply: of the index, and of the arena
     SHM_REQUEST_LENGTH = SHM_KEY_LENGTH + ATTACH_LENGTH
 
 cdef struct attach_request:

@@ -3,7 +3,7 @@
 import os
 
 from rmemcached.server.sockets import overflow_uid
-from rmemcached.settings import HASH_ALGORITHM
+from rmemcached.settings import DIRECT_READERS, HASH_ALGORITHM
 
 from libc.string cimport memset
 
@@ -38,6 +38,7 @@ cdef void fill_rdma_limits(rdma_limits *out, wanted) except *:
     out.spin_share = wanted.rdma_spin_share
     out.nobody = overflow_uid()
     out.crc = wanted.rdma_crc
+    out.direct = DIRECT_READERS.index(wanted.rdma_direct)
     out.remote = wanted.rdma_direct_remote
 
 
@@ -47,6 +48,7 @@ cdef object fill_settings(settings *out, wanted):
     auth = os.fsencode(wanted.auth_file) if wanted.auth_file is not None else None
     spoken = wanted.protocol.encode()
     algorithm = HASH_ALGORITHM.encode()
+    reason = wanted.rdma_direct_off.encode() or None
     memset(out, 0, sizeof(settings))
     out.port = wanted.port
     out.udpport = wanted.udp_port
@@ -72,7 +74,8 @@ cdef object fill_settings(settings *out, wanted):
     out.hash_power = wanted.hash_power
     out.hash_algorithm = text_of(algorithm)
     fill_rdma_limits(&out.rdma_limits, wanted)
-    return inter, path, auth, spoken, algorithm
+    out.rdma_limits.direct_off = text_of(reason)
+    return inter, path, auth, spoken, algorithm, reason
 
 
 cdef void fill_store_config(store_config *out, wanted) except *:
@@ -110,6 +113,8 @@ cdef void fill_store_config(store_config *out, wanted) except *:
     out.slab_automove_ratio = wanted.slab_automove_ratio
     out.slab_automove_window = wanted.slab_automove_window
     out.slab_automove_freeratio = wanted.slab_automove_freeratio
-    out.direct = wanted.rdma_direct or wanted.rdma_direct_remote
+    out.huge_pages = wanted.huge_pages
+    out.direct = wanted.rdma_direct != "off" or wanted.rdma_direct_remote
+    out.direct_linger = wanted.rdma_direct_linger
     out.direct_remote = wanted.rdma_direct_remote
     out.track_sizes = wanted.track_sizes

@@ -11,7 +11,6 @@ from libc.errno cimport EADDRINUSE, EADDRNOTAVAIL, ENODEV, ENOENT
 from libc.stdint cimport uint16_t
 from libc.string cimport memcpy, memset
 
-from rmemcached.store.store cimport store_direct_fd
 from rmemcached.sys.linux cimport AF_INET, AF_INET6, htons, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage
 from rmemcached.rdma.wire cimport RDMA_HOST_MAX, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, TRANSPORT_VERBS, rdma_transport
 from rmemcached.rdma.device cimport RDMA_PATH_MAX, shm_endpoint
@@ -28,10 +27,10 @@ cdef enum:
 
 # ---- the software devices --------------------------------------------------------------------------------------------
 
-cdef void fill_endpoint(shm_endpoint *endpoint, shm_path, int memory) except *:
+cdef void fill_endpoint(shm_endpoint *endpoint, shm_path, bint gives) except *:
     """Where clients are to connect for shared memory."""
     memset(endpoint, 0, sizeof(shm_endpoint))
-    endpoint.memory = memory
+    endpoint.gives = gives
     identity, netns = host_identity()
     host = identity.encode()
     path = os.fsencode(shm_path)
@@ -131,7 +130,7 @@ cdef void setup_devices(server *s, settings, sockets, shm_path, bytes device_nam
     if settings.socket_path is None:
         open_soft(s, b"soft_iw0", TRANSPORT_SOFT_IW, NULL)
     if shm_path is not None:
-        fill_endpoint(&endpoint, shm_path, store_direct_fd(s.store) if settings.rdma_direct else -1)
+        fill_endpoint(&endpoint, shm_path, settings.rdma_direct != "off")
         open_soft(s, b"soft_shm0", TRANSPORT_SOFT_SHM, &endpoint)
     if settings.rdma_device == "none" or settings.socket_path is not None:
         return

@@ -236,13 +236,25 @@ cdef class Server:
         s.watchers = watchers_create(s.log, s.settings.logger_watcher_buf_size, worker_give_back)
         if s.watchers == NULL:
             raise MemoryError()
-        config.log = s.log
-        config.extent_added = extent_added
-        config.index_added = index_added
-        config.extent_arg = s
+        self.fill_store_hooks(&config)
         s.store = store_create(&config, &problem)
+        if s.store == NULL and self.settings.rdma_direct == "own" and not config.direct_remote:
+            # What nobody has to have is no reason not to start.
+            print(f"RDMA: rdma_direct is off: {(<bytes>problem).decode()}", file=sys.stderr)
+            self.settings.rdma_direct = "off"
+            self.settings.rdma_direct_off = "shared_memory"
+            self.keep = fill_settings(&s.settings, self.settings)
+            fill_store_config(&config, self.settings)
+            self.fill_store_hooks(&config)
+            s.store = store_create(&config, &problem)
         if s.store == NULL:
             raise ServerError((<bytes>problem).decode())
+
+    cdef void fill_store_hooks(self, store_config *config) noexcept:
+        config.log = self.s.log
+        config.extent_added = extent_added
+        config.index_added = index_added
+        config.extent_arg = &self.s
 
     cdef void set_hooks(self) except *:
         cdef server *s = &self.s

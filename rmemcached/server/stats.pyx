@@ -153,12 +153,17 @@ cdef void general_items(const store_stats *st, const store_config *config, stat_
 cdef void direct_text(server *s, const thread_stats *t, stat_buf *out) noexcept nogil:
     cdef direct_stats direct
     store_direct_stats(s.store, &direct)
+    # memcached has no such lines: they come with the first client that they are about.
+    if direct.clients == 0:
+        return
     stat_append(out, b"direct_buckets", direct.buckets)
     stat_append(out, b"direct_items", direct.items)
     stat_append(out, b"direct_left_out", direct.left_out)
     stat_append(out, b"direct_pinned_pages", direct.pinned_pages)
     stat_append(out, b"direct_hits", t.direct_hits)
     stat_append(out, b"direct_clients", direct.clients)
+    stat_append(out, b"direct_readers", direct.readers)
+    stat_append(out, b"direct_building", direct.building)
 
 
 cdef void general(server *s, stat_buf *out) noexcept nogil:

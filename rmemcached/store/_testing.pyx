@@ -2,26 +2,19 @@
 
 import os
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 from posix.uio cimport iovec
 
-from rmemcached.direct cimport (
-    DIRECT_ASK, DIRECT_FOUND, DIRECT_LINE, direct_answer, direct_copy, direct_find, direct_hit, direct_header,
-    direct_is_alive, direct_is_usable, direct_line, direct_map, direct_memory, direct_note, direct_prefault,
-    direct_report, direct_report_begin, direct_unmap,
-)
 from rmemcached.store cimport store as st
-from rmemcached.store._testing_reads cimport READ_ROOM, lines_follow, lines_run, read_lines
-from rmemcached.store._testing_stress cimport direct_run, race_run, stress_result, stress_run
+from rmemcached.store._testing_stress cimport race_run, stress_result, stress_run
 from rmemcached.store.check cimport store_check
 from rmemcached.store.store cimport item, move_begin, move_finish, rel_time_t, store, store_config, store_secrets
-from rmemcached.sys.atomics cimport relaxed_load, relaxed_store, store_release
+from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.debug cimport LIVE_ITEM_REF, live_sub
-from rmemcached.sys.linux cimport posix_memalign, sem_init, sem_post, sem_t, sem_wait, snprintf
+from rmemcached.sys.linux cimport sem_init, sem_post, sem_t, sem_wait, snprintf
 
 OPS = {
     "add": st.NREAD_ADD,
@@ -322,6 +315,7 @@ cdef class Store:
 
     cdef store *s
     cdef extent_log extent_log
+    cdef object given
 
     def __init__(self, uint64_t maxbytes=64 << 20, uint64_t item_size_max=1 << 20, uint32_t slab_chunk_size_max=1 << 19,
                  uint32_t chunk_size=48, double factor=1.25, bint use_cas=True, bint evict_to_free=True,
@@ -332,7 +326,8 @@ cdef class Store:
                  unsigned int tail_repair_time=0,
                  bint slab_reassign=False, unsigned int slab_automove=0, unsigned int slab_automove_window=3,
                  double slab_automove_ratio=0.8, bint preallocate=False, slab_sizes=(), bint track_sizes=False,
-                 uint64_t initial_malloced=0, direct=None, bint direct_remote=False):
+                 uint64_t initial_malloced=0, direct=None, bint direct_remote=False,
+                 uint32_t direct_linger=60, bint huge_pages=True):
         cdef store_config config
         cdef const char *error = NULL
         memset(&config, 0, sizeof(config))
@@ -368,13 +363,17 @@ cdef class Store:
             config.slab_sizes[i] = size
         config.track_sizes = track_sizes
         config.initial_malloced = initial_malloced
-        config.direct = (ALL_DIRECT if direct is None else direct) or direct_remote
+        config.direct = direct is None or direct or direct_remote
         config.direct_remote = direct_remote
+        config.direct_linger = direct_linger
+        config.huge_pages = huge_pages
         config.extent_added = _log_extent
         config.extent_arg = &self.extent_log
         self.s = st.store_create(&config, &error)
         if self.s == NULL:
             raise ValueError(error.decode())
+        if direct or direct_remote or (direct is None and ALL_DIRECT):
+            self.direct_give()
 
     def __dealloc__(self):
         st.store_destroy(self.s)
@@ -621,9 +620,22 @@ cdef class Store:
             raise AssertionError(error.decode())
         return result
 
-    def direct_fd(self):
-        """The descriptor of the memory, or -1."""
-        return st.store_direct_fd(self.s)
+    def direct_give(self):
+        """Gives a client the memory: the descriptors of index and arena. The index has all items when it returns."""
+        cdef int index_fd, arena_fd
+        if not st.store_direct_give(self.s, &index_fd, &arena_fd):
+            raise OSError("there is no memory for clients")
+        while self.direct_stats()["building"]:
+            os.sched_yield()
+        self.given = (index_fd, arena_fd)
+        return self.given
+
+    def direct_return(self):
+        st.store_direct_return(self.s)
+
+    def direct_fds(self):
+        """The descriptors that were given last."""
+        return self.given
 
     def direct_stats(self):
         cdef st.direct_stats stats
@@ -648,123 +660,6 @@ cdef class Store:
         if error != NULL:
             raise AssertionError(error.decode())
         return retries
-
-
-cdef class DirectReader:
-    """Reads a store's memory as a client does, from its descriptor, which stays the caller's."""
-
-    cdef direct_memory memory
-    cdef direct_report report
-    cdef uint32_t stop
-    cdef uint64_t told
-
-    def __init__(self, int fd):
-        cdef int error = direct_map(&self.memory, fd)
-        if error:
-            raise OSError(-error, os.strerror(-error))
-        direct_report_begin(&self.report, self.memory.header)
-
-    def __dealloc__(self):
-        if self.memory.base != NULL:
-            direct_unmap(&self.memory)
-
-    @property
-    def alive(self):
-        return direct_is_alive(&self.memory)
-
-    def prefault(self):
-        """How many bytes were mapped."""
-        cdef uint64_t at = 0
-        cdef uint64_t mapped = 0
-        while direct_prefault(&self.memory, &at, &mapped):
-            pass
-        return mapped
-
-    def read(self, bytes key):
-        """(value, flags, whether it is time to tell); "ask", or "torn"."""
-        cdef direct_hit hit
-        cdef direct_answer answer = direct_find(&self.memory, key, len(key), &hit)
-        cdef bytes value
-        if answer == DIRECT_FOUND:
-            value = PyBytes_FromStringAndSize(NULL, hit.length)
-            answer = direct_copy(&self.memory, &hit, value)
-        if answer == DIRECT_FOUND:
-            return value, hit.flags, direct_note(&self.report, self.memory.header, &hit)
-        return "ask" if answer == DIRECT_ASK else "torn"
-
-    def get(self, bytes key):
-        """The value, or None: it is to be asked for."""
-        found = self.read(key)
-        return found[0] if isinstance(found, tuple) else None
-
-    def line(self):
-        """What is to be told of the hits."""
-        cdef char text[DIRECT_LINE]
-        cdef size_t length = direct_line(&self.report, self.memory.header, text)
-        return text[:length]
-
-    def run(self, uint64_t seed, uint64_t keys, bint verify=True):
-        """Reads what Store.stress stores until `end`. Returns [asked, found, torn]; raises AssertionError."""
-        cdef uint64_t[3] counts = [0, 0, 0]
-        cdef const char *error
-        with nogil:
-            error = direct_run(&self.memory, seed, keys, verify, &self.stop, counts)
-        if error != NULL:
-            raise AssertionError(error.decode())
-        return counts
-
-    def read_lines(self, bytes key):
-        """As `read`, of a copy that is made as an RDMA device may make it: (value, flags), "ask", or "torn"."""
-        cdef direct_hit hit
-        cdef char *to = NULL
-        cdef direct_answer answer
-        cdef uint64_t seed = <uint64_t>len(key)
-        if posix_memalign(<void **>&to, 64, READ_ROOM) != 0:
-            raise MemoryError
-        try:
-            answer = read_lines(&self.memory, key, len(key), True, &seed, to, &hit)
-            if answer == DIRECT_FOUND:
-                return PyBytes_FromStringAndSize(hit.data, hit.length), hit.flags
-            return "ask" if answer == DIRECT_ASK else "torn"
-        finally:
-            free(to)
-
-    def run_lines(self, uint64_t seed, uint64_t keys, bint verify=True):
-        """As `run`, of such copies."""
-        cdef uint64_t[3] counts = [0, 0, 0]
-        cdef const char *error
-        with nogil:
-            error = lines_run(&self.memory, seed, keys, verify, &self.stop, counts)
-        if error != NULL:
-            raise AssertionError(error.decode())
-        return counts
-
-    def follow_lines(self, bytes key):
-        """Reads a number that only rises until `end`: never less than what `tell` said before, nor than earlier."""
-        cdef uint64_t[3] counts = [0, 0, 0]
-        cdef const char *c_key = key
-        cdef size_t nkey = len(key)
-        cdef const char *error
-        with nogil:
-            error = lines_follow(&self.memory, c_key, nkey, &self.told, &self.stop, counts)
-        if error != NULL:
-            raise AssertionError(error.decode())
-        return counts
-
-    def tell(self, uint64_t number):
-        store_release(&self.told, number)
-
-    def end(self):
-        relaxed_store(&self.stop, 1)
-
-
-def header_is_usable(bytes header):
-    """Whether a client that READs would use the memory whose header has been read."""
-    cdef direct_header copy
-    if len(header) < <Py_ssize_t>sizeof(direct_header):
-        raise ValueError("a header that is too short")
-    memcpy(&copy, <const char *>header, sizeof(direct_header))
-    return direct_is_usable(&copy)
 
 
 def hash_of(bytes key):

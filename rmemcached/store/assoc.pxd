@@ -44,6 +44,11 @@ cdef void assoc_destroy(store *s) noexcept nogil
 # Starts the growing thread when there are more than 1.5 items per bucket.
 cdef void assoc_check_load(store *s) noexcept nogil
 
+# --- counts ---
+# Linked items of the whole store and the sum of their ITEM_ntotal, stripe by stripe: whoever holds all item locks gets
+# the state of one moment.
+cdef void count_items(store *s, uint64_t *items, uint64_t *nbytes) noexcept nogil
+
 # The item lock of a hash value, and of an item's key.
 cdef pthread_mutex_t *item_mutex(store *s, uint32_t hv) noexcept nogil
 cdef pthread_mutex_t *item_mutex_of(store *s, item *it) noexcept nogil

@@ -45,6 +45,14 @@ cdef void store_debug_unlock(store *s, uint32_t hv) noexcept nogil:
     pthread_mutex_unlock(item_mutex(s, hv))
 
 
+cdef void count_items(store *s, uint64_t *items, uint64_t *nbytes) noexcept nogil:
+    cdef uint32_t i
+    items[0] = nbytes[0] = 0
+    for i in range(s.assoc.item_lock_mask + 1):
+        items[0] += relaxed_load(&s.assoc.item_locks[i].items)
+        nbytes[0] += relaxed_load(&s.assoc.item_locks[i].bytes)
+
+
 cdef bint assoc_init(store *s) noexcept nogil:
     cdef unsigned int lock_power = _item_lock_power(s.config.nthreads)
     cdef uint32_t lock

@@ -12,8 +12,6 @@ cdef struct store_clock:
 
 cdef void clock_init(store *s) noexcept nogil
 cdef void clock_tick(store *s) noexcept nogil
-# Readers that do not ask see the clock, and that it is looked after.
-cdef void direct_set_clock(store *s) noexcept nogil
 # Whether flush_all has invalidated the item.
 cdef bint item_is_flushed(store *s, const item *it) noexcept nogil
 # Whether the item can be dropped: it has expired or is flushed. A lookup refuses an item one second earlier, when the

@@ -4,13 +4,6 @@ cdef void clock_init(store *s) noexcept nogil:
     s.clock.monotonic_start = now_seconds() - ITEM_UPDATE_INTERVAL - 2
 
 
-cdef void direct_set_clock(store *s) noexcept nogil:
-    if s.direct.header != NULL:
-        relaxed_store(&s.direct.header.current_time, relaxed_load(&s.clock.current_time))
-        # A reader that sees the beat sees the time.
-        store_release(&s.direct.header.beat, coarse_ms())
-
-
 cdef void clock_tick(store *s) noexcept nogil:
     cdef rel_time_t advance, now
     if not relaxed_load(&s.clock.paused):
@@ -22,13 +15,13 @@ cdef void clock_tick(store *s) noexcept nogil:
             full_fence()
             if advance == <rel_time_t>relaxed_load(&s.clock.advance):
                 break
-    direct_set_clock(s)
+    direct_tell(s)
 
 
 cdef void store_advance(store *s, int64_t seconds) noexcept nogil:
     fetch_add(&s.clock.advance, <uint64_t>seconds)
     fetch_add(&s.clock.current_time, <uint64_t>seconds)
-    direct_set_clock(s)
+    direct_tell(s)
 
 
 cdef void store_pause(store *s, bint paused) noexcept nogil:

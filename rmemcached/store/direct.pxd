@@ -1,28 +1,45 @@
-"""The index by which clients find items without asking (docs/direct-reads.md, rmemcached/direct.pxd). All of it does
-nothing without store_config.direct.
+"""The index by which clients find items without asking (docs/direct-reads.md, rmemcached/direct.pxd). Without
+store_config.direct there is none.
+
+It is made for the first client that gets the memory, and goes away when the last one has been gone for
+store_config.direct_linger seconds: without such clients nobody pays for it. Whoever stores keeps it right from the
+beginning; a thread enters what was there before, which is asked for until then, and gives the index up in the end. With
+store_config.direct_remote there always is one.
+
+Clients see by a robust mutex that the daemon lives. It lies before the arena, and is locked from direct_init to
+direct_destroy.
 
 A bucket is changed with an item lock held: it has items of one lock only, because there are more buckets than locks,
 and a hash's last bits choose both.
 """
 
 cdef struct direct_index:
-    # constant
-    direct_header *header       # NULL: off
-    direct_bucket *buckets
-    bint remote                 # items have seals, for clients that READ
-    size_t opened               # bytes from the header on that can be accessed; of the thread that splits
+    pthread_mutex_t lock        # DIRECT_LOCK
+    pthread_cond_t cond         # with it: the store is to stop, or the last client has gone
+    # The lock. `header` changes with all item locks held as well: who holds one may use it, and what it points to.
+    direct_header *header       # NULL: nobody keeps an index
+    direct_header *mapped       # NULL: there is none. What is told of the whole store is written here
+    direct_bucket *buckets      # of `header`
+    int fd                      # of header and index, for clients
+    size_t covered              # bytes of the arena of which items can be in it
+    size_t opened               # bytes from the header on that can be accessed
+    uint64_t alive              # where in the mutex the kernel writes. Constant, as is
+    bint lives                  # ... whether it is locked
+    pthread_t thread
+    bint joinable
+    uint64_t readers            # clients that have the memory now
+    int64_t left_ns             # when the last one has gone
     # atomic
-    uint64_t splitting          # a thread splits buckets
+    uint64_t bucket_count       # as in the header, for who may not look there; 0: no index
+    uint64_t building           # the thread enters what was stored before
     uint64_t left_out
-    uint64_t clients
+    uint64_t clients            # that got the memory
 
 # False: no memory.
 cdef bint direct_init(store *s) noexcept nogil
-# By the thread that called direct_init.
+# Ends the thread; store.stopping is set. The index stays as it is, and clients ask.
+cdef void direct_stop(store *s) noexcept nogil
 cdef void direct_destroy(store *s) noexcept nogil
-
-# Tells readers when the daemon wants to hear of a hit.
-cdef void direct_set_algorithm(store *s) noexcept nogil
 
 # --- for a caller that holds the item lock of hv ---
 cdef void direct_insert(store *s, item *it, uint32_t hv) noexcept nogil
@@ -46,6 +63,8 @@ cdef void direct_set_cas(store *s, item *it, uint64_t cas) noexcept nogil
 cdef item *direct_item_at(store *s, uint32_t hv, uint64_t place) noexcept nogil
 
 # --- no lock ---
+# An item with this hash will be stored soon.
+cdef void direct_ahead(store *s, uint32_t hv) noexcept nogil
 # How much longer an item of so many bytes is for its seal.
 cdef size_t direct_seal_room(store *s, size_t ntotal) noexcept nogil
 # Splits buckets when there are too many items. The caller may hold item locks.

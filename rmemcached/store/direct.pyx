@@ -3,6 +3,8 @@ cdef enum:
     DIRECT_BUCKETS_LEAST = 4096
     DIRECT_SPLITS = 64          # that one caller makes: some ten microseconds
     DIRECT_CHAINS = 64          # of the hash table that a split looks through
+    DIRECT_BUILD_AHEAD = 16     # of these, so many are fetched while others are entered
+    DIRECT_BUILD_NS = 200000    # for which an index is made before the thread rests
 
 
 cdef extern from *:
@@ -13,14 +15,16 @@ cdef extern from *:
     const uint64_t DIRECT_CROWDED "RMC_DIRECT_CROWDED"
 
 
-cdef inline uint64_t _direct_first(store *s) noexcept nogil:
-    """How many buckets there are at first: no fewer than item locks."""
-    return max(<uint64_t>DIRECT_BUCKETS_LEAST, <uint64_t>s.assoc.item_lock_mask + 1)
+cdef inline uint64_t _direct_buckets_for(store *s, uint64_t items) noexcept nogil:
+    """How many buckets an index for so many items begins with: no fewer than item locks."""
+    cdef uint64_t buckets = max(<uint64_t>DIRECT_BUCKETS_LEAST, <uint64_t>s.assoc.item_lock_mask + 1)
+    return min(max(buckets, items * DIRECT_BYTES // sizeof(direct_bucket)), direct_most(s.direct.covered))
 
 
 cdef bint _direct_open(store *s, size_t top) noexcept nogil:
     """Makes header and index accessible up to top. False: the system refuses the memory."""
-    cdef char *base = <char *>s.direct.header
+    assert_held(&s.direct.lock)
+    cdef char *base = <char *>s.direct.mapped
     cdef size_t length
     if top <= s.direct.opened:
         return True
@@ -28,7 +32,7 @@ cdef bint _direct_open(store *s, size_t top) noexcept nogil:
     if s.config.direct_remote:
         # A device has few registrations, and keeps the memory of one.
         length = max(length, min(s.direct.opened, <size_t>ARENA_EXTENT))
-        length = min(length, <size_t>(s.slabs.arena - base) - s.direct.opened)
+        length = min(length, <size_t>(_direct_end_of_index(s) - base) - s.direct.opened)
     if mprotect(base + s.direct.opened, length, PROT_READ | PROT_WRITE) != 0:
         return False
     if s.config.direct_remote and s.config.index_added != NULL:
@@ -67,95 +71,287 @@ cdef bint _direct_set_chunks(store *s, direct_chunks *chunks, size_t before) noe
     while SLAB_PAGE_SIZE // least > <uint32_t>1 << chunks.chunk_bits:
         chunks.chunk_bits += 1
     chunks.place_bits = chunks.chunk_bits
-    while s.slabs.arena_length // SLAB_PAGE_SIZE > <size_t>1 << (chunks.place_bits - chunks.chunk_bits):
+    while s.direct.covered // SLAB_PAGE_SIZE > <size_t>1 << (chunks.place_bits - chunks.chunk_bits):
         chunks.place_bits += 1
     return chunks.place_bits <= DIRECT_PLACE_MOST
 
 
-cdef bint direct_init(store *s) noexcept nogil:
-    cdef size_t before
-    cdef direct_header *h
-    cdef uint32_t word
-    if not s.config.direct:
-        return True
-    assert_that(_direct_layout_holds())
-    assert_that(SLAB_PAGE_SIZE == 1 << DIRECT_PAGE_BITS)
-    before = direct_bytes(s.slabs.arena_length)
-    if (before + s.slabs.arena_length) >> DIRECT_LENGTH_BITS:
+cdef inline char *_direct_end_of_index(store *s) noexcept nogil:
+    return s.slabs.arena - DIRECT_LIFE
+
+
+cdef void _direct_unmap(char *base, size_t length) noexcept nogil:
+    """Gives back what is there; the addresses stay reserved."""
+    mmap(base, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0)
+
+
+cdef bint _direct_share(store *s, size_t length) noexcept nogil:
+    """Puts a memfd that only this mapping can change before the arena."""
+    assert_held(&s.direct.lock)
+    cdef char *base = _direct_end_of_index(s) - length
+    cdef int fd = memfd_create(b"rmemcached index", MFD_CLOEXEC | MFD_ALLOW_SEALING)
+    if fd < 0:
         return False
-    h = <direct_header *>(s.slabs.arena - before)
-    s.direct.header = h
-    if not _direct_open(s, DIRECT_HEADER + _direct_first(s) * sizeof(direct_bucket)) \
-            or not _direct_set_chunks(s, &h.chunks, before):
-        s.direct.header = NULL
+    if ftruncate(fd, <long>length) != 0 \
+            or mmap(base, length, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED \
+            or fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0:
+        close(fd)
+        _direct_unmap(base, length)
         return False
-    memcpy(h.magic, DIRECT_MAGIC, sizeof(h.magic))
-    h.layout = DIRECT_VERSION
-    direct_set_algorithm(s)
-    h.length = before + s.slabs.arena_length
-    h.base = <uint64_t>h
-    h.index = DIRECT_HEADER
-    h.most = direct_most(s.slabs.arena_length)
-    h.hash = store_secrets
-    h.sealed = s.direct.remote = s.config.direct_remote
-    h.buckets = _direct_first(s)
-    # The kernel marks it when this process ends.
-    if not lock_for_life(&h.life):
-        s.direct.header = NULL
-        return False
-    # Where the C library has the owner is its own affair.
-    word = 0
-    while word < sizeof(pthread_mutex_t) // 4 - 1 and (<uint32_t *>&h.life)[word] != thread_id():
-        word += 1
-    h.alive = <uint64_t>(<char *>&(<uint32_t *>&h.life)[word] - <char *>h)
-    s.direct.buckets = <direct_bucket *>(<char *>h + DIRECT_HEADER)
-    direct_set_clock(s)
+    s.direct.fd = read_only(fd)
+    s.direct.mapped = <direct_header *>base
+    s.direct.opened = 0
     return True
 
 
-cdef void direct_set_algorithm(store *s) noexcept nogil:
-    cdef uint32_t algorithm = DIRECT_SEGMENTED if relaxed_load(&s.config.lru_segmented) else DIRECT_FLAT
-    if s.direct.header != NULL:
-        relaxed_store(&s.direct.header.algorithm, DIRECT_S3FIFO if s.config.s3fifo else algorithm)
+cdef void _direct_close(store *s) noexcept nogil:
+    assert_held(&s.direct.lock)
+    assert_that(s.direct.header == NULL)
+    close(s.direct.fd)
+    _direct_unmap(<char *>s.direct.mapped, <size_t>(_direct_end_of_index(s) - <char *>s.direct.mapped))
+    s.direct.mapped = NULL
+    relaxed_store(&s.direct.bucket_count, 0)
+
+
+cdef bint _direct_begin_life(store *s) noexcept nogil:
+    """False: the system has no such mutexes, or no memory."""
+    cdef pthread_mutex_t *life = <pthread_mutex_t *>_direct_end_of_index(s)
+    cdef uint64_t word = 0
+    if mprotect(life, DIRECT_HEADER, PROT_READ | PROT_WRITE) != 0 or not lock_for_life(life):
+        return False
+    # Where the C library has the owner is its own affair.
+    while word < sizeof(pthread_mutex_t) // 4 - 1 and (<uint32_t *>life)[word] != thread_id():
+        word += 1
+    s.direct.alive = word * 4
+    s.direct.lives = True
+    return True
+
+
+cdef bint _direct_fill_header(store *s, size_t length) noexcept nogil:
+    """False: the arena has too many chunks, or there is no memory."""
+    assert_held(&s.direct.lock)
+    cdef direct_header *h = s.direct.mapped
+    cdef uint64_t items, nbytes
+    count_items(s, &items, &nbytes)
+    s.direct.buckets = <direct_bucket *>(<char *>h + DIRECT_HEADER)
+    relaxed_store(&s.direct.bucket_count, _direct_buckets_for(s, items))
+    if not _direct_open(s, DIRECT_HEADER + s.direct.bucket_count * sizeof(direct_bucket)) \
+            or not _direct_set_chunks(s, &h.chunks, length + DIRECT_LIFE):
+        return False
+    memcpy(h.magic, DIRECT_MAGIC, sizeof(h.magic))
+    h.layout = DIRECT_VERSION
+    h.sealed = s.config.direct_remote
+    h.length = length + DIRECT_LIFE + s.direct.covered
+    h.base = <uint64_t>h
+    h.index = DIRECT_HEADER
+    h.most = direct_most(s.direct.covered)
+    h.hash = store_secrets
+    h.alive = length + s.direct.alive
+    h.buckets = s.direct.bucket_count
+    return True
+
+
+cdef void _direct_publish(store *s, direct_header *h) noexcept nogil:
+    """From now on whoever stores keeps this index right; NULL: none."""
+    assert_held(&s.direct.lock)
+    cdef uint32_t i
+    for i in range(s.assoc.item_lock_mask + 1):
+        lock_next_ranked(&s.assoc.item_locks[i].lock, ITEM_LOCK)
+    s.direct.header = h
+    for i in range(s.assoc.item_lock_mask + 1):
+        relaxed_store(&s.assoc.item_locks[i].indexed, 0)
+        unlock_ranked(&s.assoc.item_locks[i].lock, ITEM_LOCK)
+
+
+cdef bint _direct_create(store *s) noexcept nogil:
+    """Makes an empty index, which is kept right from now on, and the thread that fills it. False: the system refuses.
+    """
+    assert_held(&s.direct.lock)
+    cdef size_t length
+    s.direct.covered = arena_seal(s)
+    length = direct_bytes(s.direct.covered)
+    if s.direct.covered == 0 or (length + DIRECT_LIFE + s.direct.covered) >> DIRECT_LENGTH_BITS:
+        return False
+    if s.direct.joinable:
+        # The one that has given the last index up has nothing to do any more.
+        pthread_join(s.direct.thread, NULL)
+        s.direct.joinable = False
+    if not _direct_share(s, length):
+        return False
+    if _direct_fill_header(s, length):
+        do_direct_tell(s)
+        _direct_publish(s, s.direct.mapped)
+        relaxed_store(&s.direct.building, 1)
+        s.direct.joinable = start_thread(&s.direct.thread, b"mc-direct", _direct_thread, s)
+        if s.direct.joinable:
+            return True
+        relaxed_store(&s.direct.building, 0)
+        _direct_publish(s, NULL)
+    _direct_close(s)
+    return False
+
+
+cdef bint direct_init(store *s) noexcept nogil:
+    cdef bint made = True
+    assert_that(_direct_layout_holds())
+    assert_that(SLAB_PAGE_SIZE == 1 << DIRECT_PAGE_BITS)
+    pthread_mutex_init(&s.direct.lock, NULL)
+    cond_init(&s.direct.cond)
+    if s.config.direct:
+        made = (direct_bytes(s.config.maxbytes) + DIRECT_LIFE + s.config.maxbytes) >> DIRECT_LENGTH_BITS == 0 \
+            and _direct_begin_life(s)
+    if made and s.config.direct_remote:
+        lock_ranked(&s.direct.lock, DIRECT_LOCK)
+        made = _direct_create(s)
+        unlock_ranked(&s.direct.lock, DIRECT_LOCK)
+    return made
+
+
+cdef void direct_stop(store *s) noexcept nogil:
+    cdef bint joinable
+    lock_ranked(&s.direct.lock, DIRECT_LOCK)
+    joinable = s.direct.joinable
+    s.direct.joinable = False
+    pthread_cond_broadcast(&s.direct.cond)
+    unlock_ranked(&s.direct.lock, DIRECT_LOCK)
+    if joinable:
+        pthread_join(s.direct.thread, NULL)
 
 
 cdef void direct_destroy(store *s) noexcept nogil:
     cdef int error
-    if s.direct.header != NULL:
-        store_direct_end(s)
+    store_direct_end(s)
+    if s.direct.lives:
         # The thread that has locked it would go on to write there otherwise.
-        error = pthread_mutex_unlock(&s.direct.header.life)
+        error = pthread_mutex_unlock(<pthread_mutex_t *>_direct_end_of_index(s))
         assert_that(error == 0)
-        pthread_mutex_destroy(&s.direct.header.life)
+        pthread_mutex_destroy(<pthread_mutex_t *>_direct_end_of_index(s))
+    if s.direct.mapped != NULL:
+        close(s.direct.fd)
+    pthread_cond_destroy(&s.direct.cond)
+    pthread_mutex_destroy(&s.direct.lock)
+
+
+# --- the thread ---
+
+cdef void _direct_build_ahead(store *s, uint64_t number, uint64_t end) noexcept nogil:
+    """Fetches the chains that come next, as items_ahead does."""
+    cdef uint64_t one
+    item_lock(s, <uint32_t>number)
+    for one in range(number, end):
+        prefetch(&s.assoc.primary_hashtable[one & s.assoc.hash_mask])
+    for one in range(number, end):
+        prefetch(<const char *>relaxed_load(&s.assoc.primary_hashtable[one & s.assoc.hash_mask]))
+    item_unlock(s, <uint32_t>number)
+
+
+cdef void _direct_build(store *s) noexcept nogil:
+    """Enters what was stored before the index was there, a chain at a time. It rests as long as it works, so that half
+    of a processor is the others', whoever they are.
+    """
+    # A table that is growing has half of its chains in the old one.
+    cdef uint64_t first = <uint64_t>1 << (relaxed_load(&s.assoc.hashpower) - 1)
+    cdef uint64_t number = 0
+    cdef uint64_t one, end
+    cdef int64_t began = now_ns()
+    cdef timespec pause = ns_timespec(DIRECT_BUILD_NS)
+    while number < first and not relaxed_load(&s.stopping):
+        end = min(number + DIRECT_BUILD_AHEAD, first)
+        _direct_build_ahead(s, number, end)
+        for one in range(number, end):
+            item_lock(s, <uint32_t>one)
+            _direct_enter_left_out(s, one, first)
+            item_unlock(s, <uint32_t>one)
+        if now_ns() - began > DIRECT_BUILD_NS:
+            nanosleep(&pause, NULL)
+            began = now_ns()
+        number = end
+
+
+cdef bint _direct_wait(store *s) noexcept nogil:
+    """Until the index is not wanted any more. False: the store is to stop."""
+    assert_held(&s.direct.lock)
+    cdef timespec until
+    cdef int64_t linger = <int64_t>s.config.direct_linger * 1000000000
+    while not relaxed_load(&s.stopping):
+        if s.direct.readers != 0 or s.config.direct_remote:
+            pthread_cond_wait(&s.direct.cond, &s.direct.lock)
+        elif now_ns() - s.direct.left_ns >= linger:
+            return True
+        else:
+            until = ns_timespec(s.direct.left_ns + linger)
+            pthread_cond_timedwait(&s.direct.cond, &s.direct.lock, &until)
+    return False
+
+
+cdef void *_direct_thread(void *arg) noexcept nogil:
+    cdef store *s = <store *>arg
+    _direct_build(s)
+    relaxed_store(&s.direct.building, 0)
+    lock_ranked(&s.direct.lock, DIRECT_LOCK)
+    if _direct_wait(s):
+        relaxed_store(&s.direct.mapped.ended, 1)
+        _direct_publish(s, NULL)
+        _direct_close(s)
+    unlock_ranked(&s.direct.lock, DIRECT_LOCK)
+    return NULL
+
+
+# --- for clients ---
+
+cdef bint store_direct_give(store *s, int *index_fd, int *arena_fd) noexcept nogil:
+    cdef bint given = False
+    if not s.config.direct:
+        return False
+    lock_ranked(&s.direct.lock, DIRECT_LOCK)
+    if not relaxed_load(&s.stopping):
+        given = s.direct.mapped != NULL or _direct_create(s)
+    if given:
+        s.direct.readers += 1
+        fetch_add(&s.direct.clients, 1)
+        index_fd[0] = s.direct.fd
+        arena_fd[0] = s.slabs.shared_fd
+    unlock_ranked(&s.direct.lock, DIRECT_LOCK)
+    return given
+
+
+cdef void store_direct_return(store *s) noexcept nogil:
+    lock_ranked(&s.direct.lock, DIRECT_LOCK)
+    assert_that(s.direct.readers != 0)
+    s.direct.readers -= 1
+    if s.direct.readers == 0:
+        s.direct.left_ns = now_ns()
+        pthread_cond_signal(&s.direct.cond)
+    unlock_ranked(&s.direct.lock, DIRECT_LOCK)
 
 
 cdef void store_direct_end(store *s) noexcept nogil:
-    if s.direct.header != NULL:
-        relaxed_store(&s.direct.header.ended, 1)
-
-
-cdef int store_direct_fd(store *s) noexcept nogil:
-    return s.slabs.memfd
+    lock_ranked(&s.direct.lock, DIRECT_LOCK)
+    if s.direct.mapped != NULL:
+        relaxed_store(&s.direct.mapped.ended, 1)
+    unlock_ranked(&s.direct.lock, DIRECT_LOCK)
 
 
 cdef const void *store_direct_base(store *s) noexcept nogil:
-    return s.direct.header
-
-
-cdef void store_direct_given(store *s) noexcept nogil:
-    fetch_add(&s.direct.clients, 1)
+    # Constant as long as a client has the memory.
+    return s.direct.mapped
 
 
 cdef void store_direct_stats(store *s, direct_stats *out) noexcept nogil:
     cdef uint32_t i
     memset(out, 0, sizeof(direct_stats))
-    if s.direct.header != NULL:
-        out.buckets = relaxed_load(&s.direct.header.buckets)
-        out.left_out = relaxed_load(&s.direct.left_out)
-        out.clients = relaxed_load(&s.direct.clients)
-        out.pinned_pages = relaxed_load(&s.slabs.pinned_pages)
+    out.left_out = relaxed_load(&s.direct.left_out)
+    out.clients = relaxed_load(&s.direct.clients)
+    out.pinned_pages = relaxed_load(&s.slabs.pinned_pages)
+    out.huge_pages = relaxed_load(&s.huge.made)
+    lock_ranked(&s.direct.lock, DIRECT_LOCK)
+    out.readers = s.direct.readers
+    out.building = relaxed_load(&s.direct.building)
+    out.buckets = relaxed_load(&s.direct.bucket_count)
+    if s.direct.mapped != NULL:
         for i in range(s.assoc.item_lock_mask + 1):
             out.items += relaxed_load(&s.assoc.item_locks[i].indexed)
+    unlock_ranked(&s.direct.lock, DIRECT_LOCK)
 
 
 # --- seals ---
@@ -202,6 +398,11 @@ cdef inline void direct_set_cas(store *s, item *it, uint64_t cas) noexcept nogil
 
 
 # --- entries ---
+
+cdef inline bint _direct_covers(store *s, const item *it) noexcept nogil:
+    """Whether there is an index that can name the item: a raised memory limit has others."""
+    return s.direct.header != NULL and <size_t>(<const char *>it - s.slabs.arena) < s.direct.covered
+
 
 cdef inline direct_bucket *_direct_bucket(store *s, uint32_t hv) noexcept nogil:
     # Its lock is held, so that no split moves the hash to another bucket.
@@ -258,7 +459,7 @@ cdef inline void _direct_enter(store *s, direct_bucket *bucket, uint64_t slot, u
 
 
 cdef inline void direct_insert(store *s, item *it, uint32_t hv) noexcept nogil:
-    if s.direct.header != NULL:
+    if _direct_covers(s, it):
         _direct_enter(s, _direct_bucket(s, hv), _direct_slot(s, it, hv), hv)
 
 
@@ -266,7 +467,7 @@ cdef inline void direct_remove(store *s, item *it, uint32_t hv) noexcept nogil:
     cdef item_stripe *stripe
     cdef direct_bucket *bucket
     cdef int i
-    if s.direct.header == NULL:
+    if not _direct_covers(s, it):
         return
     stripe = &s.assoc.item_locks[hv & s.assoc.item_lock_mask]
     bucket = _direct_bucket(s, hv)
@@ -281,6 +482,10 @@ cdef inline void direct_replace(store *s, item *it, item *fresh, uint32_t hv) no
     cdef int i
     if s.direct.header == NULL:
         return
+    if not _direct_covers(s, fresh) or not _direct_covers(s, it):
+        direct_remove(s, it, hv)
+        direct_insert(s, fresh, hv)
+        return
     bucket = _direct_bucket(s, hv)
     i = _direct_find(bucket, _direct_slot(s, it, hv))
     if i >= 0:
@@ -291,11 +496,18 @@ cdef inline void direct_replace(store *s, item *it, item *fresh, uint32_t hv) no
 
 cdef void direct_note_use(store *s, item *it, uint32_t hv) noexcept nogil:
     cdef direct_bucket *bucket
-    if s.direct.header == NULL:
+    if not _direct_covers(s, it):
         return
     bucket = _direct_bucket(s, hv)
     if it.it_flags & ITEM_LINKED and _direct_find(bucket, _direct_slot(s, it, hv)) < 0:
         _direct_enter(s, bucket, _direct_slot(s, it, hv), hv)
+
+
+cdef inline void direct_ahead(store *s, uint32_t hv) noexcept nogil:
+    # Where the index was a moment ago. Nothing is read there.
+    cdef uint64_t buckets = relaxed_load(&s.direct.bucket_count)
+    if buckets != 0:
+        prefetch(&s.direct.buckets[direct_bucket_of(hv, buckets)])
 
 
 cdef inline void direct_begin(store *s, uint32_t hv) noexcept nogil:
@@ -365,7 +577,8 @@ cdef void _direct_enter_left_out(store *s, uint64_t number, uint64_t first) noex
         it = assoc_bucket(s, <uint32_t>(number + i * first))[0]
         while it != NULL:
             hv = store_hash(ITEM_key(it), it.nkey)
-            if hv & (first - 1) == number and _direct_find(_direct_bucket(s, hv), _direct_slot(s, it, hv)) < 0:
+            if hv & (first - 1) == number and _direct_covers(s, it) \
+                    and _direct_find(_direct_bucket(s, hv), _direct_slot(s, it, hv)) < 0:
                 _direct_enter(s, _direct_bucket(s, hv), _direct_slot(s, it, hv), hv)
             it = it.h_next
 
@@ -401,11 +614,14 @@ cdef void direct_check_load(store *s) noexcept nogil:
     cdef uint64_t items = 0
     cdef uint64_t buckets, first
     cdef int i, _try
-    if s.direct.header == NULL or relaxed_load(&s.direct.splitting) or exchange(&s.direct.splitting, 1):
+    if relaxed_load(&s.direct.bucket_count) == 0 or not trylock_ranked(&s.direct.lock, DIRECT_LOCK):
         return
     for i in range(NUMBER_OF_QUEUES):
         items += relaxed_load(&s.queues[i].size)
     for _try in range(DIRECT_SPLITS):
+        # With the lock held it stays what it is.
+        if s.direct.header == NULL:
+            break
         buckets = relaxed_load(&s.direct.header.buckets)
         first = direct_power(buckets)
         # The lock may be the caller's, or of an item that takes long: the next caller tries again.
@@ -414,5 +630,6 @@ cdef void direct_check_load(store *s) noexcept nogil:
                 or not item_trylock(s, <uint32_t>(buckets - first)):
             break
         _direct_split(s, buckets, first)
+        relaxed_store(&s.direct.bucket_count, buckets + 1)
         item_unlock(s, <uint32_t>(buckets - first))
-    store_release(&s.direct.splitting, 0)
+    unlock_ranked(&s.direct.lock, DIRECT_LOCK)

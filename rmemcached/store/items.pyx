@@ -138,6 +138,9 @@ cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, re
         htotal = ((ntotal - nbytes + 7) & ~<size_t>7) + sizeof(item_chunk)
         head_clsid = slabs_clsid(s, htotal)
         it_flags = ITEM_CHUNKED
+    if relaxed_load(&s.direct.bucket_count):
+        # The bucket comes while the value does.
+        direct_ahead(s, store_hash(key, nkey))
     it = _alloc_pull(s, head_clsid)
     if it != NULL:
         if s.config.use_cas:

@@ -39,6 +39,8 @@ cdef const char *_create_parts(store *s) noexcept nogil:
             return b"cannot make shared memory for the items: rdma_direct and rdma_direct_remote need Linux 5.1, and " \
                 b"address space for the memory limit (ulimit -v, -m)"
         return b"cannot reserve address space for the memory limit"
+    if not huge_init(s):
+        return b"out of memory"
     if not direct_init(s):
         return b"cannot make the index of direct reads: rdma_direct and rdma_direct_remote need memory for it, and " \
             b"go with a memory limit of up to 1.7 TB (-m)"
@@ -100,6 +102,8 @@ cdef void store_stop_threads(store *s) noexcept nogil:
     crawler_stop(s)
     mover_stop(s)
     assoc_stop(s)
+    huge_stop(s)
+    direct_stop(s)
 
 
 cdef void store_destroy(store *s) noexcept nogil:
@@ -115,6 +119,7 @@ cdef void store_destroy(store *s) noexcept nogil:
     ghost_destroy(s)
     direct_destroy(s)
     assoc_destroy(s)
+    huge_destroy(s)
     slabs_destroy(s)
     free(s)
     live_sub(LIVE_STORE)

@@ -67,8 +67,3 @@ cdef void do_item_unref(store *s, item *it) noexcept nogil
 cdef unsigned int ITEM_lruid(const item *it) noexcept nogil
 cdef void do_item_link_q(store *s, lru_queue *q, item *it) noexcept nogil
 cdef void do_item_unlink_q(store *s, lru_queue *q, item *it) noexcept nogil
-
-# --- counts ---
-# Linked items of the whole store and the sum of their ITEM_ntotal, stripe by stripe: whoever holds all item locks gets
-# the state of one moment.
-cdef void count_items(store *s, uint64_t *items, uint64_t *nbytes) noexcept nogil

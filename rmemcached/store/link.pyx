@@ -115,14 +115,6 @@ cdef inline void _count_unlinked(store *s, item *it, uint32_t hv) noexcept nogil
     _sizes_remove(s, it)
 
 
-cdef void count_items(store *s, uint64_t *items, uint64_t *nbytes) noexcept nogil:
-    cdef uint32_t i
-    items[0] = nbytes[0] = 0
-    for i in range(s.assoc.item_lock_mask + 1):
-        items[0] += relaxed_load(&s.assoc.item_locks[i].items)
-        nbytes[0] += relaxed_load(&s.assoc.item_locks[i].bytes)
-
-
 # --- items ---
 
 cdef inline void do_item_unref(store *s, item *it) noexcept nogil:

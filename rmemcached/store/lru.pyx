@@ -543,8 +543,7 @@ cdef void store_flush_all(store *s, int64_t exptime) noexcept nogil:
     cdef int i
     oldest = realtime(s, exptime) - 1 if exptime > 0 else store_time(s) - 1
     relaxed_store(&s.clock.oldest_live, oldest)
-    if s.direct.header != NULL:
-        relaxed_store(&s.direct.header.oldest_live, oldest)
+    direct_tell(s)
     # A queue has one cursor.
     while exchange(&s.lru.flushing, 1):
         sched_yield()
@@ -574,8 +573,8 @@ cdef void lru_set_segmented(store *s, bint segmented) noexcept nogil:
     if s.config.lru_maintainer:
         lock_ranked(&s.lru.tune_lock, TUNE_LOCK)
         relaxed_store(&s.config.lru_segmented, segmented)
-        direct_set_algorithm(s)
         unlock_ranked(&s.lru.tune_lock, TUNE_LOCK)
+        direct_tell(s)
 
 
 cdef void lru_set_temp_ttl(store *s, int32_t ttl) noexcept nogil:

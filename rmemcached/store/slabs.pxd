@@ -43,19 +43,22 @@ cdef struct slabs:
     # constant
     unsigned int power_largest  # id of the class with the largest chunks
     uint32_t class_size[MAX_NUMBER_OF_SLAB_CLASSES]
-    int memfd                   # store_config.direct: of the memory and what is before it, else -1
+    int memfd                   # store_config.direct: of the arena, else -1;
+    int shared_fd               # ... the same for clients, who can only read by it
     char *mapping               # what mmap returned
     size_t mapping_length
-    char *arena                 # in it, aligned to a huge page
+    char *arena                 # in it, aligned to a huge page. Before it is room for an index and DIRECT_LIFE
     size_t arena_length         # a multiple of ARENA_EXTENT
     char pad_after_constants[CACHE_LINE]
     pthread_mutex_t lock        # the slabs lock, which guards all that follows
     slab_class classes[MAX_NUMBER_OF_SLAB_CLASSES]
     size_t arena_open           # bytes of the arena that can be accessed
     size_t arena_used           # bytes of the arena that were given out as pages
+    size_t file_length          # of memfd
+    bint sealed                 # clients have memfd: what it has it keeps, and stays as long as it is
     uint64_t malloced           # what the pages of classes and pool count as in total_malloced
     page_list released          # pages given back to the system
-    bint pinned                 # store_pin_memory: no page is released; pages beyond the limit stay in the pool
+    bint pinned                 # store_pin_memory. Pinned or sealed, no page is released: the pool has what is over
     uint8_t *page_class         # per page of the arena: the class it belongs to, PAGE_RELEASED, PAGE_IN_TRANSIT
     uint32_t *page_next         # per page of the arena: the next one of its list
     page_move move

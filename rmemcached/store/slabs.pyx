@@ -1,10 +1,3 @@
-cdef enum:
-    HUGE_PAGE = 2 * 1024 * 1024
-    DIRECT_RESERVE = 4          # with direct reads the arena is so many times what the memory limit needs
-
-cdef size_t ARENA_RESERVE = <size_t>1 << 40     # address space for a memory limit that grows at run time
-
-
 cdef inline unsigned int slabs_clsid(store *s, size_t size) noexcept nogil:
     cdef unsigned int clsid = 1
     if size == 0 or size > s.config.item_size_max:
@@ -43,41 +36,6 @@ cdef void _slabs_set_classes(store *s) noexcept nogil:
     _slabs_set_class(s, clsid, largest)
 
 
-cdef bint _slabs_share(store *s, char *memory, size_t length) noexcept nogil:
-    """Puts a memfd that only this mapping can change in the place of the address space there."""
-    cdef int fd = memfd_create(b"rmemcached items", MFD_CLOEXEC | MFD_ALLOW_SEALING)
-    if fd < 0:
-        return False
-    if ftruncate(fd, <long>length) != 0 \
-            or mmap(memory, length, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED \
-            or fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0:
-        close(fd)
-        return False
-    s.slabs.memfd = read_only(fd)
-    # The seals keep its pages where they are.
-    s.slabs.pinned = True
-    return True
-
-
-cdef bint _slabs_reserve(store *s, size_t length) noexcept nogil:
-    """Reserves address space for an arena of length bytes, inaccessible and without a claim on memory."""
-    cdef size_t before = direct_bytes(length) if s.config.direct else 0
-    cdef size_t total = before + length
-    cdef void *mapping = mmap(NULL, total + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-    cdef char *aligned
-    if mapping == MAP_FAILED:
-        return False
-    aligned = <char *>((<size_t>mapping + HUGE_PAGE - 1) // HUGE_PAGE * HUGE_PAGE)
-    if s.config.direct and not _slabs_share(s, aligned, total):
-        munmap(mapping, total + HUGE_PAGE)
-        return False
-    s.slabs.mapping = <char *>mapping
-    s.slabs.mapping_length = total + HUGE_PAGE
-    s.slabs.arena = aligned + before
-    s.slabs.arena_length = length
-    return True
-
-
 cdef bint slabs_init(store *s) noexcept nogil:
     # Reserves more than the memory limit needs, so that store_set_memory_limit can raise it, unless address space is
     # scarce.
@@ -85,7 +43,7 @@ cdef bint slabs_init(store *s) noexcept nogil:
     cdef rlimit address_space
     cdef int i
     pthread_mutex_init(&s.slabs.lock, NULL)
-    s.slabs.memfd = -1
+    s.slabs.memfd = s.slabs.shared_fd = -1
     _slabs_set_classes(s)
     for i in range(MAX_NUMBER_OF_SLAB_CLASSES):
         s.slabs.classes[i].pages.head = s.slabs.classes[i].pages.tail = NO_PAGE
@@ -96,12 +54,12 @@ cdef bint slabs_init(store *s) noexcept nogil:
     needed = s.config.maxbytes + <size_t>s.slabs.power_largest * SLAB_PAGE_SIZE
     needed = (needed + ARENA_EXTENT - 1) // ARENA_EXTENT * ARENA_EXTENT
     length = needed if needed > ARENA_RESERVE else ARENA_RESERVE
-    if s.config.direct and needed < ARENA_RESERVE // DIRECT_RESERVE:
-        # Clients map all of it.
+    if s.config.direct_remote and needed < ARENA_RESERVE // DIRECT_RESERVE:
+        # The index is for all of it from the start.
         length = needed * DIRECT_RESERVE
     if getrlimit(RLIMIT_AS, &address_space) != 0 or address_space.rlim_cur != RLIM_INFINITY:
         length = needed
-    while not _slabs_reserve(s, length):
+    while not arena_reserve(s, length):
         if length == needed:
             return False
         length //= 2
@@ -119,10 +77,7 @@ cdef bint slabs_init(store *s) noexcept nogil:
 
 
 cdef void slabs_destroy(store *s) noexcept nogil:
-    if s.slabs.mapping != NULL:
-        munmap(s.slabs.mapping, s.slabs.mapping_length)
-        if s.slabs.memfd >= 0:
-            close(s.slabs.memfd)
+    arena_release(s)
     free(s.slabs.page_class)
     free(s.slabs.page_next)
     free(s.slabs.page_pins)
@@ -130,37 +85,12 @@ cdef void slabs_destroy(store *s) noexcept nogil:
     pthread_mutex_destroy(&s.slabs.lock)
 
 
-cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil:
-    base[0] = s.slabs.arena
-    length[0] = s.slabs.arena_length
-
-
-cdef bint _slabs_open(store *s, size_t top) noexcept nogil:
-    """Makes the arena accessible up to top, in whole extents. False: the system refuses the memory.
-
-    The system clears memory when it is touched first, and a huge page at once: 0.2 to 5 ms, for which a worker would
-    stand still because of a header of 50 bytes. So what is new is used in small pages, unless all of it is touched now
-    or by a device. See do_join_pages.
-    """
-    assert_held(&s.slabs.lock)
-    cdef size_t length
-    if top <= s.slabs.arena_open:
-        return True
-    length = (top - s.slabs.arena_open + ARENA_EXTENT - 1) // ARENA_EXTENT * ARENA_EXTENT
-    if mprotect(s.slabs.arena + s.slabs.arena_open, length, PROT_READ | PROT_WRITE) != 0:
-        return False
-    madvise(s.slabs.arena + s.slabs.arena_open, length,
-            MADV_HUGEPAGE if s.config.preallocate or s.slabs.pinned else MADV_NOHUGEPAGE)
-    s.slabs.arena_open += length
-    return True
-
-
 cdef bint slabs_preallocate(store *s) noexcept nogil:
     cdef unsigned int clsid
     cdef bint enough
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     enough = s.config.maxbytes >= <uint64_t>s.slabs.power_largest * SLAB_PAGE_SIZE \
-        and _slabs_open(s, s.config.maxbytes) and populate(s.slabs.arena, s.config.maxbytes) == 0
+        and arena_open_to(s, s.config.maxbytes) and huge_preallocate(s, s.config.maxbytes)
     if enough:
         for clsid in range(1, s.slabs.power_largest + 1):
             do_slabs_newslab(s, clsid)
@@ -213,7 +143,7 @@ cdef bint do_slabs_can_grow(store *s, unsigned int clsid) noexcept nogil:
     cdef uint64_t pool = s.slabs.classes[SLAB_GLOBAL_PAGE_POOL].pages.count
     if s.slabs.classes[clsid].pages.count == 0 or s.slabs.malloced + page_bytes(s, clsid) <= s.config.maxbytes:
         return True
-    if s.slabs.pinned:
+    if s.slabs.pinned or s.slabs.sealed:
         return pool != 0 and s.slabs.malloced - pool * SLAB_PAGE_SIZE + page_bytes(s, clsid) <= s.config.maxbytes
     return pool != 0
 
@@ -222,13 +152,16 @@ cdef uint32_t _page_of_arena(store *s) noexcept nogil:
     """A page that was never used, or NO_PAGE."""
     assert_held(&s.slabs.lock)
     cdef uint32_t page = <uint32_t>(s.slabs.arena_used // SLAB_PAGE_SIZE)
-    if s.slabs.arena_used == s.slabs.arena_length or not _slabs_open(s, s.slabs.arena_used + SLAB_PAGE_SIZE):
+    # A device has whole extents, and all their pages.
+    cdef size_t more = ARENA_EXTENT if s.slabs.pinned and s.slabs.arena_used % ARENA_EXTENT == 0 else SLAB_PAGE_SIZE
+    if s.slabs.arena_used == s.slabs.arena_length or not arena_open_to(s, s.slabs.arena_used + SLAB_PAGE_SIZE) \
+            or not arena_lengthen(s, s.slabs.arena_used + more):
         return NO_PAGE
     if s.slabs.arena_used % ARENA_EXTENT == 0 and s.config.extent_added != NULL:
         s.config.extent_added(s.config.extent_arg, s.slabs.arena + s.slabs.arena_used, ARENA_EXTENT)
     s.slabs.arena_used += SLAB_PAGE_SIZE
-    if s.direct.header != NULL:
-        relaxed_store(&s.direct.header.used, s.slabs.arena_used)
+    huge_arena_grows(s)
+    direct_arena_grows(s)
     return page
 
 
@@ -242,8 +175,8 @@ cdef inline bint do_page_is_full(store *s, uint32_t page) noexcept nogil:
 
 
 cdef void do_join_pages(store *s, char *last) noexcept nogil:
-    """Lets the system have a huge page where the page `last` is, when all of it is in use: its khugepaged copies what
-    is there in its own time. No class has more than one page that is not full, so that few mappings come of it.
+    """Wants a huge page where the page `last` is, when all of it is in use. No class has more than one page that is not
+    full, so that few mappings come of it.
     """
     assert_held(&s.slabs.lock)
     cdef uint32_t first = <uint32_t>(<size_t>(last - s.slabs.arena) // HUGE_PAGE * (HUGE_PAGE // SLAB_PAGE_SIZE))
@@ -251,7 +184,7 @@ cdef void do_join_pages(store *s, char *last) noexcept nogil:
     for page in range(first, first + HUGE_PAGE // SLAB_PAGE_SIZE):
         if not do_page_is_full(s, page):
             return
-    madvise(page_address(s, first), HUGE_PAGE, MADV_HUGEPAGE)
+    huge_want(s, first // (HUGE_PAGE // SLAB_PAGE_SIZE))
 
 
 cdef void do_slabs_newslab(store *s, unsigned int clsid) noexcept nogil:
@@ -285,12 +218,17 @@ cdef void slabs_release(store *s) noexcept nogil:
     if not s.config.slab_reassign:
         return
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
-    while s.slabs.malloced > s.config.maxbytes and pool.count != 0 and not s.slabs.pinned:
+    while s.slabs.malloced > s.config.maxbytes and pool.count != 0 \
+            and not s.slabs.pinned and not s.slabs.sealed:
         page = do_page_take(s, pool)
         s.slabs.page_class[page] = PAGE_IN_TRANSIT
         s.slabs.malloced -= SLAB_PAGE_SIZE
+        huge_forget(s, page)
         unlock_ranked(&s.slabs.lock, SLABS_LOCK)
-        madvise(page_address(s, page), SLAB_PAGE_SIZE, MADV_DONTNEED)
+        if madvise(page_address(s, page), SLAB_PAGE_SIZE,
+                   MADV_REMOVE if s.slabs.memfd >= 0 else MADV_DONTNEED) != 0:
+            # It was sealed meanwhile.
+            memset(page_address(s, page), 0, SLAB_PAGE_SIZE)
         lock_ranked(&s.slabs.lock, SLABS_LOCK)
         s.slabs.page_class[page] = PAGE_RELEASED
         do_page_append(s, &s.slabs.released, page)
@@ -311,7 +249,9 @@ cdef bint store_set_memory_limit(store *s, uint64_t maxbytes) noexcept nogil:
 cdef void store_pin_memory(store *s) noexcept nogil:
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     s.slabs.pinned = True
-    madvise(s.slabs.arena, s.slabs.arena_open, MADV_HUGEPAGE)   # the device touches all of it at once
+    # A device has whole extents, and touches all their pages at once.
+    arena_lengthen(s, s.slabs.arena_open)
+    madvise(s.slabs.arena, s.slabs.arena_open, MADV_HUGEPAGE)
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
 
 

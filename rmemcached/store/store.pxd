@@ -225,7 +225,9 @@ cdef struct store_config:
     bint preallocate                  # -L: take (and touch) all memory at start
     uint64_t initial_malloced         # bytes that total_malloced begins with; memcached's test suite sets it
     uint32_t slab_sizes[MAX_NUMBER_OF_SLAB_CLASSES]    # -o slab_sizes: chunk sizes, ended by 0; [0] = 0: by factor
-    bint direct                 # clients may read the memory themselves: it is in a memfd, with an index (direct.pxd)
+    bint huge_pages             # use such for items where the system has them (huge.pxd)
+    bint direct                 # clients may read the memory themselves: it is in a memfd (direct.pxd)
+    uint32_t direct_linger      # seconds without such clients after which there is no index any more
     bint direct_remote          # with direct: also by READs over devices, so that items have seals
     bint track_sizes            # count items by size for `stats sizes`
     logger *log                 # receives fetches, stores and evictions; NULL: nobody does
@@ -334,18 +336,23 @@ cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil
 
 # --- reads of clients that do not ask (docs/direct-reads.md) ---
 cdef struct direct_stats:
-    uint64_t buckets
+    uint64_t buckets            # of the index; 0: there is none
     uint64_t items              # in the index
     uint64_t left_out           # times that there was no room for an item
-    uint64_t clients            # that got the memory
+    uint64_t clients            # that got the memory,
+    uint64_t readers            # ... and those that have it now
+    uint64_t building           # what was stored before the index was made is being entered
     uint64_t pinned_pages       # with items that clients look at
+    uint64_t huge_pages         # of 2 MB, that were made (store_config.huge_pages)
 
-# The descriptor of the memory for such clients, which is the store's; -1: there is none.
-cdef int store_direct_fd(store *s) noexcept nogil
-# Where the memory begins, with header and index: what places are counted from. NULL: there is none.
+# A client gets the memory: two descriptors, of the index and of the arena. They are the store's, and stay what they are
+# until store_direct_return. The first client's index is made while it asks. False: there is none to be had.
+cdef bint store_direct_give(store *s, int *index_fd, int *arena_fd) noexcept nogil
+# That client has gone.
+cdef void store_direct_return(store *s) noexcept nogil
+# Where the memory begins, with header and index: what places are counted from. For a caller of whose clients one has
+# the memory.
 cdef const void *store_direct_base(store *s) noexcept nogil
-# A client gets the memory, or keys to it.
-cdef void store_direct_given(store *s) noexcept nogil
 cdef void store_direct_stats(store *s, direct_stats *out) noexcept nogil
 # From now on no client takes anything for valid.
 cdef void store_direct_end(store *s) noexcept nogil
@@ -551,7 +558,10 @@ cdef char *store_cachedump(store *s, unsigned int clsid, uint32_t limit, size_t 
 # --- the parts, for each other only; from the lowest to the highest, see layout.pxd ---
 include "hash.pxd"
 include "threads.pxd"
+include "tell.pxd"
 include "clock.pxd"
+include "arena.pxd"
+include "huge.pxd"
 include "slabs.pxd"
 include "assoc.pxd"
 include "direct.pxd"

@@ -2,11 +2,14 @@
 
 import os
 
+from libc.errno cimport EINVAL, errno
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
+from posix.time cimport nanosleep
+from posix.unistd cimport dup
 
 from rmemcached.direct cimport (
-    DIRECT_CLASS_BITS, DIRECT_FLAT, DIRECT_HEADER, DIRECT_LENGTH_BITS, DIRECT_MAGIC, DIRECT_PAGE_BITS,
+    DIRECT_CLASS_BITS, DIRECT_FLAT, DIRECT_HEADER, DIRECT_LENGTH_BITS, DIRECT_LIFE, DIRECT_MAGIC, DIRECT_PAGE_BITS,
     DIRECT_PLACE_MOST, DIRECT_READ, DIRECT_S3FIFO, DIRECT_SEGMENTED, DIRECT_SLOTS, DIRECT_VERSION, direct_bucket_of,
     direct_bytes, direct_cas, direct_chunk, direct_chunks, direct_item, direct_most, direct_next, direct_place,
     direct_power, direct_seal, direct_seal_at, direct_slot, direct_tag, direct_times,
@@ -25,20 +28,24 @@ from rmemcached.sys.debug cimport (
     lock_next_ranked, lock_ranked, thread_id, trylock_ranked, unlock_ranked,
 )
 from rmemcached.sys.linux cimport (
-    CLOCK_MONOTONIC, F_ADD_SEALS, F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, MADV_DONTNEED,
-    MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_FIXED, MAP_PRIVATE, MAP_SHARED,
-    MFD_ALLOW_SEALING, MFD_CLOEXEC, PROT_NONE, PROT_READ, PROT_WRITE, RLIM_INFINITY, RLIMIT_AS, c_time, close, fcntl,
-    ftruncate, getrlimit, lock_for_life, madvise, memfd_create, mmap, mprotect, munmap, populate, read_only,
-    pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_timedwait, pthread_cond_wait,
-    pthread_condattr_destroy, pthread_condattr_init, pthread_condattr_setclock, pthread_condattr_t, pthread_join,
-    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, rlimit,
-    sched_yield, snprintf, start_quiet_thread,
+    CLOCK_MONOTONIC, F_ADD_SEALS, F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, MADV_COLLAPSE,
+    MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_REMOVE, MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE,
+    MAP_PRIVATE, MAP_SHARED, MFD_ALLOW_SEALING, MFD_CLOEXEC, PROT_NONE, PROT_READ, PROT_WRITE, RLIMIT_AS,
+    RLIM_INFINITY, c_time, close, fcntl, ftruncate, getrlimit, lock_for_life, madvise, memfd_create, mmap, mprotect,
+    munmap, populate, populate_write, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init,
+    pthread_cond_signal, pthread_cond_timedwait, pthread_cond_wait, pthread_condattr_destroy, pthread_condattr_init,
+    pthread_condattr_setclock, pthread_condattr_t, pthread_join, pthread_mutex_destroy, pthread_mutex_init,
+    pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, read_only, rlimit, sched_yield, snprintf,
+    start_quiet_thread,
 )
 
 # In the order of the headers in store.pxd.
 include "hash.pyx"
 include "threads.pyx"
+include "tell.pyx"
 include "clock.pyx"
+include "arena.pyx"
+include "huge.pyx"
 include "slabs.pyx"
 include "assoc.pyx"
 include "direct.pyx"

@@ -74,6 +74,13 @@ cdef extern from "<sys/mman.h>" nogil:
             ((volatile char *)memory)[i] = 0;
         return 0;
     }
+    #ifndef MADV_COLLAPSE
+    #define MADV_COLLAPSE 25
+    #endif
+    static inline int rmc_populate_write(char *memory, size_t length)
+    {
+        return rmc_ask_for_pages(memory, length, MADV_POPULATE_WRITE);
+    }
     #ifndef MADV_POPULATE_READ
     #define MADV_POPULATE_READ 22
     #endif
@@ -112,7 +119,9 @@ cdef extern from "<sys/mman.h>" nogil:
         MAP_NORESERVE
         MADV_HUGEPAGE
         MADV_NOHUGEPAGE
+        MADV_COLLAPSE
         MADV_DONTNEED
+        MADV_REMOVE
         MADV_DOFORK
         MADV_DONTFORK
         MADV_DONTDUMP
@@ -126,6 +135,8 @@ cdef extern from "<sys/mman.h>" nogil:
     int memfd_create(const char *name, unsigned int flags)
     # Makes memory that is all zeros resident; -1: there is not so much.
     int populate "rmc_populate"(char *memory, size_t length)
+    # Makes memory resident that others may be writing to; -1: there is not so much, or the system is older than 5.14.
+    int populate_write "rmc_populate_write"(char *memory, size_t length)
     # Makes memory resident, whatever it holds.
     int populate_read "rmc_populate_read"(const char *memory, size_t length)
     int munlock(const void *addr, size_t length)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import re
 import signal
@@ -23,6 +22,7 @@ from transport import PACE
 from rmemcached import verbs
 from rmemcached.client import Client, MemcacheError, MemcacheUnexpectedCloseError
 from rmemcached.store._testing import Store
+from rmemcached.store._testing_direct import DirectReader
 from rmemcached.verbs import Access, State
 
 LIMIT = 0.4 * PACE
@@ -47,8 +47,8 @@ class ReadServer(ServerByHand):
         self.depth = depth
         self.store = Store(2 * MB, direct_remote=True)
         self.store.set(b"key", b"value")
-        length = os.fstat(self.store.direct_fd()).st_size
-        self.items = mmap.mmap(self.store.direct_fd(), length, prot=mmap.PROT_READ)
+        self.items = memoryview(DirectReader(self.store.direct_fds()))
+        length = len(self.items)
         self.readable = verbs.MR(self.pd, self.items, Access.REMOTE_READ)
         self.direct = b"DIRECT %x 0 %x %x\r\n" % (self.readable.addr, length, self.readable.rkey)
         self.asked_for: list[bytes] = []
@@ -114,7 +114,7 @@ class ReadServer(ServerByHand):
 
     def close(self) -> None:
         super().close()
-        self.items.close()
+        self.items.release()
         if hasattr(self, "stream"):
             self.stream.close()
         # By the thread that has made it, which holds its mutex.

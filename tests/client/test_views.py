@@ -238,9 +238,9 @@ def test_serdes(server: Server, key: str) -> None:
 
 @pytest.mark.without_direct("it is about a daemon without the option")
 @pytest.mark.parametrize("transport", ["tcp", "soft_iw", "soft_shm"])
-def test_elsewhere_it_is_a_copy(shared_rmemcached: Server, server: Server, key: str, transport: str) -> None:
+def test_elsewhere_it_is_a_copy(rmemcached_server: ServerFactory, server: Server, key: str, transport: str) -> None:
     """On other transports, and where the option is off."""
-    for one in [shared_rmemcached] + [server] * (transport != "soft_shm"):
+    for one in [rmemcached_server()] + [server] * (transport != "soft_shm"):
         with Client(one.address, **OPTIONS | {"transport": transport}) as client:
             for value in (b"", b"value", os.urandom(3 * MB if one is server else 600_000)):
                 client.set(key, value)
@@ -510,9 +510,10 @@ def test_commands_that_make_no_sense(server: Server, client: Client, key: str) -
 
 
 @pytest.mark.without_direct("it is about a daemon without the option")
-def test_only_with_the_memory(server: Server, shared_rmemcached: Server, key: str) -> None:
+def test_only_with_the_memory(server: Server, rmemcached_server: ServerFactory, key: str) -> None:
+    off = rmemcached_server()
     for line in (b"rdma_view a\r\n", b"rdma_release 0\r\n"):
-        with shared_rmemcached.connect() as plain, plain.makefile("rb") as answers:
+        with off.connect() as plain, plain.makefile("rb") as answers:
             plain.sendall(line)
             assert answers.readline() == b"ERROR\r\n"
     with server.connect() as plain, plain.makefile("rb") as answers:
@@ -541,7 +542,7 @@ class MemoryServer(ServerByHand):
         self.store = Store(maxbytes=64 * MB, direct=True)
         stream, _ = self.shm.accept()
         assert stream.recv(36, socket.MSG_WAITALL).startswith(b"SHM ID Req Frame")
-        socket.send_fds(stream, [b"S"], [self.store.direct_fd()])
+        socket.send_fds(stream, [b"S"], self.store.direct_fds())
         stream.sendall(b"HM ID Rep Frame")
         stream.setblocking(False)
         self.qp.attach(stream)
@@ -591,7 +592,7 @@ def test_places_are_checked_before_they_are_seen(line: bytes) -> None:
             view = threads.submit(client.get_view, b"key")
             server.accept()
             server.wait(lambda: server.inbox.endswith(b"rdma_view key\r\n"))
-            length = os.fstat(server.store.direct_fd()).st_size
+            length = sum(os.fstat(fd).st_size for fd in server.store.direct_fds())
             server.send(DATA, line.replace(b"%x", b"%x" % (length - 4096)) + b"\r\n")
             with pytest.raises(MemcacheUnknownError):
                 view.result()
@@ -605,7 +606,7 @@ def test_a_place_at_the_very_end_is_seen() -> None:
         view = threads.submit(client.get_view, b"key")
         server.accept()
         server.wait(lambda: server.inbox.endswith(b"rdma_view key\r\n"))
-        length = os.fstat(server.store.direct_fd()).st_size
+        length = sum(os.fstat(fd).st_size for fd in server.store.direct_fds())
         server.send(DATA, b"VIEW 7 0 fff8 5 %x:5\r\n" % (length - 5))
         assert view.result() == bytes(5)
         del view

@@ -16,7 +16,8 @@ import threading
 import time
 from typing import Any
 
-from rmemcached.store._testing import DirectReader, Store
+from rmemcached.store._testing import Store
+from rmemcached.store._testing_direct import DirectReader
 
 MB = 1 << 20
 WRITES = 400_000  # of each writer in a round
@@ -36,7 +37,7 @@ KINDS: list[tuple[int, int, int, dict[str, Any]]] = [
 def readers_beside(store: Store, keys: int, verify: bool = True, lines: bool = False, **stress: Any) -> list[list[int]]:
     """Store.stress, and threads that read meanwhile: what each counted, [asked, found, torn]. lines: they copy as an
     RDMA device may."""
-    readers = [DirectReader(store.direct_fd()) for _ in range(READERS)]
+    readers = [DirectReader(store.direct_fds()) for _ in range(READERS)]
     counts: list[list[int]] = []
     errors: list[BaseException] = []
 

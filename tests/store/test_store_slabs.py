@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from pathlib import Path
+import time
 from typing import Any
 
 import pytest
@@ -56,21 +57,11 @@ from rmemcached.store._testing import Store
 def resident_kb():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4
 
-def huge_mb(base, length):
-    found = 0
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        word, _, rest = line.partition(" ")
-        if "-" in word:
-            start, end = (int(number, 16) for number in word.split("-"))
-        elif word == "VmFlags:" and base <= start < base + length and "hg" in rest.split():
-            found += end - start
-    return found >> 20
-
-with Store(maxbytes=512 << 20) as store:
+with Store(maxbytes=512 << 20, huge_pages=False) as store:
     before = resident_kb()
     items = [store.alloc(b"%d" % i, 1_000_000) for i in range(100)]
     assert all(items)
-    print(resident_kb() - before, huge_mb(*store.arena()), huge_mb(store.arena()[0], 1))
+    print(resident_kb() - before, store.direct_stats()["huge_pages"])
 """
 
 
@@ -178,15 +169,28 @@ def test_memory_is_resident_only_when_used() -> None:
 
 
 @pytest.mark.resident
-@pytest.mark.without_direct("pages of a sealed memfd are huge from the start, if the system has such, or never")
 def test_memory_is_cleared_where_it_is_written() -> None:
-    """An item that nobody has written to yet costs a few small pages. Those of older items may become huge ones."""
+    """An item that nobody has written to yet costs a few small pages."""
     printed = subprocess.run([sys.executable, "-P", "-c", UNWRITTEN], stdout=subprocess.PIPE, check=True).stdout
-    grown, huge, first = map(int, printed.split())
+    grown, huge = map(int, printed.split())
     assert grown < 8 * 1024
-    if Path("/sys/kernel/mm/transparent_hugepage").exists():
-        # Of the 100 pages of a class, but for the newest. The page of the heads of the items, the first, is not full.
-        assert (huge, first) == (98, 0)
+    assert huge == 0
+
+
+@pytest.mark.parametrize("direct", [False, None], ids=["private", "shared"])
+def test_pages_that_are_full_become_huge(direct: bool | None) -> None:
+    """Also those of memory that clients may read. What lies in them stays what it is."""
+    with Store(maxbytes=128 * MB, direct=direct) as store:
+        values = {b"key-%d" % number: os.urandom(2000) for number in range(30_000)}
+        for key, value in values.items():
+            store.set(key, value)
+        full = store.stats()["total_malloced"] // (2 * MB) - 2
+        deadline = time.monotonic() + 60
+        while store.direct_stats()["huge_pages"] < full and time.monotonic() < deadline:
+            os.sched_yield()
+        assert store.direct_stats()["huge_pages"] >= full * 0.9
+        assert all(store.get(key) == value for key, value in values.items())
+        store.check()
 
 
 def test_chunk_accounting() -> None:

@@ -64,11 +64,12 @@ REFUSED = [
     ("-o rdma_peer_memory=4g", 1, "rdma_peer_memory must be a number without a unit, not '4g'\n"),
     ("-o rdma_ready_timeout=1.5", 1, "rdma_ready_timeout must be a number without a unit, not '1.5'\n"),
     ("-o rdma_max_lanes=65537", 1, "rdma_max_lanes must be between 1 and 65536, not 65537\n"),
+    ("-o rdma_direct=no", 1, "rdma_direct must be own, all or off, not 'no'\n"),
+    ("-o rdma_direct_linger=86401", 1, "rdma_direct_linger must be between 0 and 86400, not 86401\n"),
     ("-o rdma_max_qps=0", 1, "rdma_max_qps must be between 1 and 1048576, not 0\n"),
     *(
         (f"-o {name}={value}", 1, f"{name} takes no value, but has '{value}': leave it out to keep the default\n")
         for name, value in (
-            ("rdma_direct", "no"),
             ("rdma_direct_remote", "0"),
             ("no_rdma", "yes"),
             ("rdma", ""),

@@ -45,7 +45,7 @@ def test_rdma_and_tcp_together(
     if rdma_transport == "soft_shm":
         # The minute is for one transport.
         seconds = min(seconds, 15.0)
-    server = rmemcached_server("-t", "4", "-c", "1024", *flags)
+    server = rmemcached_server("-t", "4", "-c", "1024", "-o", "rdma_direct_linger=0", *flags)
     with Conversation(server) as control, ExitStack() as stack:
         # the connection by which the daemon was seen to have started is gone
         eventually(lambda: control.number("curr_connections") == 1)

@@ -36,7 +36,7 @@ LATE = b"SERVER_ERROR rdma: no READY within 2 s\r\n"
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[Server]:
     """A daemon that gives a queue pair two seconds."""
-    with start_rmemcached("-m", "64", "-t", "2", "-o", "rdma_ready_timeout=2") as started:
+    with start_rmemcached("-m", "64", "-t", "2", "-o", "rdma_ready_timeout=2,rdma_direct_linger=0") as started:
         yield started
         assert started.alive()
 

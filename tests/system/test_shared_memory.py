@@ -66,7 +66,7 @@ def over_shm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with start_rmemcached("-m", "64", "-I", "16m", "-t", "2") as started:
+    with start_rmemcached("-m", "64", "-I", "16m", "-t", "2", "-o", "rdma_direct_linger=0") as started:
         yield started
         assert started.alive()
 
@@ -85,7 +85,7 @@ def control(server: Server) -> Iterator[Conversation]:
 
 def shared_mappings(pid: int) -> int:
     maps = Path(f"/proc/{pid}/maps").read_text()
-    # With rdma_direct the daemon's items are in one, too.
+    # The daemon's items are in one, too.
     return maps.count("memfd:") - maps.count("memfd:rmemcached items")
 
 

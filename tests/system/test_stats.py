@@ -198,7 +198,7 @@ def test_rdma_counters(rmemcached_server: ServerFactory) -> None:
         assert server_stats["rdma_device"] == "soft_iw0,soft_shm0"
         assert server_stats["rdma_transport"] == "soft_iw,soft_shm"
         words = [name for name, value in server_stats.items() if not value.isdigit()]
-        assert words == ["rdma_device", "rdma_transport", "rdma_shm"]
+        assert words == ["rdma_device", "rdma_transport", "rdma_shm", "rdma_direct", "rdma_direct_off"]
         zero = [name for name, value in server_stats.items() if value == "0"]
         for name in ("queue_pairs", "registrations", "streams", "exchanges", "sends", "recvs", "reads", "writes"):
             assert f"rdma_{name}" in zero

@@ -1,0 +1,155 @@
+cdef enum:
+    HUGE_FROM = 16 * 1024 * 1024    # bytes of the arena in use from which on pages are made ahead
+    HUGE_REFUSALS = 8           # in a row, after which the system is not asked any more
+    # of huge_pages.state
+    SMALL_PAGES = 0
+    HUGE_WANTED
+    HUGE_MADE
+
+
+cdef bint huge_init(store *s) noexcept nogil:
+    cond_init(&s.huge.cond)
+    s.huge.enabled = s.config.huge_pages
+    if s.huge.enabled:
+        s.huge.state = <uint8_t *>calloc(s.slabs.arena_length // HUGE_PAGE, sizeof(uint8_t))
+    return s.huge.state != NULL or not s.huge.enabled
+
+
+cdef void huge_stop(store *s) noexcept nogil:
+    cdef bint joinable
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
+    joinable = s.huge.joinable
+    s.huge.joinable = False
+    s.huge.stop = True
+    pthread_cond_broadcast(&s.huge.cond)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
+    if joinable:
+        pthread_join(s.huge.thread, NULL)
+
+
+cdef void huge_destroy(store *s) noexcept nogil:
+    free(s.huge.state)
+    pthread_cond_destroy(&s.huge.cond)
+
+
+cdef inline char *_huge_at(store *s, size_t number) noexcept nogil:
+    return s.slabs.arena + number * HUGE_PAGE
+
+
+cdef bint _huge_make(store *s, char *at) noexcept nogil:
+    """Makes a huge page of what is there. False: the system cannot."""
+    return madvise(at, HUGE_PAGE, MADV_HUGEPAGE) == 0 and madvise(at, HUGE_PAGE, MADV_COLLAPSE) == 0
+
+
+cdef bint _huge_make_ahead(store *s, char *at) noexcept nogil:
+    """The same where nothing is yet. Whoever uses it meanwhile finds it as if it were done."""
+    if s.slabs.memfd < 0:
+        # What is private is huge when it is touched.
+        return madvise(at, HUGE_PAGE, MADV_HUGEPAGE) == 0 and populate_write(at, HUGE_PAGE) == 0
+    # Where there is nothing at all the system says that there is nothing to be made huge.
+    return populate_write(at, 1) == 0 and _huge_make(s, at)
+
+
+cdef bint _huge_may_make_ahead(store *s) noexcept nogil:
+    assert_held(&s.slabs.lock)
+    cdef size_t used = (s.slabs.arena_used + HUGE_PAGE - 1) // HUGE_PAGE * HUGE_PAGE
+    # After a lull in which the arena was faster.
+    s.huge.ready = max(s.huge.ready, used)
+    return (s.slabs.arena_used >= HUGE_FROM and s.huge.ready == used
+            and s.slabs.malloced + (used + HUGE_PAGE - s.slabs.arena_used) <= s.config.maxbytes
+            and used + HUGE_PAGE <= s.slabs.arena_length and s.slabs.released.count == 0
+            and (s.slabs.memfd < 0 or used + HUGE_PAGE <= s.slabs.file_length)
+            and arena_open_to(s, used + HUGE_PAGE))
+
+
+cdef uint32_t _huge_next_wanted(store *s) noexcept nogil:
+    assert_held(&s.slabs.lock)
+    cdef uint32_t count = <uint32_t>((s.slabs.arena_used + HUGE_PAGE - 1) // HUGE_PAGE)
+    while s.huge.state[s.huge.next % count] != HUGE_WANTED:
+        s.huge.next += 1
+    s.huge.next %= count
+    s.huge.waiting -= 1
+    return s.huge.next
+
+
+cdef void _huge_work(store *s) noexcept nogil:
+    """Makes one huge page, without the slabs lock. There is one to be made."""
+    assert_held(&s.slabs.lock)
+    cdef bint ahead = _huge_may_make_ahead(s)
+    cdef uint32_t number
+    cdef bint made
+    cdef int reason
+    if ahead:
+        number = <uint32_t>(s.huge.ready // HUGE_PAGE)
+        s.huge.ready += HUGE_PAGE
+    else:
+        number = _huge_next_wanted(s)
+    s.huge.state[number] = HUGE_MADE
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
+    made = _huge_make_ahead(s, _huge_at(s, number)) if ahead else _huge_make(s, _huge_at(s, number))
+    reason = errno
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
+    if made:
+        s.huge.refusals = 0
+        relaxed_store(&s.huge.made, s.huge.made + 1)
+        return
+    s.huge.state[number] = SMALL_PAGES
+    # EINVAL: before Linux 6.1, or switched off for this process, or only here.
+    s.huge.refusals = s.huge.refusals + 1 if reason == EINVAL else 0
+    s.huge.refused = s.huge.refusals == HUGE_REFUSALS
+
+
+cdef bint _huge_is_wanted(store *s) noexcept nogil:
+    assert_held(&s.slabs.lock)
+    return not s.huge.refused and (s.huge.waiting != 0 or _huge_may_make_ahead(s))
+
+
+cdef void *_huge_thread(void *arg) noexcept nogil:
+    cdef store *s = <store *>arg
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
+    while not s.huge.stop:
+        if _huge_is_wanted(s):
+            _huge_work(s)
+        else:
+            pthread_cond_wait(&s.huge.cond, &s.slabs.lock)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
+    return NULL
+
+
+cdef void _huge_wake(store *s) noexcept nogil:
+    assert_held(&s.slabs.lock)
+    if s.huge.joinable:
+        pthread_cond_signal(&s.huge.cond)
+    elif not s.huge.stop and not s.huge.refused:
+        s.huge.joinable = start_thread(&s.huge.thread, b"mc-hugepages", _huge_thread, s)
+        s.huge.refused = not s.huge.joinable
+
+
+cdef inline void huge_arena_grows(store *s) noexcept nogil:
+    assert_held(&s.slabs.lock)
+    if s.huge.enabled and s.slabs.arena_used >= HUGE_FROM and s.slabs.arena_used + HUGE_PAGE > s.huge.ready:
+        _huge_wake(s)
+
+
+cdef void huge_want(store *s, uint32_t number) noexcept nogil:
+    assert_held(&s.slabs.lock)
+    if s.huge.enabled and not s.huge.refused and s.huge.state[number] == SMALL_PAGES:
+        s.huge.state[number] = HUGE_WANTED
+        s.huge.waiting += 1
+        _huge_wake(s)
+
+
+cdef void huge_forget(store *s, uint32_t page) noexcept nogil:
+    assert_held(&s.slabs.lock)
+    cdef uint8_t *state = &s.huge.state[page // (HUGE_PAGE // SLAB_PAGE_SIZE)] if s.huge.enabled else NULL
+    if state != NULL and state[0] == HUGE_MADE:
+        state[0] = SMALL_PAGES
+
+
+cdef bint huge_preallocate(store *s, size_t length) noexcept nogil:
+    cdef size_t number
+    if s.huge.enabled and s.slabs.memfd >= 0:
+        for number in range(length // HUGE_PAGE):
+            if not _huge_make_ahead(s, _huge_at(s, number)):
+                break
+    return populate(s.slabs.arena, length) == 0

@@ -1,0 +1,229 @@
+"""Which clients read items without asking (-o rdma_direct): by default those of the daemon's own user, and of root."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import Server, start_rmemcached
+from suspended import suspended
+
+from rmemcached.client import AsyncClient, Client, ClusterClient, MemcacheClientError
+
+ServerFactory = Callable[..., Server]
+TIMEOUT = 20.0
+OPTIONS: dict[str, Any] = {"timeout": TIMEOUT, "default_noreply": False}
+CLONE_NEWNET = 0x40000000
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users, and make namespaces")
+
+
+def reads(address: Any, **options: Any) -> tuple[str, bool, bool]:
+    """The transport of a Client that names none; whether it says that it reads; whether it has mapped the memory."""
+    with Client(address, **OPTIONS | options) as client:
+        client.set("key", b"value")
+        assert client.get("key") == b"value"
+        mapped = Path("/proc/self/maps").read_text().count("memfd:rmemcached index")
+        return client.transport, client.direct, mapped > 0
+
+
+def in_child(uid: int, network: bool, target: Callable[..., Any], *arguments: Any) -> Any:
+    """What the function gives in a process of this user, and with `network` in a network of its own."""
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+
+    def body() -> None:
+        if network:
+            assert ctypes.CDLL(None).unshare(CLONE_NEWNET) == 0
+        os.setgroups([])
+        os.setuid(uid)
+        try:
+            results.put(target(*arguments))
+        except Exception as error:
+            results.put(error)
+
+    process = context.Process(target=body)
+    process.start()
+    process.join(TIMEOUT)
+    assert process.exitcode == 0
+    return results.get()
+
+
+def said(server: Server) -> tuple[str, str]:
+    """What `stats rdma` says."""
+    with Client(server.address, **OPTIONS, transport="tcp", username="u", password="p") as client:
+        found = client.stats("rdma")
+    return found[b"rdma_direct"].decode(), found[b"rdma_direct_off"].decode()
+
+
+def test_clients_of_the_own_user_read(rmemcached_server: ServerFactory, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever starts the daemon and connects, and says no more than that."""
+    server = rmemcached_server()
+    with caplog.at_level(logging.INFO, "rmemcached.client"), Client(server.address) as client:
+        assert not client.direct
+        client.set("greeting", "hello", noreply=False)
+        assert client.direct and client.transport == "soft_shm"
+        assert "; gets read its items and ask nobody" in caplog.text
+        with suspended(server.pid):
+            assert client.get("greeting") == b"hello"
+            assert client.get_many(["greeting"]) == {"greeting": b"hello"}
+    assert not client.direct
+    assert said(server) == ("own", "none")
+    cluster = ClusterClient([server.address], default_noreply=False, timeout=TIMEOUT)
+    cluster.set("key", b"value")
+    with suspended(server.pid):
+        assert cluster.get("key") == b"value"
+    cluster.close()
+
+
+def test_async_clients_of_the_own_user_read(rmemcached_server: ServerFactory) -> None:
+    server = rmemcached_server()
+
+    async def body() -> None:
+        async with AsyncClient(server.address, **OPTIONS) as client:
+            assert not client.direct
+            await client.set("key", b"value")
+            assert client.direct
+            with suspended(server.pid):
+                assert await client.get("key") == b"value"
+        assert not client.direct
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("flags", "word", "line"),
+    [
+        (["-X"], "-X", "rdma_direct is off: -X keeps keys from clients: -o rdma_direct=own shows them to the"),
+        (["-Y", "{users}"], "-Y", "rdma_direct is off: -Y asks for a password: -o rdma_direct=own lets clients"),
+        (["-o", "rdma_shm={folder}/shm"], "rdma_shm", ""),
+        (["-o", "rdma_direct=off"], "rdma_direct", ""),
+        (["-o", "rdma_shm=none"], "shared_memory", ""),
+    ],
+    ids=lambda value: value[0] + value[-1] if isinstance(value, list) else "",
+)
+def test_nobody_reads(
+    rmemcached_server: ServerFactory,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    flags: list[str],
+    word: str,
+    line: str,
+) -> None:
+    """Where somebody could be surprised. The daemon, its statistics and the client's log say why."""
+    (tmp_path / "users").write_text("u:p\n")
+    server = rmemcached_server(*(flag.format(users=tmp_path / "users", folder=tmp_path) for flag in flags))
+    with caplog.at_level(logging.INFO, "rmemcached.client"):
+        transport, says, mapped = reads(server.address, username="u", password="p")
+    assert transport == ("tcp" if word == "shared_memory" else "soft_shm")
+    assert not says and not mapped
+    assert said(server) == ("off", word)
+    assert server.stderr().startswith(line) and (line or not server.stderr())
+    assert transport == "tcp" or f"; gets ask: the server's rdma_direct is off ({word})" in caplog.text
+
+
+def test_nobody_reads_over_a_socket_with_a_file(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
+    server = rmemcached_server(path=str(tmp_path / "socket"))
+    assert reads(server.address) == ("soft_shm", False, False)
+    assert said(server) == ("off", "-s")
+    other = rmemcached_server("-o", "rdma_direct=all", path=str(tmp_path / "other"))
+    assert reads(other.address) == ("soft_shm", True, True)
+
+
+@needs_root
+def test_nobody_reads_where_pages_may_be_missing(tmp_path: Path) -> None:
+    """With vm.overcommit_memory=2, which is the whole machine's: here it is another file for the daemon alone."""
+    (tmp_path / "two").write_text("2\n")
+    script = 'mount --bind "$0" /proc/sys/vm/overcommit_memory && exec "$@"'
+    with start_rmemcached(under=["unshare", "--mount", "sh", "-c", script, str(tmp_path / "two")]) as server:
+        assert reads(server.address)[1:] == (False, False)
+        assert said(server) == ("off", "overcommit_memory")
+        assert server.stderr().startswith("rdma_direct is off: vm.overcommit_memory is 2")
+
+
+@pytest.mark.parametrize("flags", [["-X"], ["-Y", "{users}"]], ids=["-X", "-Y"])
+def test_an_option_says_that_they_may(rmemcached_server: ServerFactory, tmp_path: Path, flags: list[str]) -> None:
+    users = tmp_path / "users"
+    users.write_text("u:p\n")
+    server = rmemcached_server("-o", "rdma_direct=own", *(flag.format(users=users) for flag in flags))
+    assert server.stderr() == ""
+    assert reads(server.address, username="u", password="p") == ("soft_shm", True, True)
+    if flags[0] == "-Y":
+        with pytest.raises(MemcacheClientError):
+            reads(server.address)
+        assert "memfd:rmemcached index" not in Path("/proc/self/maps").read_text()
+
+
+@needs_root
+def test_another_user_does_not(rmemcached_server: ServerFactory) -> None:
+    """It gets no shared memory at all; and over a socket that lets it in, nothing more than that."""
+    server = rmemcached_server()
+    assert in_child(12345, False, reads, server.address) == ("tcp", False, False)
+    folder = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip())
+    folder.chmod(0o755)
+    try:
+        for who, direct in (("off", False), ("all", True)):
+            flags = f"rdma_shm={folder}/{who}" + (",rdma_direct=all" if direct else "")
+            let_in = rmemcached_server("-o", flags, "-a", "0666")
+            assert in_child(12345, False, reads, let_in.address) == ("soft_shm", direct, direct)
+            let_in.stop()
+    finally:
+        folder.rmdir()
+
+
+def meets(name: str) -> str:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect("\0" + name[1:])
+    return "met"
+
+
+@needs_root
+def test_another_container_does_not(rmemcached_server: ServerFactory) -> None:
+    """A network of its own has other abstract names: it does not reach the socket, also as the same user."""
+    server = rmemcached_server()
+    with Client(server.address, **OPTIONS, transport="tcp") as client:
+        name = client.stats("rdma")[b"rdma_shm"].decode()
+    assert in_child(0, False, meets, name) == "met"
+    assert isinstance(in_child(0, True, meets, name), ConnectionRefusedError)
+
+
+@needs_root
+def test_a_daemon_that_became_another_user(rmemcached_server: ServerFactory) -> None:
+    """Its clients are that user's, and root's."""
+    server = rmemcached_server("-u", "nobody")
+    assert reads(server.address) == ("soft_shm", True, True)
+    assert in_child(65534, False, reads, server.address) == ("soft_shm", True, True)
+    assert in_child(12345, False, reads, server.address) == ("tcp", False, False)
+
+
+def test_the_index_goes_with_the_last_client(rmemcached_server: ServerFactory) -> None:
+    """Also when that is killed; the next one finds another index."""
+    server = rmemcached_server("-o", "rdma_direct_linger=0")
+    with Client(server.address, **OPTIONS, transport="tcp") as asking:
+
+        def has_gone() -> bool:
+            found = asking.stats()
+            return found[b"direct_buckets"] == 0 and found[b"direct_readers"] == 0
+
+        for number in range(3):
+            assert reads(server.address) == ("soft_shm", True, True)
+            child = [sys.executable, "-c", "import sys; from rmemcached.client import Client\n"]
+            child[-1] += f"client = Client({server.address!r}, timeout={TIMEOUT})\n"
+            child[-1] += "client.get('key'); print(client.direct, flush=True); sys.stdin.read()"
+            with subprocess.Popen(child, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "True\n"
+                assert asking.stats()[b"direct_readers"] == 1
+                process.kill()
+            while not has_gone():
+                os.sched_yield()
+            assert asking.stats()[b"direct_clients"] == 2 * number + 2
