@@ -32,6 +32,7 @@ from rmemcached.client._stream cimport Stream
 from rmemcached.sys.linux cimport memmem
 
 from rmemcached.client import dumps
+from rmemcached.client.arguments import check_choices, check_encoding, check_serde, looks_like_port
 from rmemcached.client.exceptions import MemcacheClientError, MemcacheUnexpectedCloseError, MemcacheUnknownError
 from rmemcached.client.urls import expanded, is_url
 
@@ -86,7 +87,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
     Args:
         server: (host, port), "host", "host:port", "[v6]:port", or the path of a UNIX socket ("/path" or "unix:/path").
-            ``Client("host", port)`` is understood as well; or a URL, see below.
+            ``Client("host", port)`` is understood as well, with a port of digits in a text, too; or a URL, see below.
         serde: an object with ``serialize(key, value) -> (value, flags)`` and ``deserialize(key, value, flags)``.
             rmemcached.client.serde has some. If it has a true attribute ``takes_views``, the value may be a read-only
             memoryview in place of bytes. The value of serialize may be a Gathered.
@@ -170,24 +171,27 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         username=None,
         password=None,
     ):
-        """Takes the options of the class. Raises ValueError, or TypeError for a key_prefix, and does not connect."""
+        """Takes the options of the class. Raises ValueError, TypeError, and does not connect."""
         if is_url(server):
             arguments = locals()
             del arguments["self"]
             Client.__init__(self, **expanded(arguments))
             return
-        if isinstance(serde, int) and not isinstance(serde, bool):
+        if looks_like_port(serde) and not isinstance(server, (tuple, list)):
             server = (server, serde)
             serde = None
         self.configure(server, connect_timeout, timeout, no_delay, socket_keepalive, transport, spin, rdma_cm_port,
                        username, password, socket_module, tls_context)
+        check_serde(serde, serializer, deserializer)
+        check_choices(ignore_exc=ignore_exc, default_noreply=default_noreply, allow_unicode_keys=allow_unicode_keys)
+        check_encoding(encoding)
         if serde is None and (serializer is not None or deserializer is not None):
             serde = FunctionSerde(serializer, deserializer)
         self.serde = serde
         self.views = bool(getattr(serde, "takes_views", False))
         self.ignore_exc = ignore_exc
         if not isinstance(key_prefix, (bytes, str)):
-            raise TypeError("key_prefix should be bytes.")
+            raise TypeError(f"key_prefix must be bytes or str, not {key_prefix!r}")
         self.key_prefix = as_bytes(key_prefix)
         self.default_noreply = default_noreply
         self.allow_unicode_keys = allow_unicode_keys

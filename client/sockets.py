@@ -9,6 +9,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .arguments import is_integer
+
 if TYPE_CHECKING:
     from ssl import SSLContext
 
@@ -63,8 +65,8 @@ class KeepaliveOpts:
 
     def __init__(self, idle: int = 1, intvl: int = 1, cnt: int = 5) -> None:
         for name, value in (("idle", idle), ("intvl", intvl), ("cnt", cnt)):
-            if value < 1:
-                raise ValueError(f"The {name} parameter must be greater or equal to 1.")
+            if not is_integer(value) or value < 1:
+                raise ValueError(f"The {name} parameter must be an integer greater or equal to 1.")
         self.idle = idle
         self.intvl = intvl
         self.cnt = cnt

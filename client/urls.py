@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from ._exchange import SOFT_IW, SOFT_SHM, VERBS
+from .arguments import as_port, looks_like_port
 from .sockets import DEFAULT_PORT, Server
 
 # Each scheme, and the transport that it names. None: that is said elsewhere.
@@ -56,13 +57,6 @@ def as_number(text: str) -> float | None:
     if not math.isfinite(number):
         raise ValueError("a number or none")
     return number
-
-
-def as_port(text: str) -> int:
-    """Raises ValueError."""
-    if text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535:
-        return int(text)
-    raise ValueError("from 1 to 65535")
 
 
 OPTIONS: dict[str, Callable[[str], Any]] = {
@@ -243,7 +237,7 @@ def expanded(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     url = arguments["server"]
     server, options = parse_url(url)
-    if isinstance(arguments["serde"], int):
+    if looks_like_port(arguments["serde"]):
         raise ValueError(f"{shown(url)}: the port is a part of the URL, not an argument of its own")
     for name in options:
         if arguments[name] != DEFAULTS[name]:

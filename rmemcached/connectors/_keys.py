@@ -36,8 +36,8 @@ def piece_key(store: bytes, number: int, prefix: bytes = b"") -> bytes:
 def check_prefix(prefix: str | bytes) -> bytes:
     """The prefix as bytes. Raises ValueError for one that memcached does not take, or over 100 bytes."""
     text = prefix.encode() if isinstance(prefix, str) else prefix
-    if text and (len(text) > 100 or not _PLAIN.fullmatch(text)):
-        raise ValueError(f"the prefix {prefix!r} has to be 100 bytes at most, without spaces and control characters")
+    if not isinstance(text, bytes) or (text and (len(text) > 100 or not _PLAIN.fullmatch(text))):
+        raise ValueError(f"the prefix {prefix!r} has to be a text of 100 bytes at most, without spaces")
     return text
 
 

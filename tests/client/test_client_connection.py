@@ -6,7 +6,9 @@ import contextlib
 import ctypes
 import gc
 import logging
+import math
 import os
+import re
 import signal
 import socket
 import threading
@@ -15,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from concurrency import know_meta, wait_until_busy
 from pymemcache.client.hash import HashClient
@@ -23,7 +26,10 @@ from suspended import suspend, suspended
 from transport import RDMA_TRANSPORTS, some
 
 from rmemcached.client import (
+    AsyncClient,
+    AsyncClusterClient,
     Client,
+    ClusterClient,
     KeepaliveOpts,
     MemcacheClientError,
     MemcacheIllegalInputError,
@@ -76,13 +82,15 @@ class Scripted:
 # --- addresses and options ---
 
 
-@pytest.mark.parametrize("spelling", ["tuple", "string", "arguments", "list"])
+@pytest.mark.parametrize("spelling", ["tuple", "string", "arguments", "text", "numpy", "list"])
 def test_server_spellings(shared_memcached: Any, spelling: str) -> None:
     host, port = shared_memcached.address
     made = {
         "tuple": lambda: Client((host, port)),
         "string": lambda: Client(f"{host}:{port}"),
         "arguments": lambda: Client(host, port),
+        "text": lambda: Client(host, str(port)),
+        "numpy": lambda: Client(host, numpy.uint16(port)),  # type: ignore[call-overload]
         "list": lambda: Client([host, port]),  # type: ignore[call-overload]
     }[spelling]()
     with made as client:
@@ -135,13 +143,72 @@ def test_unix_socket(memcached_server: ServerFactory, tmp_path: Path, caplog: py
         ({"timeout": "5"}, "timeout must be positive seconds or None, not '5'"),
         ({"connect_timeout": b"5"}, "connect_timeout must be positive seconds or None, not b'5'"),
         ({"spin": "5"}, "spin must be microseconds from 0 up, not '5'"),
-        ({"rdma_cm_port": "5"}, "rdma_cm_port must be from 1 to 65535, not '5'"),
+        ({"timeout": True}, "timeout must be positive seconds or None, not True"),
+        ({"timeout": math.inf}, "timeout must be positive seconds or None, not inf"),
+        ({"connect_timeout": [1]}, r"connect_timeout must be positive seconds or None, not \[1\]"),
+        ({"spin": False}, "spin must be microseconds from 0 up, not False"),
+        ({"rdma_cm_port": "x"}, "rdma_cm_port must be from 1 to 65535, not 'x'"),
+        ({"rdma_cm_port": 5.0}, "rdma_cm_port must be from 1 to 65535, not 5.0"),
+        ({"rdma_cm_port": True}, "rdma_cm_port must be from 1 to 65535, not True"),
         ({"socket_keepalive": 5}, "KeepaliveOpts"),
+        ({"encoding": "latin-99"}, "encoding: unknown encoding: latin-99"),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Client("127.0.0.1", **arguments)
+
+
+EVERY_CLIENT = [
+    Client,
+    AsyncClient,
+    lambda host, serde=None, **options: ClusterClient([host], serde=serde, **options),
+    lambda host, serde=None, **options: AsyncClusterClient([host], serde=serde, **options),
+]
+
+
+@pytest.mark.parametrize("make", EVERY_CLIENT, ids=["Client", "AsyncClient", "ClusterClient", "AsyncClusterClient"])
+@pytest.mark.parametrize("serde", [23080.0, True, False, b"23080", [23080], (), object(), "serialize".upper])
+def test_what_is_neither_port_nor_serde_is_refused(make: Callable[..., Any], serde: Any) -> None:
+    """At once, and not by the first command, which would go to the usual port."""
+    with pytest.raises(
+        TypeError, match=f"serde must have the methods .*, not be {re.escape(repr(serde))}; a port is an"
+    ):
+        make("127.0.0.1", serde)
+
+
+@pytest.mark.parametrize("make", EVERY_CLIENT, ids=["Client", "AsyncClient", "ClusterClient", "AsyncClusterClient"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"serializer": 5}, "serializer must be a function, not 5"),
+        ({"deserializer": "x"}, "deserializer must be a function, not 'x'"),
+        ({"no_delay": "no"}, "no_delay must be True or False, not 'no'"),
+        ({"ignore_exc": "false"}, "ignore_exc must be True or False, not 'false'"),
+        ({"default_noreply": 2.5}, "default_noreply must be True or False, not 2.5"),
+        ({"allow_unicode_keys": []}, r"allow_unicode_keys must be True or False, not \[\]"),
+        ({"encoding": None}, "encoding must be the name of one, such as 'utf-8', not None"),
+        ({"key_prefix": 5}, "key_prefix must be bytes or str, not 5"),
+        ({"username": 5, "password": "x"}, "username must be str or bytes, not int"),
+    ],
+)
+def test_arguments_of_a_wrong_type(make: Callable[..., Any], arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=f"^{message}"):
+        make("127.0.0.1", **arguments)
+
+
+def test_a_port_behind_a_list_of_servers_is_refused() -> None:
+    makers: list[Callable[..., Any]] = [ClusterClient, AsyncClusterClient]
+    for make in makers:
+        with pytest.raises(TypeError, match="serde must have"):
+            make(["127.0.0.1"], serde=23080)
+        with pytest.raises(ValueError, match="hasher must be one of"):
+            make(["127.0.0.1"], 23080)
+        with pytest.raises(ValueError, match=r"servers is a list, not one server: \[\('127.0.0.1', 23080\)\]"):
+            make(("127.0.0.1", 23080))
+        for wrong in (None, 5, {"127.0.0.1": 23080}):
+            with pytest.raises(ValueError, match=f"servers is a list, such as .*, not {re.escape(repr(wrong))}$"):
+                make(wrong)
 
 
 def test_wrong_types(client: Client) -> None:
@@ -159,8 +226,9 @@ def test_keepalive_and_no_delay(make_client: Callable[..., Client], key: str) ->
     client = make_client(socket_keepalive=KeepaliveOpts(idle=5, intvl=2, cnt=3), no_delay=False, connect_timeout=5)
     client.set(key, b"x")
     assert client.get(key) == b"x"
-    with pytest.raises(ValueError):
-        KeepaliveOpts(idle=0)
+    for wrong in (0, 1.5, "5", True):
+        with pytest.raises(ValueError, match="The idle parameter must be an integer greater or equal to 1"):
+            KeepaliveOpts(idle=wrong)  # type: ignore[arg-type]
 
 
 # --- choice of the transport ---

@@ -110,6 +110,7 @@ def test_names_that_utf_8_does_not_have() -> None:
         ({"workers": 1.5}, "workers has to be a whole number, not 1.5"),
         ({"workers": True}, "workers has to be 1 or more, not True"),
         ({"port": "x"}, "'x' is no port"),
+        ({"prefix": 5}, "the prefix 5 has to be a text of 100 bytes at most"),
         ({"password": "secret"}, "username and password: one without the other"),
         ({"url": "tcp://h:1?key_prefix=a"}, "tcp://h:1.key_prefix=a: .* option key_prefix: use the setting prefix"),
         ({"url": "tcp://h:1?ignore_exc=1"}, "without the option ignore_exc: leave it out"),
