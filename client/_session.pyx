@@ -19,8 +19,8 @@ from rmemcached.client.arguments import as_port, check_choices, is_number
 from rmemcached.client.authentication import check_answer, checked_credentials, request
 from rmemcached.client.exceptions import MemcacheError
 from rmemcached.client.connection import TRANSPORTS, open_stream
-from rmemcached.client.sockets import KeepaliveOpts, check_sockets, current_greenlet, normalize_server
-from rmemcached.client.urls import chosen_transport, read_transports
+from rmemcached.client.sockets import KeepaliveOpts, check_sockets, current_greenlet
+from rmemcached.client.urls import chosen_transport, normalize_server, read_transports
 
 cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident() nogil

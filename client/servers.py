@@ -19,8 +19,8 @@ from .arguments import is_number
 from .discovery import Discovery
 from .exceptions import MemcacheError
 from .hashing import Hasher, make_hasher, node_name
-from .sockets import DEFAULT_PORT, Keepalive, Server, normalize_server
-from .urls import is_url, parse_url, shown
+from .sockets import DEFAULT_PORT, Keepalive, Server
+from .urls import is_url, parse_server, shown
 
 logger = logging.getLogger("rmemcached.client")
 
@@ -175,9 +175,7 @@ class Servers(Generic[_Client]):
         return self._guard
 
     def _server_of(self, server: Any) -> Server:
-        if not is_url(server):
-            return normalize_server(server)
-        found, options = parse_url(server)
+        found, options = parse_server(server)
         for name in OF_THE_CLUSTER:
             if name in options:
                 raise ValueError(f"{shown(server)}: {name} is the same for all servers: an argument of ClusterClient")

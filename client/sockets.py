@@ -72,35 +72,6 @@ class KeepaliveOpts:
         self.cnt = cnt
 
 
-def port_of(server: Any, port: Any) -> int:
-    """The port of a server. Raises ValueError, which names the server."""
-    try:
-        return int(port)
-    except (TypeError, ValueError):
-        raise ValueError(f"Unsupported server specification: {server!r}: {port!r} is no port") from None
-
-
-def normalize_server(server: Any) -> Server:
-    """A (host, port) tuple, or the path of a UNIX socket, from what pymemcache takes as a server. Raises ValueError."""
-    if isinstance(server, (tuple, list)) and len(server) == 2:
-        host, port = server
-        return (host, port_of(server, port))
-    if not isinstance(server, str):
-        raise ValueError(f"Unsupported server specification: {server!r}")
-    if server.startswith("unix:"):
-        return server[5:]
-    if server.startswith("/"):
-        return server
-    if ":" not in server or server.endswith("]"):
-        host, port = server, DEFAULT_PORT
-    else:
-        host, _, digits = server.rpartition(":")
-        port = port_of(server, digits)
-    if host.startswith("["):
-        host = host.strip("[]")
-    return (host, port)
-
-
 def server_text(server: Server) -> str:
     """A server as errors and logs name it: "host:port", "[v6]:port", or the path of a UNIX socket."""
     if isinstance(server, str):

@@ -38,6 +38,10 @@ from rmemcached.client import (
     MemcacheUnknownCommandError,
     MemcacheUnknownError,
 )
+from rmemcached.client.discovery import configured_servers
+from rmemcached.connectors._blocks import Blocks
+from rmemcached.connectors._clients import make_client
+from rmemcached.connectors.lmcache import RMemcachedConnector
 
 ServerFactory = Callable[..., Server]
 LARGE = os.urandom(300000)
@@ -101,6 +105,9 @@ def test_server_spellings(shared_memcached: Any, spelling: str) -> None:
 def test_default_port_and_brackets() -> None:
     assert Client("example").server == ("example", 11211)
     assert Client("[::1]").server == ("::1", 11211)
+    assert Client("[::1]", 5).server == ("::1", 5)
+    assert Client("::1:11211").server == ("::1", 11211)
+    assert Client(("fe80::1%eth0", 5)).server == ("fe80::1%eth0", 5)
     assert Client("[::1]:5").server == ("::1", 5)
     assert Client("unix:/tmp/x").server == "/tmp/x"
     assert Client("/tmp/x").server == "/tmp/x"
@@ -109,16 +116,71 @@ def test_default_port_and_brackets() -> None:
 @pytest.mark.parametrize(
     ("server", "why"),
     [
-        (5, "5"),
-        (("one",), r"\('one',\)"),
-        ("one:abc", "'one:abc': 'abc' is no port"),
-        ("one:", "'one:': '' is no port"),
-        (("one", None), r"\('one', None\): None is no port"),
+        (5, "a server is 'host', 'host:port'"),
+        (("one",), "a server is 'host', 'host:port'"),
+        (None, "a server is 'host', 'host:port'"),
+        ("one:abc", "the port must be from 1 to 65535, not 'abc'"),
+        ("one:", "the port must be from 1 to 65535, not ''"),
+        ("one:0", "the port must be from 1 to 65535, not '0'"),
+        ("one:88616", "the port must be from 1 to 65535, not '88616'"),
+        ("one:+5", "the port must be from 1 to 65535, not '+5'"),
+        ("[::1]:88616", "the port must be from 1 to 65535, not '88616'"),
+        (":-5", "it names no host: a server is 'host'"),
+        (":5", "it names no host: a server is 'host'"),
+        ("", "it names no host: a server is 'host'"),
+        ("unix:", "it names no UNIX socket, as '/run/memcached.sock' does"),
+        ("/", "it names no UNIX socket, as '/run/memcached.sock' does"),
+        ("11211", "'11211' is a port, and the host is missing, as in '127.0.0.1:11211'"),
+        ("::1", "an IPv6 address is written in brackets: [::1]:11211"),
+        ("fe80::1:5", "an IPv6 address is written in brackets: [::1]:11211"),
+        ("one:5:6", "'one:5' is no host: a server is 'host'"),
+        ("one two:5", "'one two' is no host: a server is 'host'"),
+        (("one", None), "the port must be from 1 to 65535, not None"),
+        (("one", 88616), "the port must be from 1 to 65535, not 88616"),
+        (("one", -1), "the port must be from 1 to 65535, not -1"),
+        (("one", True), "the port must be from 1 to 65535, not True"),
+        (("one", 5.0), "the port must be from 1 to 65535, not 5.0"),
+        (("one:5", 6), "'one:5' is no host: a server is 'host'"),
+        (("/run/sock", 6), "'/run/sock' is no host: a server is 'host'"),
+        ((b"one", 5), "the host must be a text, not b'one'"),
+        (("", 5), "it names no host: a server is 'host'"),
     ],
 )
 def test_no_server(server: Any, why: str) -> None:
-    with pytest.raises(ValueError, match=f"Unsupported server specification: {why}$"):
-        Client(server)
+    """Each client says so at once, in one line that names it: a resolver would take another port, or say nothing."""
+    makers: list[Callable[..., Any]] = [
+        Client,
+        AsyncClient,
+        lambda server: ClusterClient([server]),
+        lambda server: AsyncClusterClient([server]),
+        lambda server: ClusterClient([], hasher="ketama", weights={server: 2}),
+        lambda server: ClusterClient([]).add_server(server),
+        lambda server: configured_servers(server, {}),
+        Blocks,
+        lambda server: make_client([server], {}, {}),
+    ]
+    for make in makers:
+        with pytest.raises(ValueError) as failure:
+            make(server)
+        assert str(failure.value).startswith(f"Unsupported server specification: {server!r}: {why}")
+        assert "\n" not in str(failure.value)
+
+
+@pytest.mark.parametrize(("host", "port"), [("one", 88616), ("one", "88616"), ("one", "x"), ("one", -5), ("", 5)])
+def test_no_server_in_two_arguments(host: str, port: Any) -> None:
+    makers: list[Callable[..., Any]] = [Client, AsyncClient, ClusterClient([]).add_server, RMemcachedConnector]
+    for make in makers:
+        with pytest.raises(ValueError, match=r"the port must be from 1 to 65535, not|it names no host"):
+            make(host, port)
+    with pytest.raises(ValueError, match=r"the port must be from 1 to 65535, not|it names no host"):
+        ClusterClient.from_dns(host, port)
+
+
+def test_the_error_does_not_show_a_password() -> None:
+    for server in ("me:secret@one:5", "me:5:secret@one", ("me:secret@one", 5), ("tcp://me:secret@one", 5)):
+        with pytest.raises(ValueError, match=r"\*\*\*@one") as failure:
+            Client(server)
+        assert "secret" not in str(failure.value)
 
 
 def test_unix_socket(memcached_server: ServerFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -109,7 +109,7 @@ def test_names_that_utf_8_does_not_have() -> None:
         ({"workers": "many"}, "workers has to be 1 or more, not 'many'"),
         ({"workers": 1.5}, "workers has to be a whole number, not 1.5"),
         ({"workers": True}, "workers has to be 1 or more, not True"),
-        ({"port": "x"}, "'x' is no port"),
+        ({"port": "x"}, "the port must be from 1 to 65535, not 'x'"),
         ({"prefix": 5}, "the prefix 5 has to be a text of 100 bytes at most"),
         ({"password": "secret"}, "username and password: one without the other"),
         ({"url": "tcp://h:1?key_prefix=a"}, "tcp://h:1.key_prefix=a: .* option key_prefix: use the setting prefix"),
