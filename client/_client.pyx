@@ -20,7 +20,6 @@ from rmemcached.client._commands cimport (
     is_refusal,
     put_bytes,
     read_statistic,
-    seconds_text,
 )
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._forks cimport fork_count
@@ -401,7 +400,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
     def flush_all(self, delay=0, noreply=None):
         """Invalidates all items, in `delay` seconds. Returns True."""
-        cdef bytes command = b"flush_all " + seconds_text(delay, "delay")
+        cdef bytes command = b"flush_all " + integer_text(delay, "delay")
         cdef Connection c
         if not self.is_quiet(noreply):
             try:

@@ -91,7 +91,12 @@ cdef class Session:
         return _commands.sendable_key(key, self.key_prefix, self.allow_unicode_keys)
 
     cdef bint is_quiet(self, object noreply) except -1:
-        return self.default_noreply if noreply is None else noreply
+        if noreply is None:
+            return self.default_noreply
+        if noreply is not True and noreply is not False:
+            # It may be the seconds that were meant for expire.
+            check_choices(noreply=noreply)
+        return noreply
 
     # --- calls ---
 

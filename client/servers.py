@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ._client import Client
 from ._fan_out import check_key
-from .arguments import is_number
+from .arguments import check_choices, is_number
 from .discovery import Discovery
 from .exceptions import MemcacheError
 from .hashing import Hasher, make_hasher, node_name
@@ -367,6 +367,7 @@ class Servers(Generic[_Client]):
             raise problem
 
     def _is_quiet(self, noreply: bool | None) -> bool:
+        check_choices(noreply=noreply)
         return bool(self.default_kwargs["default_noreply"] if noreply is None else noreply)
 
     def __repr__(self) -> str:
