@@ -96,7 +96,8 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         ignore_exc: get, gets, gat, gats, get_many, gets_many and stats return what a miss does in place of raising.
         socket_module: gevent.socket, eventlet.green.socket, or another with socket and getaddrinfo: over TCP other
             greenlets run while a call waits. None: the standard library's. If that is patched, as by gevent.monkey, the
-            same is done. "auto" is "tcp" then; another transport blocks the greenlets of its thread.
+            same is done. "auto" is "tcp" then; another transport blocks the greenlets of its thread, of
+            which rmemcached.client's logger warns.
         socket_keepalive: a KeepaliveOpts, or None.
         key_prefix: bytes put before every key.
         default_noreply: the value of ``noreply`` for calls that do not give it (cas, incr and decr: False).

@@ -18,7 +18,7 @@ from rmemcached.client._exchange import SOFT_SHM
 from rmemcached.client.arguments import as_port, check_choices, is_number
 from rmemcached.client.authentication import check_answer, checked_credentials, request
 from rmemcached.client.exceptions import MemcacheError
-from rmemcached.client.connection import TRANSPORTS, open_stream
+from rmemcached.client.connection import TRANSPORTS, open_stream, tell_what_blocks
 from rmemcached.client.sockets import KeepaliveOpts, check_sockets, current_greenlet
 from rmemcached.client.urls import chosen_transport, normalize_server, read_transports
 
@@ -168,6 +168,7 @@ cdef class Session:
         c.generation = fork_count()
         c.server = self.server
         s, c.transport, logged = open_stream(self, self._wanted, logged)
+        tell_what_blocks(self, c.transport)
         c.stream = s
         lock_state(&shared_state)
         self._logged = logged
