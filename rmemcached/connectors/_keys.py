@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from hashlib import sha256
 
 LONGEST = 250  # bytes of a key
@@ -39,6 +40,12 @@ def check_prefix(prefix: str | bytes) -> bytes:
     if not isinstance(text, bytes) or (text and (len(text) > 100 or not _PLAIN.fullmatch(text))):
         raise ValueError(f"the prefix {prefix!r} has to be a text of 100 bytes at most, without spaces")
     return text
+
+
+def platform() -> str:
+    """What torch of this process is built for, if that has FP8 of another kind (AMD's, whose names are the same)."""
+    version = getattr(sys.modules.get("torch"), "version", None)
+    return "hip" if getattr(version, "hip", None) else ""
 
 
 def identity(**fields: object) -> str:
