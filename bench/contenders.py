@@ -78,14 +78,14 @@ def parse_contender(text: str) -> Contender:
             hint = f"there is no program {program}" if equals else "it is not installed: apt-get install memcached"
             raise argparse.ArgumentTypeError(f"{text!r}: {hint}")
         return Contender(text, "memcached", "tcp", client, os.path.abspath(found))
-    if ":" in base and not base.startswith("/"):
-        return Contender(text, "running", "tcp", client, "", parse_address(base))
+    if ":" in base and not isinstance(address := parse_address(base), str):
+        return Contender(text, "running", "tcp", client, "", address)
     raise argparse.ArgumentTypeError(f"{text!r} is no contender: {GRAMMAR}")
 
 
 def parse_address(text: str) -> tuple[str, int] | str:
     """A type of argparse: where a server runs, as a Client takes it, but for what a URL says beyond that."""
-    if "/" in text and not is_url(text):
+    if "/" in text and not is_url(text) and not text.startswith("unix:"):
         return os.path.abspath(text)  # a Client would take another one for a host
     try:
         server, options = parse_server(text)
