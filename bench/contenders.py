@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import importlib.util
 import os
-import re
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
@@ -19,12 +18,12 @@ from rmemcached.bench.errors import BenchError, named
 from rmemcached.bench.servers import Server, connect_path, memcached_path, start_memcached, start_rmemcached
 from rmemcached.client import Client
 from rmemcached.client.exceptions import one_line
+from rmemcached.client.urls import is_url, parse_server, shown
 
 TRANSPORTS = ("soft_shm", "soft_iw", "tcp", "unix", "verbs", "auto")
 GRAMMAR = f"{', '.join(TRANSPORTS)}, memcached, memcached=PATH, HOST:PORT; each may be followed by +pymemcache"
 TIMEOUT = 60.0
 VERSION_MOST = 40  # characters of a version, whatever a server says
-RUNNING = re.compile(r"(?P<host>[\w.-]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})")
 
 
 @dataclass(frozen=True)
@@ -79,25 +78,22 @@ def parse_contender(text: str) -> Contender:
             hint = f"there is no program {program}" if equals else "it is not installed: apt-get install memcached"
             raise argparse.ArgumentTypeError(f"{text!r}: {hint}")
         return Contender(text, "memcached", "tcp", client, os.path.abspath(found))
-    if match := RUNNING.fullmatch(base):
-        return Contender(text, "running", "tcp", client, "", address_of(match))
+    if ":" in base and not isinstance(address := parse_address(base), str):
+        return Contender(text, "running", "tcp", client, "", address)
     raise argparse.ArgumentTypeError(f"{text!r} is no contender: {GRAMMAR}")
 
 
-def address_of(match: re.Match[str]) -> tuple[str, int]:
-    """Of RUNNING. Raises argparse.ArgumentTypeError; connecting would take 99999 for 34463."""
-    if not 0 < int(match["port"]) < 1 << 16:
-        raise argparse.ArgumentTypeError(f"{match[0]!r}: a port is 1 to 65535")
-    return match["host"].strip("[]"), int(match["port"])
-
-
 def parse_address(text: str) -> tuple[str, int] | str:
-    """A type of argparse: where a server runs, HOST:PORT or the path of a UNIX socket, which has a slash."""
-    if "/" in text:
+    """A type of argparse: where a server runs, as a Client takes it, but for what a URL says beyond that."""
+    if "/" in text and not is_url(text) and not text.startswith("unix:"):
         return os.path.abspath(text)  # a Client would take another one for a host
-    if match := RUNNING.fullmatch(text):
-        return address_of(match)
-    raise argparse.ArgumentTypeError(f"{text!r} is neither HOST:PORT nor the path of a UNIX socket")
+    try:
+        server, options = parse_server(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if options:
+        raise argparse.ArgumentTypeError(f"{shown(text)}: {', '.join(options)}: it is said by other options")
+    return server
 
 
 def parse_contenders(text: str) -> list[Contender]:

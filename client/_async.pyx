@@ -415,7 +415,7 @@ cdef class AsyncClient:
     async def cas(self, key, value, cas, expire=0, noreply=False, flags=None):
         """As `Client.cas`."""
         return await self._store(
-            store_request(self.client, STORE_CAS, b"cas", key, value, expire, flags, cas), bool(noreply))
+            store_request(self.client, STORE_CAS, b"cas", key, value, expire, flags, cas), noreply or False)
 
     async def set_many(self, values, expire=0, noreply=None, flags=None):
         """As `Client.set_many`."""
@@ -462,12 +462,12 @@ cdef class AsyncClient:
 
     async def incr(self, key, value, noreply=False):
         """As `Client.incr`."""
-        result = await self._store(arithmetic_request(self.client, b"incr", key, value), bool(noreply))
+        result = await self._store(arithmetic_request(self.client, b"incr", key, value), noreply or False)
         return None if noreply else result
 
     async def decr(self, key, value, noreply=False):
         """As `Client.decr`."""
-        result = await self._store(arithmetic_request(self.client, b"decr", key, value), bool(noreply))
+        result = await self._store(arithmetic_request(self.client, b"decr", key, value), noreply or False)
         return None if noreply else result
 
     async def touch(self, key, expire=0, noreply=None):
@@ -679,6 +679,8 @@ cdef class AsyncClient:
 
     async def flush_all(self, delay=0, noreply=None):
         """As `Client.flush_all`. It waits for the server in any case."""
+        # For what it refuses.
+        self.client.is_quiet(noreply)
         return await self._in_thread(self.client.flush_all, delay, False)
 
     async def cache_memlimit(self, memlimit):

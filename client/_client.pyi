@@ -101,7 +101,7 @@ class Client:
     def __init__(
         self,
         server: str,
-        serde: int,
+        serde: int | str,
         *,
         connect_timeout: float | None = None,
         timeout: float | None = None,

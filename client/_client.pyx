@@ -20,7 +20,6 @@ from rmemcached.client._commands cimport (
     is_refusal,
     put_bytes,
     read_statistic,
-    seconds_text,
 )
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._forks cimport fork_count
@@ -32,6 +31,7 @@ from rmemcached.client._stream cimport Stream
 from rmemcached.sys.linux cimport memmem
 
 from rmemcached.client import dumps
+from rmemcached.client.arguments import check_choices, check_encoding, check_serde, looks_like_port
 from rmemcached.client.exceptions import MemcacheClientError, MemcacheUnexpectedCloseError, MemcacheUnknownError
 from rmemcached.client.urls import expanded, is_url
 
@@ -86,7 +86,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
     Args:
         server: (host, port), "host", "host:port", "[v6]:port", or the path of a UNIX socket ("/path" or "unix:/path").
-            ``Client("host", port)`` is understood as well; or a URL, see below.
+            ``Client("host", port)`` is understood as well, with a port of digits in a text, too; or a URL, see below.
         serde: an object with ``serialize(key, value) -> (value, flags)`` and ``deserialize(key, value, flags)``.
             rmemcached.client.serde has some. If it has a true attribute ``takes_views``, the value may be a read-only
             memoryview in place of bytes. The value of serialize may be a Gathered.
@@ -96,7 +96,8 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         ignore_exc: get, gets, gat, gats, get_many, gets_many and stats return what a miss does in place of raising.
         socket_module: gevent.socket, eventlet.green.socket, or another with socket and getaddrinfo: over TCP other
             greenlets run while a call waits. None: the standard library's. If that is patched, as by gevent.monkey, the
-            same is done. "auto" is "tcp" then; another transport blocks the greenlets of its thread.
+            same is done. "auto" is "tcp" then; another transport blocks the greenlets of its thread, of
+            which rmemcached.client's logger warns.
         socket_keepalive: a KeepaliveOpts, or None.
         key_prefix: bytes put before every key.
         default_noreply: the value of ``noreply`` for calls that do not give it (cas, incr and decr: False).
@@ -170,24 +171,27 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         username=None,
         password=None,
     ):
-        """Takes the options of the class. Raises ValueError, or TypeError for a key_prefix, and does not connect."""
+        """Takes the options of the class. Raises ValueError, TypeError, and does not connect."""
         if is_url(server):
             arguments = locals()
             del arguments["self"]
             Client.__init__(self, **expanded(arguments))
             return
-        if isinstance(serde, int) and not isinstance(serde, bool):
+        if looks_like_port(serde) and not isinstance(server, (tuple, list)):
             server = (server, serde)
             serde = None
         self.configure(server, connect_timeout, timeout, no_delay, socket_keepalive, transport, spin, rdma_cm_port,
                        username, password, socket_module, tls_context)
+        check_serde(serde, serializer, deserializer)
+        check_choices(ignore_exc=ignore_exc, default_noreply=default_noreply, allow_unicode_keys=allow_unicode_keys)
+        check_encoding(encoding)
         if serde is None and (serializer is not None or deserializer is not None):
             serde = FunctionSerde(serializer, deserializer)
         self.serde = serde
         self.views = bool(getattr(serde, "takes_views", False))
         self.ignore_exc = ignore_exc
         if not isinstance(key_prefix, (bytes, str)):
-            raise TypeError("key_prefix should be bytes.")
+            raise TypeError(f"key_prefix must be bytes or str, not {key_prefix!r}")
         self.key_prefix = as_bytes(key_prefix)
         self.default_noreply = default_noreply
         self.allow_unicode_keys = allow_unicode_keys
@@ -404,7 +408,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
     def flush_all(self, delay=0, noreply=None):
         """Invalidates all items, in `delay` seconds. Returns True."""
-        cdef bytes command = b"flush_all " + seconds_text(delay, "delay")
+        cdef bytes command = b"flush_all " + integer_text(delay, "delay")
         cdef Connection c
         if not self.is_quiet(noreply):
             try:

@@ -21,16 +21,15 @@ cdef bytes checked_key(bytes key)
 cdef bytes exact_bytes(object value)
 # bytes, a contiguous memoryview or a Gathered, of what is sent for a value.
 cdef object encode_value(object value, str encoding)
+# An integer, also NumPy's; no bool.
 cdef bytes integer_text(object value, str name)
 # The same; None for 0.
 cdef bytes number_text(object value, str name)
-# An expire or delay. MemcacheClientError: a bool.
-cdef bytes seconds_text(object value, str name)
 # The expire of a storage command; None for 0. Of up to 64 bits the classic commands keep the lower 32; ms refuses them.
 # -2**63 is left to the server: versions differ.
 cdef bytes expire_text(object expire)
 # What is added or subtracted. MemcacheClientError: the server would not take it.
-cdef bytes delta_text(object value)
+cdef bytes delta_text(object value, str name)
 cdef bytes cas_text(object cas, str encoding)
 
 # --- requests; quiet: without an answer, unless it is an error line ---

@@ -27,6 +27,7 @@ cdef extern from "Python.h":
     void *PyUnicode_DATA(object text)
     Py_ssize_t PyUnicode_GET_LENGTH(object text)
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    object PyNumber_Index(object value)
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
     bint PyObject_CheckBuffer(object value)
     bint PyBuffer_IsContiguous(const Py_buffer *view, char order)
@@ -156,49 +157,50 @@ cdef object encode_value(object value, str encoding):
     return view.tobytes()
 
 
+cdef object integer_of(object value, str name, str kinds="integer"):
+    # As int. The text of a bool would be a word.
+    if type(value) is int:
+        return value
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return PyNumber_Index(value)
+    except TypeError:
+        raise MemcacheIllegalInputError(f"{name} must be {kinds}, got bad value: {value!r}") from None
+
+
 cdef bytes integer_text(object value, str name):
-    if not isinstance(value, int):
-        raise MemcacheIllegalInputError(f"{name} must be integer, got bad value: {value!r}")
-    return b"%d" % value
+    return b"%d" % integer_of(value, name)
 
 
 cdef bytes number_text(object value, str name):
-    return None if isinstance(value, int) and value == 0 else integer_text(value, name)
-
-
-cdef bytes seconds_text(object value, str name):
-    if value is True or value is False:
-        # pymemcache sends its name. What the server would say to it.
-        raise MemcacheClientError(b"invalid exptime argument")
-    return integer_text(value, name)
+    value = integer_of(value, name)
+    return None if value == 0 else b"%d" % value
 
 
 cdef bytes expire_text(object expire):
-    cdef bytes text
-    if type(expire) is int and expire == 0:
-        return None
-    text = seconds_text(expire, "expire")
+    expire = integer_of(expire, "expire")
     if not -1 << 31 <= expire < 1 << 31 and -1 << 63 < expire < 1 << 63:
-        return number_text(((expire + (1 << 31)) & 0xFFFFFFFF) - (1 << 31), "expire")
-    return text
+        expire = ((expire + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+    return None if expire == 0 else b"%d" % expire
 
 
-cdef bytes delta_text(object value):
-    cdef bytes text = integer_text(value, "value")
+cdef bytes delta_text(object value, str name):
+    value = integer_of(value, name)
     if not 0 <= value < 1 << 64:
         # What the server would say to it.
         raise MemcacheClientError(b"invalid numeric delta argument")
-    return text
+    return b"%d" % value
 
 
 cdef bytes cas_text(object cas, str encoding):
-    if isinstance(cas, (int, str)):
+    if isinstance(cas, str):
         try:
-            cas = str(cas).encode(encoding)
+            cas = cas.encode(encoding)
         except UnicodeEncodeError:
             raise MemcacheIllegalInputError(f"non-ASCII cas value: {cas!r}") from None
     elif not isinstance(cas, bytes):
-        raise MemcacheIllegalInputError(f"cas must be integer, string, or bytes, got bad value: {cas!r}")
+        cas = b"%d" % integer_of(cas, "cas", "integer, string, or bytes")
     if not cas.isdigit():
         raise MemcacheIllegalInputError(f"cas must only contain values in 0-9, got bad value: {cas!r}")
     return exact_bytes(cas)

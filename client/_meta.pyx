@@ -8,7 +8,7 @@ from rmemcached.client._commands cimport (
     cas_text,
     delta_text,
     exact_bytes,
-    seconds_text,
+    integer_text,
 )
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._request cimport REQUEST_META, Request, load_result, no_meta, put_meta, take_answer
@@ -53,7 +53,7 @@ cdef bytes encoded_words(Storage client, object key):
 
 cdef bytes seconds_flag(bytes letter, dict options, str name):
     cdef object seconds = options.get(name)
-    return b"" if seconds is None else letter + seconds_text(seconds, name)
+    return b"" if seconds is None else letter + integer_text(seconds, name)
 
 
 cdef bytes token_flag(bytes letter, dict options, str name, str encoding):
@@ -156,12 +156,12 @@ cdef Request meta_arithmetic_request(Storage client, object key, object delta, d
     if options["mode"] not in DIRECTIONS:
         raise ValueError(f"mode must be one of {', '.join(DIRECTIONS)}, not {options['mode']!r}")
     if options["initial"] is not None:
-        initial = b" J" + delta_text(options["initial"]) + (b" N0" if options["vivify"] is None else b"")
+        initial = b" J" + delta_text(options["initial"], "initial") + (b" N0" if options["vivify"] is None else b"")
     cdef Request r = new_meta(b"meta_arithmetic", key, b"".join([
         b"ma ",
         encoded_words(client, key),
         DIRECTIONS[options["mode"]],
-        b" D" + delta_text(delta),
+        b" D" + delta_text(delta, "delta"),
         initial,
         seconds_flag(b" N", options, "vivify"),
         seconds_flag(b" T", options, "touch"),

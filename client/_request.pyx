@@ -7,6 +7,7 @@ from rmemcached.client._commands cimport (
     cas_text,
     delta_text,
     expire_text,
+    integer_text,
     is_error,
     put_arithmetic,
     put_bytes,
@@ -15,7 +16,6 @@ from rmemcached.client._commands cimport (
     put_meta_store,
     put_store,
     put_touch,
-    seconds_text,
 )
 from rmemcached.client._modes cimport STORE_CAS
 from rmemcached.client._reply cimport REPLY_EN, REPLY_HD, REPLY_NF, REPLY_VA
@@ -48,7 +48,7 @@ cdef Request get_request(Storage client, request_kind kind, bytes name, object k
     r.ignores = True
     r.with_flags = client.serde is not None
     if expire is not None:
-        r.expire = seconds_text(expire, "expire")
+        r.expire = integer_text(expire, "expire")
     return r
 
 
@@ -68,13 +68,13 @@ cdef Request store_request(Storage client, store_mode mode, bytes name, object k
 cdef Request arithmetic_request(Storage client, bytes name, object key, object value):
     cdef Request r = new_request(client, REQUEST_ARITHMETIC, name, key)
     r.sign = b" MD D" if name == b"decr" else b" D"
-    r.delta = delta_text(value)
+    r.delta = delta_text(value, "value")
     return r
 
 
 cdef Request touch_request(Storage client, object key, object expire):
     cdef Request r = new_request(client, REQUEST_TOUCH, b"touch", key)
-    r.expire = seconds_text(expire, "expire")
+    r.expire = integer_text(expire, "expire")
     return r
 
 

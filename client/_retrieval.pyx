@@ -8,7 +8,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from rmemcached.client._buffers cimport Buffer, find_buffer, new_buffer, register_memory
-from rmemcached.client._commands cimport answer, is_error, put_fetch, put_mark, seconds_text, text_of
+from rmemcached.client._commands cimport answer, integer_text, is_error, put_fetch, put_mark, text_of
 from rmemcached.client._connection cimport AHEAD
 from rmemcached.client._direct cimport DirectMemory, DirectReader, cas_bytes, direct_want
 from rmemcached.client._queue_pair cimport QueuePair
@@ -287,7 +287,7 @@ cdef class Retrieval(Session):
 
     cdef object _get(self, object key, object default, object expire, fetch_form form, bytes name):
         cdef object encoded = self.sendable_key(key)
-        cdef bytes seconds = None if expire is None else seconds_text(expire, "expire")
+        cdef bytes seconds = None if expire is None else integer_text(expire, "expire")
         cdef uint32_t flags = 0
         cdef uint64_t cas = 0
         try:
@@ -307,7 +307,7 @@ cdef class Retrieval(Session):
 
     cdef object _gets(self, object key, object default, object cas_default, object expire, bytes name):
         cdef bytes encoded = self.encoded_key(key)
-        cdef bytes seconds = None if expire is None else seconds_text(expire, "expire")
+        cdef bytes seconds = None if expire is None else integer_text(expire, "expire")
         cdef uint32_t flags = 0
         cdef uint64_t cas = 0
         try:
@@ -326,7 +326,7 @@ cdef class Retrieval(Session):
     cdef dict _get_many(self, object keys, bint with_cas, object expire, bytes name):
         cdef list names = list(keys)
         cdef list encoded = [self.sendable_key(key) for key in names]
-        cdef bytes seconds = None if expire is None else seconds_text(expire, "expire")
+        cdef bytes seconds = None if expire is None else integer_text(expire, "expire")
         if not names:
             return {}
         try:

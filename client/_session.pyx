@@ -15,19 +15,15 @@ from rmemcached.direct cimport DIRECT_LINE
 from rmemcached.sys.debug cimport assert_that
 
 from rmemcached.client._exchange import SOFT_SHM
+from rmemcached.client.arguments import as_port, check_choices, is_number
 from rmemcached.client.authentication import check_answer, checked_credentials, request
 from rmemcached.client.exceptions import MemcacheError
-from rmemcached.client.connection import TRANSPORTS, open_stream
-from rmemcached.client.sockets import KeepaliveOpts, check_sockets, current_greenlet, normalize_server
-from rmemcached.client.urls import chosen_transport, read_transports
+from rmemcached.client.connection import TRANSPORTS, open_stream, tell_what_blocks
+from rmemcached.client.sockets import KeepaliveOpts, check_sockets, current_greenlet
+from rmemcached.client.urls import chosen_transport, normalize_server, read_transports
 
 cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident() nogil
-
-
-cdef inline bint is_text(object value):
-    # What a configuration or an environment variable has in place of a number.
-    return isinstance(value, (str, bytes))
 
 
 cdef class Session:
@@ -46,10 +42,11 @@ cdef class Session:
         self.close_all()
         self.server = normalize_server(server)
         for name, seconds in (("connect_timeout", connect_timeout), ("timeout", timeout)):
-            if seconds is not None and (is_text(seconds) or not seconds > 0):
+            if seconds is not None and not is_number(seconds, 0, True):
                 raise ValueError(f"{name} must be positive seconds or None, not {seconds!r}")
         self.connect_timeout = connect_timeout
         self.timeout = timeout
+        check_choices(no_delay=no_delay)
         self.no_delay = no_delay
         if keepalive is not None and not isinstance(keepalive, KeepaliveOpts):
             for name in ("idle", "intvl", "cnt"):
@@ -61,11 +58,14 @@ cdef class Session:
             raise ValueError(f"{named} needs a host and port, not the UNIX socket {self.server!r}")
         self._wanted = transport
         read_transports()
-        if spin is not None and (is_text(spin) or not spin >= 0):
+        if spin is not None and not is_number(spin, 0):
             raise ValueError(f"spin must be microseconds from 0 up, not {spin!r}")
         self.spin = spin
-        if rdma_cm_port is not None and (is_text(rdma_cm_port) or not 1 <= rdma_cm_port <= 65535):
-            raise ValueError(f"rdma_cm_port must be from 1 to 65535, not {rdma_cm_port!r}")
+        if rdma_cm_port is not None:
+            try:
+                rdma_cm_port = as_port(rdma_cm_port)
+            except ValueError as error:
+                raise ValueError(f"rdma_cm_port must be {error}, not {rdma_cm_port!r}") from None
         if rdma_cm_port is not None and isinstance(self.server, str):
             raise ValueError(f"rdma_cm_port needs a host and port, not the UNIX socket {self.server!r}")
         self.rdma_cm_port = rdma_cm_port
@@ -91,7 +91,12 @@ cdef class Session:
         return _commands.sendable_key(key, self.key_prefix, self.allow_unicode_keys)
 
     cdef bint is_quiet(self, object noreply) except -1:
-        return self.default_noreply if noreply is None else noreply
+        if noreply is None:
+            return self.default_noreply
+        if noreply is not True and noreply is not False:
+            # It may be the seconds that were meant for expire.
+            check_choices(noreply=noreply)
+        return noreply
 
     # --- calls ---
 
@@ -163,6 +168,7 @@ cdef class Session:
         c.generation = fork_count()
         c.server = self.server
         s, c.transport, logged = open_stream(self, self._wanted, logged)
+        tell_what_blocks(self, c.transport)
         c.stream = s
         lock_state(&shared_state)
         self._logged = logged

@@ -6,13 +6,13 @@ from rmemcached.client._commands cimport (
     delta_text,
     encode_value,
     expire_text,
+    integer_text,
     number_of,
     number_text,
     put_arithmetic,
     put_delete,
     put_store,
     put_touch,
-    seconds_text,
 )
 from rmemcached.client._connection cimport AHEAD_WITH_VALUES, Connection
 from rmemcached.client._modes cimport (
@@ -157,7 +157,7 @@ cdef class Storage(Retrieval):
         Returns True, or False when the item has changed, or None when there is none.
         """
         return self._store(
-            STORE_CAS, b"cas", key, value, expire, bool(noreply), flags, cas_text(cas, self.encoding))
+            STORE_CAS, b"cas", key, value, expire, noreply or False, flags, cas_text(cas, self.encoding))
 
     def set_many(self, values, expire=0, noreply=None, flags=None):
         """Stores the values of a dict, all in one round trip. Returns a list of the keys that were not stored.
@@ -243,7 +243,7 @@ cdef class Storage(Retrieval):
 
     cdef object _arithmetic(self, bytes name, bytes mode, object key, object value, bint quiet):
         cdef bytes encoded = self.encoded_key(key)
-        cdef bytes delta = delta_text(value)
+        cdef bytes delta = delta_text(value, "value")
         cdef list errors = []
         cdef object result = None
         cdef Connection c
@@ -269,7 +269,7 @@ cdef class Storage(Retrieval):
         Returns the new number, or None when there is no item (or with noreply). Raises MemcacheClientError when what is
         stored is no number.
         """
-        return self._arithmetic(b"incr", b" D", key, value, bool(noreply))
+        return self._arithmetic(b"incr", b" D", key, value, self.is_quiet(noreply or False))
 
     def decr(self, key, value, noreply=False):
         """Subtracts value (0 to 2**64 - 1) from the number that is stored, down to 0.
@@ -277,13 +277,13 @@ cdef class Storage(Retrieval):
         Returns the new number, or None when there is no item (or with noreply). Raises MemcacheClientError when what is
         stored is no number.
         """
-        return self._arithmetic(b"decr", b" MD D", key, value, bool(noreply))
+        return self._arithmetic(b"decr", b" MD D", key, value, self.is_quiet(noreply or False))
 
     def touch(self, key, expire=0, noreply=None):
         """Lets the item of key expire in `expire` seconds (0: never). Returns True, or False when there is none."""
         cdef bint quiet = self.is_quiet(noreply)
         cdef bytes encoded = self.encoded_key(key)
-        cdef bytes seconds = seconds_text(expire, "expire")
+        cdef bytes seconds = integer_text(expire, "expire")
         cdef list errors = []
         cdef bint touched = True
         cdef Connection c = self.enter(quiet, b"touch")

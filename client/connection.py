@@ -19,7 +19,7 @@ from .exceptions import (
     TooManyConnections,
     TransportUnavailable,
 )
-from .sockets import Options, is_local, is_ours, name_failure, open_socket, server_text, why_plain, wrap
+from .sockets import Options, is_local, is_ours, is_patched, name_failure, open_socket, server_text, why_plain, wrap
 
 logger = logging.getLogger("rmemcached.client")
 
@@ -193,6 +193,22 @@ class Choice:
         if transport == "tcp":
             return "; ".join(self.reasons) or "as asked for"
         return "; ".join(["both ends have it" if self.wanted == "auto" else "as asked for", *self.reasons])
+
+
+# The transports of which it was said that they block greenlets.
+told: set[str] = set()
+
+
+def tell_what_blocks(client: Options, transport: str) -> None:
+    """Warns, once in a process, of a transport on which no other greenlet of a thread runs while a call waits."""
+    if transport != "tcp" and is_patched() and transport not in told:
+        told.add(transport)
+        logger.warning(
+            "%s: transport %s: the standard library's sockets are patched (gevent, eventlet), and while a call waits"
+            " no other greenlet of its thread runs: over transport 'tcp' they do",
+            server_text(client.server),
+            transport,
+        )
 
 
 def name_connecting(error: OSError, client: Options, wanted: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from ._client import Client
 from .exceptions import MemcacheUnknownError
 from .sockets import server_text
-from .urls import as_port, is_url
+from .urls import checked_host, checked_port, is_url
 
 Servers = list[tuple[str, int]]
 
@@ -18,7 +18,8 @@ OF_ENDPOINT = ("connect_timeout", "timeout", "socket_module", "socket_keepalive"
 
 
 def dns_servers(name: str, port: int) -> Servers:
-    """A server for each address of a name, IPv4 and IPv6, in order. Raises OSError."""
+    """A server for each address of a name, IPv4 and IPv6, in order. Raises OSError, ValueError."""
+    name, port = checked_host(name), checked_port(port)
     try:
         found = socket.getaddrinfo(name, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
     except socket.gaierror as error:
@@ -34,7 +35,7 @@ def read_configuration(answer: bytes, by_address: bool) -> Servers:
     servers: Servers = []
     for node in nodes.decode("ascii").split():
         host, address, port = node.split("|")
-        servers.append((address if by_address and address else host, as_port(port)))
+        servers.append((address if by_address and address else host, checked_port(port)))
     if not servers or not all(name for name, _ in servers):
         raise ValueError(answer)
     return servers

@@ -14,6 +14,7 @@ from hashlib import md5
 from typing import Any, Protocol
 
 from ._rendezvous import RendezvousHash
+from .arguments import is_integer
 from .sockets import DEFAULT_PORT, Server
 
 
@@ -76,7 +77,7 @@ class KetamaHash:
         self._make_ring: Callable[..., Any] = HashRing
         self.weights = dict(weights or {})
         for node, weight in self.weights.items():
-            if not isinstance(weight, int) or weight < 1:
+            if not is_integer(weight) or weight < 1:
                 raise ValueError(f"the weight of {node} must be an integer from 1 up, not {weight!r}")
         self.nodes: tuple[str, ...] = ()
         self._circle: tuple[list[int], list[str]] = ([], [])

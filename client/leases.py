@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
+from .arguments import is_integer
+
 PAUSE_LEAST = 0.002  # seconds between two looks at a value that another caller computes; it doubles
 PAUSE_MOST = 0.1
 
@@ -59,8 +61,12 @@ def steps(
     key: bytes | str, expire: int, lease: int, wait: float | None, refresh: int | None, stale: bool
 ) -> Generator[Step, Any, Any]:
     """The steps of a get_or_set; returns its result. Raises ValueError."""
-    if not isinstance(lease, int) or lease < 1:
+    if not is_integer(lease) or lease < 1:
         raise ValueError(f"lease is whole seconds from 1 up, not {lease!r}")
+    for name, seconds in (("expire", expire), ("refresh", 0 if refresh is None else refresh)):
+        # Before the value is computed.
+        if not is_integer(seconds):
+            raise ValueError(f"{name} is whole seconds, not {seconds!r}")
     return _steps(key, expire, lease, wait, refresh, stale)
 
 

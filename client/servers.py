@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -14,11 +15,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ._client import Client
 from ._fan_out import check_key
+from .arguments import check_choices, is_number
 from .discovery import Discovery
 from .exceptions import MemcacheError
 from .hashing import Hasher, make_hasher, node_name
-from .sockets import Keepalive, Server, normalize_server
-from .urls import is_url, parse_url, shown
+from .sockets import DEFAULT_PORT, Keepalive, Server
+from .urls import is_url, parse_server, shown
 
 logger = logging.getLogger("rmemcached.client")
 
@@ -45,11 +47,17 @@ def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def in_list(servers: Iterable[Any]) -> list[Any]:
-    """Servers in a list. Raises ValueError for a text, which is one server."""
+    """Servers in a list. Raises ValueError for a text, which is one server, and for what is no list."""
     if isinstance(servers, (str, bytes)):
         text = repr(shown(servers) if isinstance(servers, str) and is_url(servers) else servers)
         raise ValueError(f"servers is a list, not {text}: [{text}]")
-    return list(servers)
+    if isinstance(servers, Mapping) or not isinstance(servers, Iterable):
+        raise ValueError(f"servers is a list, such as ['10.0.0.1', '10.0.0.2:11212'], not {servers!r}")
+    found = list(servers)
+    if isinstance(servers, tuple) and len(found) == 2 and isinstance(found[0], str) and not isinstance(found[1], str):
+        # A list with its port among its servers.
+        raise ValueError(f"servers is a list, not one server: [{servers!r}]")
+    return found
 
 
 class Failure(NamedTuple):
@@ -110,10 +118,10 @@ class Servers(Generic[_Client]):
         """Takes the options of the class. Raises ValueError, ImportError, and what a function as servers raises."""
         given = locals()
         self.default_kwargs = {name: given[name] for name in CLIENT_OPTIONS}
-        if not isinstance(retry_attempts, (int, float)):
+        if not is_number(retry_attempts, -math.inf):
             raise ValueError(f"retry_attempts must be a number, not {retry_attempts!r}")
         for name, number in (("retry_timeout", retry_timeout), ("dead_timeout", dead_timeout)):
-            if not isinstance(number, (int, float)) or not number >= 0:
+            if not is_number(number, 0) and number != math.inf:
                 raise ValueError(f"{name} must be seconds from 0 up, not {number!r}")
         self.retry_attempts = retry_attempts
         self.retry_timeout = retry_timeout
@@ -123,12 +131,12 @@ class Servers(Generic[_Client]):
         self._weights = {node_name(self._server_of(server)): weight for server, weight in (weights or {}).items()}
         self._hasher = hasher
         self._discover = servers if callable(servers) else None
-        if refresh_interval is not None and (self._discover is None or not refresh_interval > 0):
+        if refresh_interval is not None and (self._discover is None or not is_number(refresh_interval, 0, True)):
             raise ValueError("refresh_interval is positive seconds, for servers that a function lists")
         self.refresh_interval = refresh_interval
         self._begin()
         # The options are looked at even when there are no servers.
-        self._prefix = Client("127.0.0.1", **self.default_kwargs).key_prefix
+        self._prefix = Client(("127.0.0.1", DEFAULT_PORT), ignore_exc=ignore_exc, **self.default_kwargs).key_prefix
         self._unicode_keys = allow_unicode_keys
         for server in in_list(servers() if callable(servers) else servers):
             self.add_server(server)
@@ -167,9 +175,7 @@ class Servers(Generic[_Client]):
         return self._guard
 
     def _server_of(self, server: Any) -> Server:
-        if not is_url(server):
-            return normalize_server(server)
-        found, options = parse_url(server)
+        found, options = parse_server(server)
         for name in OF_THE_CLUSTER:
             if name in options:
                 raise ValueError(f"{shown(server)}: {name} is the same for all servers: an argument of ClusterClient")
@@ -361,6 +367,7 @@ class Servers(Generic[_Client]):
             raise problem
 
     def _is_quiet(self, noreply: bool | None) -> bool:
+        check_choices(noreply=noreply)
         return bool(self.default_kwargs["default_noreply"] if noreply is None else noreply)
 
     def __repr__(self) -> str:

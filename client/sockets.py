@@ -9,6 +9,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .arguments import is_integer
+
 if TYPE_CHECKING:
     from ssl import SSLContext
 
@@ -63,40 +65,11 @@ class KeepaliveOpts:
 
     def __init__(self, idle: int = 1, intvl: int = 1, cnt: int = 5) -> None:
         for name, value in (("idle", idle), ("intvl", intvl), ("cnt", cnt)):
-            if value < 1:
-                raise ValueError(f"The {name} parameter must be greater or equal to 1.")
+            if not is_integer(value) or value < 1:
+                raise ValueError(f"The {name} parameter must be an integer greater or equal to 1.")
         self.idle = idle
         self.intvl = intvl
         self.cnt = cnt
-
-
-def port_of(server: Any, port: Any) -> int:
-    """The port of a server. Raises ValueError, which names the server."""
-    try:
-        return int(port)
-    except (TypeError, ValueError):
-        raise ValueError(f"Unsupported server specification: {server!r}: {port!r} is no port") from None
-
-
-def normalize_server(server: Any) -> Server:
-    """A (host, port) tuple, or the path of a UNIX socket, from what pymemcache takes as a server. Raises ValueError."""
-    if isinstance(server, (tuple, list)) and len(server) == 2:
-        host, port = server
-        return (host, port_of(server, port))
-    if not isinstance(server, str):
-        raise ValueError(f"Unsupported server specification: {server!r}")
-    if server.startswith("unix:"):
-        return server[5:]
-    if server.startswith("/"):
-        return server
-    if ":" not in server or server.endswith("]"):
-        host, port = server, DEFAULT_PORT
-    else:
-        host, _, digits = server.rpartition(":")
-        port = port_of(server, digits)
-    if host.startswith("["):
-        host = host.strip("[]")
-    return (host, port)
 
 
 def server_text(server: Server) -> str:

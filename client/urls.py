@@ -1,4 +1,5 @@
-"""Servers as URLs: "memcached://user:password@host:port?timeout=0.5" and what it says of a Client's arguments."""
+"""Servers as users write them: (host, port), "host:port", the path of a UNIX socket, or a URL, which also says what a
+Client's arguments are: "memcached://user:password@host:port?timeout=0.5"."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from ._exchange import SOFT_IW, SOFT_SHM, VERBS
+from .arguments import as_port, looks_like_port
 from .sockets import DEFAULT_PORT, Server
 
 # Each scheme, and the transport that it names. None: that is said elsewhere.
@@ -58,13 +60,6 @@ def as_number(text: str) -> float | None:
     return number
 
 
-def as_port(text: str) -> int:
-    """Raises ValueError."""
-    if text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535:
-        return int(text)
-    raise ValueError("from 1 to 65535")
-
-
 OPTIONS: dict[str, Callable[[str], Any]] = {
     "connect_timeout": as_number,
     "timeout": as_number,
@@ -90,6 +85,8 @@ DEFAULTS: dict[str, Any] = {
 
 URL = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
 CONTROL = re.compile("[\x00-\x1f\x7f]")
+UNFIT = re.compile(r"[\x00-\x20\x7f/?#@\[\]\\]")  # in a host
+FORMS = "a server is 'host', 'host:port', '[v6]:port', (host, port), '/path' of a UNIX socket, or a URL"
 QUOTING = "what is special in it is percent-encoded: %2F for /, %3F for ?, %23 for #, %40 for @"
 
 
@@ -103,6 +100,10 @@ def is_place(text: str) -> bool:
     port = text.partition(":")[2]
     if text.startswith("[") or (":" not in port and (not port or (port.isdigit() and len(port) <= 5))):
         return True
+    return is_ipv6(text)
+
+
+def is_ipv6(text: str) -> bool:
     try:
         ipaddress.IPv6Address(text)
     except ValueError:
@@ -139,6 +140,63 @@ def decoded(text: str) -> str:
         raise ValueError("what is percent-encoded must be UTF-8: other bytes can be an argument") from None
 
 
+def checked_host(host: Any) -> str:
+    """The host, without brackets. Raises ValueError for what no host is: resolvers say nothing of use about it."""
+    if not isinstance(host, str):
+        raise ValueError(f"the host must be a text, not {host!r}")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not host:
+        raise ValueError(f"it names no host: {FORMS}")
+    if host.isdigit():
+        raise ValueError(f"{host!r} is a port, and the host is missing, as in '127.0.0.1:{host}'")
+    if UNFIT.search(host) or (":" in host and not is_ipv6(host)):
+        raise ValueError(f"{host!r} is no host: {FORMS}")
+    return host
+
+
+def checked_port(port: Any) -> int:
+    """Raises ValueError."""
+    try:
+        return as_port(port)
+    except ValueError as error:
+        raise ValueError(f"the port must be {error}, not {port!r}") from None
+
+
+def parse_plain(server: Any) -> Server:
+    """normalize_server, with errors that do not name the server."""
+    if isinstance(server, (tuple, list)) and len(server) == 2:
+        return checked_host(server[0]), checked_port(server[1])
+    if not isinstance(server, str):
+        raise ValueError(FORMS)
+    if server.startswith(("unix:", "/")):
+        path = server.removeprefix("unix:")
+        if not path.strip("/"):
+            raise ValueError("it names no UNIX socket, as '/run/memcached.sock' does")
+        return path
+    if is_ipv6(server):
+        raise ValueError("an IPv6 address is written in brackets: [::1]:11211")
+    host, colon, port = server.rpartition(":")
+    if not colon or server.endswith("]"):
+        return checked_host(server), DEFAULT_PORT
+    return checked_host(host), checked_port(port)
+
+
+def normalize_server(server: Any) -> Server:
+    """A (host, port) tuple, or the path of a UNIX socket, from what pymemcache takes as a server. Raises ValueError."""
+    try:
+        return parse_plain(server)
+    except ValueError as error:
+        # What is before an @ may be a password.
+        text = re.sub(r"[^'\"]*@", "***@", f"{server!r}: {error}")
+        raise ValueError(f"Unsupported server specification: {text}") from None
+
+
+def parse_server(server: Any) -> tuple[Server, dict[str, Any]]:
+    """(server, options) of a server in any form: what parse_url has said, or normalize_server. Raises ValueError."""
+    return parse_url(server) if is_url(server) else (normalize_server(server), {})
+
+
 def host_and_port(parts: SplitResult) -> tuple[str, int]:
     """The server of a URL with a host. Raises ValueError."""
     place = parts.netloc.rpartition("@")[2]
@@ -156,7 +214,7 @@ def host_and_port(parts: SplitResult) -> tuple[str, int]:
         raise ValueError(f"the port must be {error}, not {found}") from None
     if parts.path not in ("", "/"):
         raise ValueError(f"a path ({parts.path!r}) is for unix:// alone")
-    return host, port
+    return checked_host(host), port
 
 
 def check_brackets(url: str) -> None:
@@ -226,7 +284,7 @@ def parse_parts(url: str) -> tuple[Server, dict[str, Any]]:
 
 
 def parse_url(url: str) -> tuple[Server, dict[str, Any]]:
-    """(server, options) of a URL: the server as sockets.normalize_server gives it, and arguments of a Client.
+    """(server, options) of a URL: the server as normalize_server gives it, and arguments of a Client.
 
     Raises ValueError, which names the URL, without its password, and what is wrong.
     """
@@ -243,7 +301,7 @@ def expanded(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     url = arguments["server"]
     server, options = parse_url(url)
-    if isinstance(arguments["serde"], int):
+    if looks_like_port(arguments["serde"]):
         raise ValueError(f"{shown(url)}: the port is a part of the URL, not an argument of its own")
     for name in options:
         if arguments[name] != DEFAULTS[name]:

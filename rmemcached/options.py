@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from rmemcached import VERSIONS
 from rmemcached.host import read_text
-from rmemcached.settings import DIRECT_READERS, MEGABYTE, VIEWS, Settings
+from rmemcached.settings import DIRECT_READERS, MEGABYTE, VIEWS, Settings, of_device
 from rmemcached.usage import usage
 
 CHUNK_ALIGN_BYTES = 8
@@ -596,10 +596,11 @@ class Parsed:
         check_hash_power(settings)
         if settings.auth_file is not None:
             self.check_authentication()
-        if settings.rdma_cm_port and (settings.socket_path is not None or not settings.rdma):
-            raise UsageError("rdma_cm_port needs TCP and RDMA: it goes with neither -s nor no_rdma", os.EX_USAGE)
-        if settings.rdma_cm_port and settings.rdma_device == "none":
-            raise UsageError("rdma_cm_port needs a device: it does not go with rdma_device=none", os.EX_USAGE)
+        for name in of_device(settings):
+            if settings.socket_path is not None or not settings.rdma:
+                raise UsageError(f"{name} needs TCP and RDMA: it goes with neither -s nor no_rdma", os.EX_USAGE)
+            if settings.rdma_device == "none":
+                raise UsageError(f"{name} needs a device: it does not go with rdma_device=none", os.EX_USAGE)
         elsewhere = settings.rdma_shm not in (None, "none")
         if elsewhere and (settings.socket_path is not None or not settings.rdma):
             message = (

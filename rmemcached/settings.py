@@ -167,3 +167,13 @@ class Settings:
     """Percent of a worker's time that it polls, at most."""
     rdma_crc: bool = False
     """MPA CRC32c on every stream, not only where the client asks for it."""
+
+
+OF_DEVICE = ("rdma_device", "rdma_port", "rdma_gid_index", "rdma_cm_port")
+"""Options that only a device of the system has an effect for."""
+
+
+def of_device(settings: Settings) -> list[str]:
+    """Those of OF_DEVICE that were given, but for rdma_device=none."""
+    given = [name for name in OF_DEVICE if getattr(settings, name) != getattr(Settings, name)]
+    return [name for name in given if getattr(settings, name) != "none"]

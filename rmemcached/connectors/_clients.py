@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from rmemcached.client import Client, ClusterClient
 from rmemcached.client.servers import CLIENT_OPTIONS, Servers
-from rmemcached.client.urls import SCHEMES, is_url, parse_url, shown
+from rmemcached.client.urls import SCHEMES, is_url, parse_server, shown
 
 if TYPE_CHECKING:
     from rmemcached.client import AsyncClient, AsyncClusterClient
@@ -76,8 +76,7 @@ def settled(
         raise ValueError(f"there is no server in {servers!r}: 127.0.0.1:11211 is one, and so is shm://127.0.0.1:11211")
     said: dict[str, Any] = {}
     for server in found:
-        if is_url(server):
-            said.update(parse_url(server)[1])
+        said.update(parse_server(server)[1])
     arguments = {**{name: value for name, value in defaults.items() if name not in said}, **options}
     if len(found) == 1 and is_url(found[0]):
         for name in said.keys() & options.keys():
@@ -85,7 +84,7 @@ def settled(
         if urlsplit(found[0]).scheme == "memcached":
             arguments.setdefault("transport", SCHEMES["memcached"])
         arguments.update(said)
-        found = [parse_url(found[0])[0]]
+        found = [parse_server(found[0])[0]]
     # With ignore_exc a Client's sets raise nevertheless, as pymemcache's do, and a cluster's do not.
     clustered = len(found) > 1 or bool(arguments.get("ignore_exc")) or not arguments.keys() <= set(CLIENT_OPTIONS)
     return found, arguments, clustered

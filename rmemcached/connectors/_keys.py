@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from hashlib import sha256
 
 LONGEST = 250  # bytes of a key
@@ -36,9 +37,15 @@ def piece_key(store: bytes, number: int, prefix: bytes = b"") -> bytes:
 def check_prefix(prefix: str | bytes) -> bytes:
     """The prefix as bytes. Raises ValueError for one that memcached does not take, or over 100 bytes."""
     text = prefix.encode() if isinstance(prefix, str) else prefix
-    if text and (len(text) > 100 or not _PLAIN.fullmatch(text)):
-        raise ValueError(f"the prefix {prefix!r} has to be 100 bytes at most, without spaces and control characters")
+    if not isinstance(text, bytes) or (text and (len(text) > 100 or not _PLAIN.fullmatch(text))):
+        raise ValueError(f"the prefix {prefix!r} has to be a text of 100 bytes at most, without spaces")
     return text
+
+
+def platform() -> str:
+    """What torch of this process is built for, if that has FP8 of another kind (AMD's, whose names are the same)."""
+    version = getattr(sys.modules.get("torch"), "version", None)
+    return "hip" if getattr(version, "hip", None) else ""
 
 
 def identity(**fields: object) -> str:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from rmemcached.client.servers import OF_THE_CLUSTER
-from rmemcached.client.urls import is_url, parse_url, shown
+from rmemcached.client.urls import parse_server, shown
 
 
 def as_number(name: str, value: Any, least: float, unit: str = "") -> float:
@@ -30,9 +30,7 @@ def as_whole(name: str, value: Any, least: int) -> int:
 
 def said_by(server: Any) -> dict[str, Any]:
     """What a server says of a Client's arguments, if it is a URL. Raises ValueError for what connectors decide."""
-    if not is_url(server):
-        return {}
-    said = parse_url(server)[1]
+    said = parse_server(server)[1]
     for name in OF_THE_CLUSTER:
         if name in said:
             better = "use the setting prefix" if name == "key_prefix" else "leave it out"

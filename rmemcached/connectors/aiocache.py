@@ -51,7 +51,7 @@ class RMemcachedCache(BaseCache):
     ) -> None:
         own = {name: options.pop(name) for name in OF_AIOCACHE if name in options}
         super().__init__(serializer=serializer or JsonSerializer(), **own)
-        self.client: Any = make_async_client(servers or (endpoint, int(port)), options, DEFAULTS)
+        self.client: Any = make_async_client(servers or [(endpoint, port)], options, DEFAULTS)
         self._room = key_room(self.client)
 
     def _build_key(self, key: Any, namespace: Any = None) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,7 @@ except ImportError as problem:
 from rmemcached.client import MemcacheError
 
 from ._blocks import Blocks
-from ._keys import block_key, identity
+from ._keys import block_key, identity, platform
 from ._settings import as_whole
 from ._workers import LOADS, STORES, WORKERS, groups_of
 
@@ -42,7 +43,29 @@ SETTINGS = {
     "username",
     "password",
 }
-SGLANGS = {"backend_name", "module_path", "class_name", "interface_v1"}  # entries that are not for a back end
+# Entries that SGLang itself reads, some of which it leaves there.
+SGLANGS = {
+    "backend_name",
+    "module_path",
+    "class_name",
+    "interface_v1",
+    "prefetch_threshold",
+    "prefetch_timeout_base",
+    "prefetch_timeout_per_ki_token",
+    "hicache_storage_pass_prefix_keys",
+    "tp_lcm_size",
+    "file_storage_path",
+}
+# Of what the engine knows of its model: these change what the bytes of a page mean.
+MODEL = (
+    "model_path",
+    "revision",
+    "dtype",
+    "quantization",
+    "quantization_param_path",
+    "kv_cache_dtype",
+    "json_model_override_args",
+)
 
 Move = Callable[[Sequence[str], Sequence[memoryview]], Iterable[bool | str]]  # a method of Blocks for many
 
@@ -67,13 +90,24 @@ def _memory_of(tensor: Any) -> memoryview:
     return _memory_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
 
+def _model() -> dict[str, str]:
+    """What the engine of this process knows of its model; nothing outside one, and of another SGLang."""
+    context = sys.modules.get("sglang.srt.runtime_context")
+    try:
+        model = None if context is None else context.get_model()
+    except (AttributeError, ValueError):
+        # Nothing has been published.
+        model = None
+    return {name: str(getattr(model, name)) for name in MODEL if hasattr(model, name)}
+
+
 class RMemcachedStorage(HiCacheStorage):
     """Keeps HiCache's pages in one server. SGLang makes it for `--hicache-storage-backend dynamic`.
 
     storage_config: SGLang's. Its extra_config may have host and port, or url, of the server (docs/client-servers.md);
     transport, as that of Client; workers: threads for the parts of a batch; prefix: of all keys; expire: seconds,
     0: until evicted; timeout and connect_timeout, in seconds; username, password; interface_v1: true for pages without
-    a copy. Raises ValueError for others.
+    a copy; extra_backend_tag: engines with another one have other pages. Raises ValueError for others.
 
     Methods wait. A page that cannot be had, whatever the reason, is a miss, and one that cannot be stored is False,
     with a warning in the log. Thread-safe.
@@ -83,6 +117,7 @@ class RMemcachedStorage(HiCacheStorage):
         extra = dict(storage_config.extra_config or {})
         self._workers = as_whole("workers", extra.pop("workers", WORKERS), 1)
         self._zero_copy = bool(extra.get("interface_v1", 0))
+        self._tag = extra.pop("extra_backend_tag", None)
         extra = {name: value for name, value in extra.items() if name not in SGLANGS}
         if extra.keys() - SETTINGS:
             raise ValueError(f"extra_config: {', '.join(sorted(extra.keys() - SETTINGS))}: there is no such entry")
@@ -98,7 +133,10 @@ class RMemcachedStorage(HiCacheStorage):
         self._threads = ThreadPoolExecutor(self._workers, thread_name_prefix="rmemcached-pages")
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
-        """Takes the pool of pages. Its layout is part of all names from here on."""
+        """Takes the pool of pages. Its layout is part of all names from here on.
+
+        Raises ValueError when nothing says what the bytes of its pages mean.
+        """
         super().register_mem_pool_host(mem_pool_host)
         self._identity = self._identity_with(mem_pool_host)
 
@@ -195,14 +233,30 @@ class RMemcachedStorage(HiCacheStorage):
         config = self._config
         # Ranks have the same pages of such a model, unless each has pages of its own part of the context.
         replicated = config.is_mla_model and config.dcp_size == 1
+        model = _model()
+        told = [self._tag, getattr(config, "model_identity_hash", None), model.get("kv_cache_dtype")]
         return identity(
             engine="sglang",
-            model=config.model_name,
+            fp8=platform(),
+            model=[config.model_name, model],
+            told=[None if one is None else str(one) for one in told],
             tensor=None if replicated else [config.tp_rank, config.tp_size],
             pipeline=[config.pp_rank, config.pp_size],
             context=[config.attn_cp_rank, config.attn_cp_size, config.dcp_rank, config.dcp_size],
-            pool=None if pool is None else [str(pool.dtype), pool.layout, pool.page_size],
+            pool=None if pool is None else self._identity_of_pool(pool, any(one is not None for one in told)),
         )
+
+    @staticmethod
+    def _identity_of_pool(pool: Any, told: bool) -> list[Any]:
+        """told: whether others know what uint8 stands for, as which SGLang stores each kind of FP8."""
+        meant = getattr(getattr(pool, "device_pool", None), "dtype", None)
+        if str(pool.dtype) == "torch.uint8" and str(meant) in ("None", "torch.uint8") and not told:
+            raise ValueError(
+                "nothing says what the bytes of these pages mean (the pool's are torch.uint8): give engines of each"
+                " model and --kv-cache-dtype an extra_backend_tag of their own"
+            )
+        layers = [getattr(pool, name, None) for name in ("start_layer", "end_layer")]
+        return [str(pool.dtype), None if meant is None else str(meant), pool.layout, pool.page_size, layers]
 
     def _move_pages(self, move: Move, group: int, keys: list[str], host_indices: Any) -> list[bool]:
         """A page is one item for each piece of memory that it has in the pool, so many for each page."""

@@ -19,7 +19,7 @@ except ImportError as problem:
     raise ImportError(f"rmemcached.connectors.vllm is for vLLM 0.33, which cannot be imported: {problem}") from problem
 
 from ._blocks import Blocks
-from ._keys import identity
+from ._keys import identity, platform
 from ._workers import LOADS, STORES, WORKERS, Outcome, Workers
 
 
@@ -240,6 +240,7 @@ def _identity_of(config: Any, chunk: int) -> str:
     parallel = config.parallel
     return identity(
         engine="vllm",
+        fp8=platform(),
         model=config.model.name,
         dtype=str(config.model.dtype),
         tokens_per_hash=config.cache.tokens_per_hash,

@@ -6,6 +6,7 @@ import sys
 
 from rmemcached.host import host_identity
 from rmemcached.server.sockets import ServerError, choose_cm_addresses
+from rmemcached.settings import of_device
 
 from libc.errno cimport EADDRINUSE, EADDRNOTAVAIL, ENODEV, ENOENT
 from libc.stdint cimport uint16_t
@@ -142,8 +143,10 @@ cdef void setup_devices(server *s, settings, sockets, shm_path, bytes device_nam
             message = f"failed to listen on rdma_cm port {settings.rdma_cm_port}: {problem}"
             raise ServerError(message, os.EX_OSERR)
         listen_cm(s, settings, sockets)
-    if settings.verbose:
-        if problem is not None:
-            print(f"RDMA: {problem}: the software devices serve alone", file=sys.stderr)
-        else:
-            devices_describe(&s.devices, TRANSPORT_VERBS)
+    # A rdma_cm_port listens, or has ended this.
+    lost = [name for name in of_device(settings) if name != "rdma_cm_port"]
+    if problem is not None and (settings.verbose or lost):
+        lost = "".join([f"; {name} has no effect" for name in lost])
+        print(f"RDMA: {problem}: the software devices serve alone{lost}", file=sys.stderr)
+    elif settings.verbose:
+        devices_describe(&s.devices, TRANSPORT_VERBS)

@@ -30,8 +30,8 @@ try:
     from rmemcached import verbs
     from rmemcached.client import Client, MemcacheError
     from rmemcached.client.connection import AUTOMATIC, TRANSPORTS, Choice
-    from rmemcached.client.sockets import is_local, normalize_server, server_text
-    from rmemcached.client.urls import chosen_transport, is_url, parse_url
+    from rmemcached.client.sockets import is_local, server_text
+    from rmemcached.client.urls import chosen_transport, parse_server
     from rmemcached.tools.targets import clean, number
 except ModuleNotFoundError as error:
     raise SystemExit(str(import_error(error))) if __name__ == "__main__" else import_error(error) from None
@@ -221,13 +221,10 @@ class Examination:
     """The steps for one server. timeout: seconds for each wait."""
 
     def __init__(self, target: str, timeout: float, rdma_cm_port: int | None) -> None:
-        options: dict[str, Any] = {}
-        self.server = normalize_server(target)
-        if is_url(target):
-            self.server, options = parse_url(target)
-            if target.startswith("memcached:"):
-                # As for a Client: the scheme is a choice of its own.
-                options.setdefault("transport", "auto")
+        self.server, options = parse_server(target)
+        if target.startswith("memcached://"):
+            # As for a Client: the scheme is a choice of its own.
+            options.setdefault("transport", "auto")
         self.wanted, self.pinned_by = chosen_transport(options.pop("transport", None), TRANSPORTS)
         if rdma_cm_port is not None:
             options["rdma_cm_port"] = rdma_cm_port

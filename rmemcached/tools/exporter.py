@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from rmemcached import __version__, import_error
 
 try:
+    from rmemcached.client.arguments import as_port
     from rmemcached.tools import targets
 except ModuleNotFoundError as error:
     raise SystemExit(str(import_error(error))) if __name__ == "__main__" else import_error(error) from None
@@ -20,9 +21,10 @@ except ModuleNotFoundError as error:
 def listening(place: str) -> tuple[str, int]:
     """(host, port) of [HOST]:PORT or PORT. Raises ArgumentTypeError."""
     host, _, digits = place.rpartition(":")
-    if not digits.isdigit() or int(digits) > 65535:
-        raise argparse.ArgumentTypeError(f"[HOST]:PORT is needed, not {place!r}")
-    return host.strip("[]"), int(digits)
+    try:
+        return host.strip("[]"), 0 if digits == "0" else as_port(digits)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"[HOST]:PORT is needed, not {place!r}: the port must be {error}") from None
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -19,7 +19,7 @@ from rmemcached.client import (
 from rmemcached.client.connection import TRANSPORTS
 from rmemcached.client.exceptions import one_line
 from rmemcached.client.sockets import server_text
-from rmemcached.client.urls import is_url, parse_url, shown
+from rmemcached.client.urls import is_url, parse_server, shown
 
 _T = TypeVar("_T")
 
@@ -99,13 +99,18 @@ def name_of(server: str) -> str:
 
 def make_client(server: str, arguments: dict[str, Any]) -> Client:
     """The Client of a server. What a URL says is stronger than the options. Raises ValueError."""
-    said = parse_url(server)[1] if is_url(server) else {}
+    said = parse_server(server)[1]
     return Client(server, **{name: value for name, value in arguments.items() if name not in said})
 
 
 def check(parser: argparse.ArgumentParser, servers: list[str], arguments: dict[str, Any]) -> None:
     """Ends the command with one line when a server cannot be one."""
     for server in servers:
+        try:
+            parse_server(server)
+        except ValueError as error:
+            # It names the server.
+            parser.error(str(error))
         try:
             make_client(server, arguments).close()
         except (ValueError, TypeError) as error:

@@ -245,7 +245,7 @@ def test_a_program_by_its_path(tmp_path: Path) -> None:
         ("connections --connections 0", "--connections 0: it is at least 1", 1),
         ("memory --items -5", "--items -5: it is at least 0", 1),
         ("hitratio --megabytes 0", "--megabytes 0: it is at least 1", 1),
-        ("latency --contenders 127.0.0.1:99999", "'127.0.0.1:99999': a port is 1 to 65535", 2),
+        ("latency --contenders 127.0.0.1:99999", "'127.0.0.1:99999': the port must be from 1 to 65535, not '99999'", 2),
         ("cpu --contenders memcached=/bin/true", "ended with status 0: it has written nothing", 1),
         ("memory --contenders auto", "memory auto: it measures tcp, unix", 1),
         ("throughput --contenders tcp+pymemcache", "it measures our own client only", 1),

@@ -530,8 +530,9 @@ def test_load_ends_with_a_wrong_value(memcached_server: Any) -> None:
     [
         ("--server 127.0.0.1:1", "tcp: no connection: Connection refused", 1),
         ("--server /nowhere/socket", "unix: no connection: No such file or directory", 1),
-        ("--server 127.0.0.1:99999", "'127.0.0.1:99999': a port is 1 to 65535", 2),
-        ("--server nowhere", "'nowhere' is neither HOST:PORT nor the path", 2),
+        ("--server 127.0.0.1:99999", "'127.0.0.1:99999': the port must be from 1 to 65535, not '99999'", 2),
+        ("--server one:5:6", "'one:5:6': 'one:5' is no host", 2),
+        ("--server shm://one:5", "shm://one:5: transport: it is said by other options", 2),
         ("--server 127.0.0.1:1 --contenders tcp", "--server and --contenders exclude each other", 1),
         ("--server 127.0.0.1:1 --transports unix", "it needs the path of a UNIX socket", 1),
         ("--server /nowhere/socket --transports tcp", "--transports tcp: it needs HOST:PORT", 1),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import importlib
 import json
+import logging
 import os
 import pickle
 import signal
@@ -236,6 +237,20 @@ def rdma(green: Greenlets, server: Any, pid: int, transport: str) -> None:
         assert client.transport == transport
         waits = [green.start(client.get, "key") for _ in range(4)]
         assert [wait() for wait in waits] == [LARGE] * 4
+
+
+def warned(green: Greenlets, server: Any, pid: int, transport: str) -> None:
+    """One line says that it blocks, whatever number of clients there is; none does over TCP."""
+    lines: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("rmemcached.client").addHandler(handler)
+    for chosen in ("tcp", "auto", transport, transport):
+        with make(green, server, transport=chosen) as client:
+            client.set("key", b"value")
+            assert client.get("key") == b"value"
+        assert len(lines) == (chosen == transport), lines
+    assert f"{server[0]}:{server[1]}: transport {transport}: " in lines[0] and "no other greenlet" in lines[0]
 
 
 def patched_meanwhile(green: Greenlets, server: Any, pid: int) -> None:

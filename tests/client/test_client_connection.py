@@ -6,7 +6,9 @@ import contextlib
 import ctypes
 import gc
 import logging
+import math
 import os
+import re
 import signal
 import socket
 import threading
@@ -15,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from concurrency import know_meta, wait_until_busy
 from pymemcache.client.hash import HashClient
@@ -23,7 +26,10 @@ from suspended import suspend, suspended
 from transport import RDMA_TRANSPORTS, some
 
 from rmemcached.client import (
+    AsyncClient,
+    AsyncClusterClient,
     Client,
+    ClusterClient,
     KeepaliveOpts,
     MemcacheClientError,
     MemcacheIllegalInputError,
@@ -32,6 +38,10 @@ from rmemcached.client import (
     MemcacheUnknownCommandError,
     MemcacheUnknownError,
 )
+from rmemcached.client.discovery import configured_servers
+from rmemcached.connectors._blocks import Blocks
+from rmemcached.connectors._clients import make_client
+from rmemcached.connectors.lmcache import RMemcachedConnector
 
 ServerFactory = Callable[..., Server]
 LARGE = os.urandom(300000)
@@ -76,13 +86,15 @@ class Scripted:
 # --- addresses and options ---
 
 
-@pytest.mark.parametrize("spelling", ["tuple", "string", "arguments", "list"])
+@pytest.mark.parametrize("spelling", ["tuple", "string", "arguments", "text", "numpy", "list"])
 def test_server_spellings(shared_memcached: Any, spelling: str) -> None:
     host, port = shared_memcached.address
     made = {
         "tuple": lambda: Client((host, port)),
         "string": lambda: Client(f"{host}:{port}"),
         "arguments": lambda: Client(host, port),
+        "text": lambda: Client(host, str(port)),
+        "numpy": lambda: Client(host, numpy.uint16(port)),  # type: ignore[call-overload]
         "list": lambda: Client([host, port]),  # type: ignore[call-overload]
     }[spelling]()
     with made as client:
@@ -93,6 +105,9 @@ def test_server_spellings(shared_memcached: Any, spelling: str) -> None:
 def test_default_port_and_brackets() -> None:
     assert Client("example").server == ("example", 11211)
     assert Client("[::1]").server == ("::1", 11211)
+    assert Client("[::1]", 5).server == ("::1", 5)
+    assert Client("::1:11211").server == ("::1", 11211)
+    assert Client(("fe80::1%eth0", 5)).server == ("fe80::1%eth0", 5)
     assert Client("[::1]:5").server == ("::1", 5)
     assert Client("unix:/tmp/x").server == "/tmp/x"
     assert Client("/tmp/x").server == "/tmp/x"
@@ -101,16 +116,71 @@ def test_default_port_and_brackets() -> None:
 @pytest.mark.parametrize(
     ("server", "why"),
     [
-        (5, "5"),
-        (("one",), r"\('one',\)"),
-        ("one:abc", "'one:abc': 'abc' is no port"),
-        ("one:", "'one:': '' is no port"),
-        (("one", None), r"\('one', None\): None is no port"),
+        (5, "a server is 'host', 'host:port'"),
+        (("one",), "a server is 'host', 'host:port'"),
+        (None, "a server is 'host', 'host:port'"),
+        ("one:abc", "the port must be from 1 to 65535, not 'abc'"),
+        ("one:", "the port must be from 1 to 65535, not ''"),
+        ("one:0", "the port must be from 1 to 65535, not '0'"),
+        ("one:88616", "the port must be from 1 to 65535, not '88616'"),
+        ("one:+5", "the port must be from 1 to 65535, not '+5'"),
+        ("[::1]:88616", "the port must be from 1 to 65535, not '88616'"),
+        (":-5", "it names no host: a server is 'host'"),
+        (":5", "it names no host: a server is 'host'"),
+        ("", "it names no host: a server is 'host'"),
+        ("unix:", "it names no UNIX socket, as '/run/memcached.sock' does"),
+        ("/", "it names no UNIX socket, as '/run/memcached.sock' does"),
+        ("11211", "'11211' is a port, and the host is missing, as in '127.0.0.1:11211'"),
+        ("::1", "an IPv6 address is written in brackets: [::1]:11211"),
+        ("fe80::1:5", "an IPv6 address is written in brackets: [::1]:11211"),
+        ("one:5:6", "'one:5' is no host: a server is 'host'"),
+        ("one two:5", "'one two' is no host: a server is 'host'"),
+        (("one", None), "the port must be from 1 to 65535, not None"),
+        (("one", 88616), "the port must be from 1 to 65535, not 88616"),
+        (("one", -1), "the port must be from 1 to 65535, not -1"),
+        (("one", True), "the port must be from 1 to 65535, not True"),
+        (("one", 5.0), "the port must be from 1 to 65535, not 5.0"),
+        (("one:5", 6), "'one:5' is no host: a server is 'host'"),
+        (("/run/sock", 6), "'/run/sock' is no host: a server is 'host'"),
+        ((b"one", 5), "the host must be a text, not b'one'"),
+        (("", 5), "it names no host: a server is 'host'"),
     ],
 )
 def test_no_server(server: Any, why: str) -> None:
-    with pytest.raises(ValueError, match=f"Unsupported server specification: {why}$"):
-        Client(server)
+    """Each client says so at once, in one line that names it: a resolver would take another port, or say nothing."""
+    makers: list[Callable[..., Any]] = [
+        Client,
+        AsyncClient,
+        lambda server: ClusterClient([server]),
+        lambda server: AsyncClusterClient([server]),
+        lambda server: ClusterClient([], hasher="ketama", weights={server: 2}),
+        lambda server: ClusterClient([]).add_server(server),
+        lambda server: configured_servers(server, {}),
+        Blocks,
+        lambda server: make_client([server], {}, {}),
+    ]
+    for make in makers:
+        with pytest.raises(ValueError) as failure:
+            make(server)
+        assert str(failure.value).startswith(f"Unsupported server specification: {server!r}: {why}")
+        assert "\n" not in str(failure.value)
+
+
+@pytest.mark.parametrize(("host", "port"), [("one", 88616), ("one", "88616"), ("one", "x"), ("one", -5), ("", 5)])
+def test_no_server_in_two_arguments(host: str, port: Any) -> None:
+    makers: list[Callable[..., Any]] = [Client, AsyncClient, ClusterClient([]).add_server, RMemcachedConnector]
+    for make in makers:
+        with pytest.raises(ValueError, match=r"the port must be from 1 to 65535, not|it names no host"):
+            make(host, port)
+    with pytest.raises(ValueError, match=r"the port must be from 1 to 65535, not|it names no host"):
+        ClusterClient.from_dns(host, port)
+
+
+def test_the_error_does_not_show_a_password() -> None:
+    for server in ("me:secret@one:5", "me:5:secret@one", ("me:secret@one", 5), ("tcp://me:secret@one", 5)):
+        with pytest.raises(ValueError, match=r"\*\*\*@one") as failure:
+            Client(server)
+        assert "secret" not in str(failure.value)
 
 
 def test_unix_socket(memcached_server: ServerFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -135,13 +205,72 @@ def test_unix_socket(memcached_server: ServerFactory, tmp_path: Path, caplog: py
         ({"timeout": "5"}, "timeout must be positive seconds or None, not '5'"),
         ({"connect_timeout": b"5"}, "connect_timeout must be positive seconds or None, not b'5'"),
         ({"spin": "5"}, "spin must be microseconds from 0 up, not '5'"),
-        ({"rdma_cm_port": "5"}, "rdma_cm_port must be from 1 to 65535, not '5'"),
+        ({"timeout": True}, "timeout must be positive seconds or None, not True"),
+        ({"timeout": math.inf}, "timeout must be positive seconds or None, not inf"),
+        ({"connect_timeout": [1]}, r"connect_timeout must be positive seconds or None, not \[1\]"),
+        ({"spin": False}, "spin must be microseconds from 0 up, not False"),
+        ({"rdma_cm_port": "x"}, "rdma_cm_port must be from 1 to 65535, not 'x'"),
+        ({"rdma_cm_port": 5.0}, "rdma_cm_port must be from 1 to 65535, not 5.0"),
+        ({"rdma_cm_port": True}, "rdma_cm_port must be from 1 to 65535, not True"),
         ({"socket_keepalive": 5}, "KeepaliveOpts"),
+        ({"encoding": "latin-99"}, "encoding: unknown encoding: latin-99"),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Client("127.0.0.1", **arguments)
+
+
+EVERY_CLIENT = [
+    Client,
+    AsyncClient,
+    lambda host, serde=None, **options: ClusterClient([host], serde=serde, **options),
+    lambda host, serde=None, **options: AsyncClusterClient([host], serde=serde, **options),
+]
+
+
+@pytest.mark.parametrize("make", EVERY_CLIENT, ids=["Client", "AsyncClient", "ClusterClient", "AsyncClusterClient"])
+@pytest.mark.parametrize("serde", [23080.0, True, False, b"23080", [23080], (), object(), "serialize".upper])
+def test_what_is_neither_port_nor_serde_is_refused(make: Callable[..., Any], serde: Any) -> None:
+    """At once, and not by the first command, which would go to the usual port."""
+    with pytest.raises(
+        TypeError, match=f"serde must have the methods .*, not be {re.escape(repr(serde))}; a port is an"
+    ):
+        make("127.0.0.1", serde)
+
+
+@pytest.mark.parametrize("make", EVERY_CLIENT, ids=["Client", "AsyncClient", "ClusterClient", "AsyncClusterClient"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"serializer": 5}, "serializer must be a function, not 5"),
+        ({"deserializer": "x"}, "deserializer must be a function, not 'x'"),
+        ({"no_delay": "no"}, "no_delay must be True or False, not 'no'"),
+        ({"ignore_exc": "false"}, "ignore_exc must be True or False, not 'false'"),
+        ({"default_noreply": 2.5}, "default_noreply must be True or False, not 2.5"),
+        ({"allow_unicode_keys": []}, r"allow_unicode_keys must be True or False, not \[\]"),
+        ({"encoding": None}, "encoding must be the name of one, such as 'utf-8', not None"),
+        ({"key_prefix": 5}, "key_prefix must be bytes or str, not 5"),
+        ({"username": 5, "password": "x"}, "username must be str or bytes, not int"),
+    ],
+)
+def test_arguments_of_a_wrong_type(make: Callable[..., Any], arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=f"^{message}"):
+        make("127.0.0.1", **arguments)
+
+
+def test_a_port_behind_a_list_of_servers_is_refused() -> None:
+    makers: list[Callable[..., Any]] = [ClusterClient, AsyncClusterClient]
+    for make in makers:
+        with pytest.raises(TypeError, match="serde must have"):
+            make(["127.0.0.1"], serde=23080)
+        with pytest.raises(ValueError, match="hasher must be one of"):
+            make(["127.0.0.1"], 23080)
+        with pytest.raises(ValueError, match=r"servers is a list, not one server: \[\('127.0.0.1', 23080\)\]"):
+            make(("127.0.0.1", 23080))
+        for wrong in (None, 5, {"127.0.0.1": 23080}):
+            with pytest.raises(ValueError, match=f"servers is a list, such as .*, not {re.escape(repr(wrong))}$"):
+                make(wrong)
 
 
 def test_wrong_types(client: Client) -> None:
@@ -159,8 +288,9 @@ def test_keepalive_and_no_delay(make_client: Callable[..., Client], key: str) ->
     client = make_client(socket_keepalive=KeepaliveOpts(idle=5, intvl=2, cnt=3), no_delay=False, connect_timeout=5)
     client.set(key, b"x")
     assert client.get(key) == b"x"
-    with pytest.raises(ValueError):
-        KeepaliveOpts(idle=0)
+    for wrong in (0, 1.5, "5", True):
+        with pytest.raises(ValueError, match="The idle parameter must be an integer greater or equal to 1"):
+            KeepaliveOpts(idle=wrong)  # type: ignore[arg-type]
 
 
 # --- choice of the transport ---

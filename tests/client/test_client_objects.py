@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import ast
+import asyncio
 import contextlib
 import ctypes
 import datetime
@@ -13,7 +14,7 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,14 @@ from pymemcache.client.base import Client as PymemcacheClient
 from pymemcache.exceptions import MemcacheError as PymemcacheError
 
 import rmemcached.client
-from rmemcached.client import AsyncClient, Client, MemcacheIllegalInputError, Pipeline
+from rmemcached.client import (
+    AsyncClient,
+    AsyncClusterClient,
+    Client,
+    ClusterClient,
+    MemcacheIllegalInputError,
+    Pipeline,
+)
 
 
 class Named(ctypes.Structure):
@@ -151,7 +159,7 @@ def test_subclasses_of_bytes_and_str(make_client: Callable[..., Client], key: st
     assert client.stats(of("settings"))
 
 
-EXPIRES = [0, 5, 2**31 - 1, 2**31, 2**32, 2**32 + 5, 2**62, 2**63 - 1, 2**63, 2**64, True, False]
+EXPIRES = [0, 5, 2**31 - 1, 2**31, 2**32, 2**32 + 5, 2**62, 2**63 - 1, 2**63, 2**64]
 EXPIRES += [-1, -(2**31), -(2**31) - 1, -(2**40), -(2**63), -(2**63) - 1]
 
 
@@ -204,7 +212,7 @@ def flushed(one: Any, delay: int) -> tuple[object, object]:
     return outcome(lambda: one.flush_all(delay)), one.get("key")
 
 
-@pytest.mark.parametrize("delay", [2**31, 2**32 + 1000, 2**63, True, False, -(2**31) - 1])
+@pytest.mark.parametrize("delay", [2**31, 2**32 + 1000, 2**63, -(2**31) - 1])
 def test_the_delay_of_flush_all_is_what_pymemcache_and_the_server_make_of_it(
     rmemcached_server: Callable[..., Any], memcached_server: Callable[..., Any], delay: int
 ) -> None:
@@ -216,10 +224,119 @@ def test_the_delay_of_flush_all_is_what_pymemcache_and_the_server_make_of_it(
             assert flushed(ours, delay) == flushed(theirs, delay)
 
 
-def test_expire_must_be_an_integer(client: Client, key: str) -> None:
-    for wrong in ("5", 5.0, None, np.int64(5)):
-        with pytest.raises(MemcacheIllegalInputError, match="expire must be integer"):
-            client.set(key, b"value", expire=wrong)  # type: ignore[arg-type]
+# Calls with a number: all that becomes digits on the wire. The first word of the error names the argument.
+NUMBERS: dict[str, Callable[[Any, str, Any], Any]] = {
+    "expire set": lambda c, key, n: c.set(key, b"5", n),
+    "expire set_many": lambda c, key, n: c.set_many({key: b"5"}, n),
+    "expire add": lambda c, key, n: c.add(key, b"5", expire=n),
+    "expire replace": lambda c, key, n: c.replace(key, b"5", expire=n),
+    "expire append": lambda c, key, n: c.append(key, b"5", expire=n),
+    "expire prepend": lambda c, key, n: c.prepend(key, b"5", expire=n),
+    "expire cas": lambda c, key, n: c.cas(key, b"5", 7, expire=n),
+    "expire touch": lambda c, key, n: c.touch(key, n),
+    "expire gat": lambda c, key, n: c.gat(key, n),
+    "expire gats": lambda c, key, n: c.gats(key, n),
+    "expire gat_many": lambda c, key, n: c.gat_many([key], n),
+    "flags set": lambda c, key, n: c.set(key, b"5", flags=n),
+    "flags set_many": lambda c, key, n: c.set_many({key: b"5"}, flags=n),
+    "cas cas": lambda c, key, n: c.cas(key, b"5", n),
+    "value incr": lambda c, key, n: c.incr(key, n),
+    "value decr": lambda c, key, n: c.decr(key, n),
+    "delay flush_all": lambda c, key, n: c.flush_all(n),
+    "expire meta_set": lambda c, key, n: c.meta_set(key, b"5", expire=n),
+    "flags meta_set": lambda c, key, n: c.meta_set(key, b"5", flags=n),
+    "cas meta_set": lambda c, key, n: c.meta_set(key, b"5", cas=n),
+    "cas meta_set new": lambda c, key, n: c.meta_set(key, b"5", new_cas=n),
+    "touch meta_get": lambda c, key, n: c.meta_get(key, touch=n),
+    "vivify meta_get": lambda c, key, n: c.meta_get(key, vivify=n),
+    "recache meta_get": lambda c, key, n: c.meta_get(key, recache=n),
+    "expire meta_delete": lambda c, key, n: c.meta_delete(key, invalidate=True, expire=n),
+    "cas meta_delete": lambda c, key, n: c.meta_delete(key, cas=n),
+    "delta meta_arithmetic": lambda c, key, n: c.meta_arithmetic(key, n),
+    "initial meta_arithmetic": lambda c, key, n: c.meta_arithmetic(key, 1, initial=n),
+    "vivify meta_arithmetic": lambda c, key, n: c.meta_arithmetic(key, 1, initial=5, vivify=n),
+    "touch meta_arithmetic": lambda c, key, n: c.meta_arithmetic(key, 1, touch=n),
+}
+CALLERS = ["client", "async", "pipeline", "cluster", "async cluster"]
+
+
+@contextlib.contextmanager
+def caller(kind: str, address: Any) -> Iterator[Any]:
+    """A Client, or what has its methods: those of the asynchronous ones return what they are awaited for."""
+    options: dict[str, Any] = {"default_noreply": False, "timeout": 20}
+    if kind == "client":
+        with Client(address, **options) as client:
+            yield client
+    elif kind == "cluster":
+        with ClusterClient([address], **options) as cluster:
+            yield cluster
+    elif kind == "pipeline":
+        with Client(address, **options) as client, client.pipeline() as pipeline:
+            yield pipeline
+    else:
+        with asyncio.Runner() as runner:
+            made: Any = AsyncClient(address, **options) if kind == "async" else AsyncClusterClient([address], **options)
+
+            class Awaited:
+                def __getattr__(self, name: str) -> Any:
+                    async def call(*arguments: Any, **named: Any) -> Any:
+                        return await getattr(made, name)(*arguments, **named)
+
+                    getattr(made, name)
+                    return lambda *arguments, **named: runner.run(call(*arguments, **named))
+
+            yield Awaited()
+            runner.run(made.close())
+
+
+@pytest.mark.parametrize("kind", CALLERS)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_is_an_integer_and_no_bool(shared_rmemcached: Any, key: str, kind: str, name: str) -> None:
+    """What is no number is refused by this side, which names the argument. NumPy's integers are numbers."""
+    call = NUMBERS[name]
+    with caller(kind, shared_rmemcached.address) as one:
+        if not hasattr(one, name.split()[1]):
+            return
+        for wrong in (True, False, 5.0, np.True_, np.array([5, 6]), [5], *(("5",) if "cas" not in name else ("x",))):
+            with pytest.raises(MemcacheIllegalInputError, match=f"^{name.split()[0]} must .*, got bad value: "):
+                call(one, key, wrong)
+        call(one, key, 5)
+        call(one, key, np.int64(5))
+        call(one, key, np.uint8(5))
+
+
+@pytest.mark.parametrize("kind", CALLERS)
+def test_noreply_is_true_or_false(shared_rmemcached: Any, key: str, kind: str) -> None:
+    """A number there may have been meant for expire."""
+    calls: dict[str, Callable[[Any, Any], Any]] = {
+        "set": lambda c, noreply: c.set(key, b"5", 0, noreply),
+        "set_many": lambda c, noreply: c.set_many({key: b"5"}, 0, noreply),
+        "cas": lambda c, noreply: c.cas(key, b"5", 7, 0, noreply),
+        "incr": lambda c, noreply: c.incr(key, 1, noreply),
+        "touch": lambda c, noreply: c.touch(key, 0, noreply),
+        "delete": lambda c, noreply: c.delete(key, noreply),
+        "delete_many": lambda c, noreply: c.delete_many([key], noreply),
+        "flush_all": lambda c, noreply: c.flush_all(1000, noreply),
+    }
+    if kind == "pipeline":
+        return  # each of its commands has a result
+    with caller(kind, shared_rmemcached.address) as one:
+        for call in calls.values():
+            for wrong in (60, "no", 0.5):
+                with pytest.raises(TypeError, match=f"^noreply must be True or False, not {wrong!r}$"):
+                    call(one, wrong)
+            for right in (True, False, 1, 0, np.False_, None):
+                call(one, right)
+
+
+def test_get_or_set_looks_at_numbers_before_it_computes(shared_rmemcached: Any, key: str) -> None:
+    computed: list[str] = []
+    for kind in ("client", "async"):
+        with caller(kind, shared_rmemcached.address) as one:
+            for name in ("expire", "lease", "refresh"):
+                with pytest.raises(ValueError, match=f"^{name} is whole seconds.*, not True$"):
+                    one.get_or_set(key, lambda: computed.append(key), **{name: True})
+    assert not computed
 
 
 # ---- the methods -----------------------------------------------------------------------------------------------------

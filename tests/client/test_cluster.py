@@ -274,7 +274,7 @@ def test_values_that_cannot_be_sent(three: list[Server], key: str) -> None:
     ("arguments", "why"),
     [
         ({"servers": "one:5"}, r"servers is a list, not 'one:5': \['one:5'\]"),
-        ({"servers": [5]}, "Unsupported server specification: 5"),
+        ({"servers": [5]}, "Unsupported server specification: 5: "),
         ({"servers": ["redis://one"]}, "redis://one: the scheme must be"),
         ({"servers": ["tcp://one?key_prefix=a"]}, "key_prefix is the same for all servers"),
         ({"servers": ["tcp://one?timeout=1"], "timeout": 2}, "timeout is given twice"),

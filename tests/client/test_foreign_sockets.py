@@ -134,6 +134,17 @@ def test_explicit_rdma_on_patched_sockets(how: str, transport: str, shared_rmemc
     run_child(how, "rdma", shared_rmemcached, transport=transport)
 
 
+@pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
+@pytest.mark.parametrize("how", PATCHED)
+def test_what_blocks_greenlets_is_told_once(how: str, transport: str, shared_rmemcached: Server) -> None:
+    child = Child(how)
+    try:
+        arguments = {"server": shared_rmemcached.address, "pid": shared_rmemcached.pid, "transport": transport}
+        assert child.wrong("warned", arguments) == ""
+    finally:
+        child.end()
+
+
 @pytest.mark.parametrize("how", GREEN)
 def test_copies_keep_the_socket_module(how: str, shared_memcached: Server) -> None:
     run_child(how, "copies", shared_memcached)

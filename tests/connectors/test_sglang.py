@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -42,6 +43,7 @@ class Config:
     dcp_rank: int = 0
     dcp_size: int = 1
     is_mla_model: bool = False
+    model_identity_hash: str | None = None
 
 
 class Tensor:
@@ -71,11 +73,17 @@ class Tensor:
 class Pool:
     """A host pool of pages, each in so many pieces, with what SGLang's HostKVCache says of them."""
 
-    def __init__(self, pages: int, size: int, parts: int = 2, layout: str = "page_first", dtype: str = "bf16") -> None:
+    def __init__(
+        self, pages: int, size: int, parts: int = 2, layout: str = "page_first", dtype: str = "bf16", device: str = ""
+    ) -> None:
         self.memory = numpy.zeros((pages, parts, size), dtype=numpy.uint8)
         self.layout = layout
         self.dtype = dtype
         self.page_size = 4
+        self.start_layer, self.end_layer = 0, 3
+        if device:
+            # Both kinds of FP8 are stored as torch.uint8.
+            self.device_pool = SimpleNamespace(dtype=device, store_dtype=dtype)
 
     def get_page_buffer_meta(self, indices: list[int]) -> tuple[list[int], list[int]]:
         pages = [index // self.page_size for index in indices[:: self.page_size]]
@@ -147,33 +155,109 @@ def test_what_is_stored_is_loaded(
         assert one.clear() and one.batch_exists(keys) == 0
 
 
+def fp8(kind: str) -> Pool:
+    return Pool(2, 100, dtype="torch.uint8", device=f"torch.float8_{kind}")
+
+
+def other_layers() -> Pool:
+    pool = Pool(2, 100)
+    pool.start_layer, pool.end_layer = 4, 7
+    return pool
+
+
 def test_two_models_never_share(storage: MakeStorage, shared_rmemcached: Server) -> None:
     """Whatever two engines differ in, neither finds the other's pages."""
-    made = [
-        (Config(), Pool(2, 100)),
-        (Config(model_name="org/model2"), Pool(2, 100)),
-        (Config(tp_size=2), Pool(2, 100)),
-        (Config(tp_size=2, tp_rank=1), Pool(2, 100)),
-        (Config(pp_size=2), Pool(2, 100)),
-        (Config(pp_size=2, pp_rank=1), Pool(2, 100)),
-        (Config(attn_cp_size=2), Pool(2, 100)),
-        (Config(attn_cp_size=2, attn_cp_rank=1), Pool(2, 100)),
-        (Config(is_mla_model=True, dcp_size=2, tp_size=2), Pool(2, 100)),
-        (Config(is_mla_model=True, dcp_size=2, dcp_rank=1, tp_size=2, tp_rank=1), Pool(2, 100)),
-        (Config(), Pool(2, 100, layout="layer_first")),
-        (Config(), Pool(2, 100, dtype="fp8")),
+    made: list[tuple[Config, Pool, dict[str, Any]]] = [
+        (Config(), Pool(2, 100), {}),
+        (Config(model_name="org/model2"), Pool(2, 100), {}),
+        (Config(tp_size=2), Pool(2, 100), {}),
+        (Config(tp_size=2, tp_rank=1), Pool(2, 100), {}),
+        (Config(pp_size=2), Pool(2, 100), {}),
+        (Config(pp_size=2, pp_rank=1), Pool(2, 100), {}),
+        (Config(attn_cp_size=2), Pool(2, 100), {}),
+        (Config(attn_cp_size=2, attn_cp_rank=1), Pool(2, 100), {}),
+        (Config(is_mla_model=True, dcp_size=2, tp_size=2), Pool(2, 100), {}),
+        (Config(is_mla_model=True, dcp_size=2, dcp_rank=1, tp_size=2, tp_rank=1), Pool(2, 100), {}),
+        (Config(), Pool(2, 100, layout="layer_first"), {}),
+        (Config(), Pool(2, 100, dtype="fp8"), {}),
+        (Config(), other_layers(), {}),
+        (Config(), fp8("e4m3fn"), {}),
+        (Config(), fp8("e5m2"), {}),
+        (Config(), fp8("e4m3fnuz"), {}),
+        (Config(model_identity_hash="a"), Pool(2, 100), {}),
+        (Config(model_identity_hash="b"), Pool(2, 100), {}),
+        (Config(), Pool(2, 100), {"extra_backend_tag": "a"}),
+        (Config(), Pool(2, 100), {"extra_backend_tag": "b"}),
     ]
     keys = hashes(1)
-    ones = [storage(shared_rmemcached, pool, config, prefix="models:", interface_v1=1) for config, pool in made]
-    for number, (one, (_, pool)) in enumerate(zip(ones, made, strict=True)):
+    ones = [
+        storage(shared_rmemcached, pool, config, prefix="models:", interface_v1=1, **extra)
+        for config, pool, extra in made
+    ]
+    for number, (one, (_, pool, _)) in enumerate(zip(ones, made, strict=True)):
         assert one.batch_exists(keys) == 0, number
+        assert one.batch_get_v1(keys, pool.tokens(1)) == [False], number
         pool.memory[0] = number
         assert one.batch_set_v1(keys, pool.tokens(0)) == [True]
-    for number, (one, (_, pool)) in enumerate(zip(ones, made, strict=True)):
+    for number, (one, (_, pool, _)) in enumerate(zip(ones, made, strict=True)):
         assert one.batch_get_v1(keys, pool.tokens(1)) == [True]
         assert (pool.memory[1] == number).all()
     assert ones[0].clear()
     assert [one.batch_exists(keys) for one in ones] == [0] + [1] * (len(ones) - 1)
+
+
+def test_what_only_the_engine_knows_of_its_model(
+    storage: MakeStorage, shared_rmemcached: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang 0.5.23's pool of uint8 does not say which FP8 that is, nor its name of the model which weights it has."""
+    first = {"model_path": "org/model", "revision": None, "kv_cache_dtype": "fp8_e4m3", "quantization": None}
+    others = [{"kv_cache_dtype": "fp8_e5m2"}, {"revision": "v2"}, {"quantization": "awq"}, {"model_path": "/models/b"}]
+    keys = hashes(1)
+    for number, known in enumerate([first, *({**first, **other} for other in others)]):
+        context = SimpleNamespace(get_model=lambda known=known: SimpleNamespace(**known))
+        monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", context)
+        pools = [Pool(2, 100, dtype="torch.uint8") for _ in range(2)]
+        stores, loads = (storage(shared_rmemcached, pool, prefix="known:", interface_v1=1) for pool in pools)
+        assert stores.batch_get_v1(keys, pools[0].tokens(0)) == [False], known
+        pools[0].memory[0] = number
+        assert stores.batch_set_v1(keys, pools[0].tokens(0)) == [True]
+        assert loads.batch_get_v1(keys, pools[1].tokens(1)) == [True]
+        assert (pools[1].memory[1] == number).all()
+
+
+def test_bytes_of_which_nobody_says_what_they_mean(
+    storage: MakeStorage, shared_rmemcached: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of pages that may be of another kind is worse than none."""
+
+    def unset() -> None:
+        raise ValueError("config namespace 'model' is not published")
+
+    for get_model in (unset, lambda: SimpleNamespace(model_path="org/model")):
+        monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", SimpleNamespace(get_model=get_model))
+        with pytest.raises(ValueError, match="what the bytes of these pages mean"):
+            storage(shared_rmemcached, Pool(2, 100, dtype="torch.uint8"))
+    for pool in (Pool(2, 100, dtype="torch.uint8"), Pool(2, 100, dtype="torch.uint8", device="torch.uint8")):
+        with pytest.raises(
+            ValueError, match=r"what the bytes of these pages mean .* an extra_backend_tag of their own"
+        ):
+            storage(shared_rmemcached, pool, interface_v1=1)
+        storage(shared_rmemcached, pool, interface_v1=1, extra_backend_tag="model-e4m3")
+        storage(shared_rmemcached, pool, Config(model_identity_hash="a"), interface_v1=1)
+
+
+def test_entries_that_are_sglangs(storage: MakeStorage, shared_rmemcached: Server) -> None:
+    """What SGLang 0.5.23 reads of the same entries is none that is unknown here, whether it takes it out or not."""
+    entries = {
+        "prefetch_threshold": 64,
+        "prefetch_timeout_base": 1,
+        "prefetch_timeout_per_ki_token": 0.25,
+        "hicache_storage_pass_prefix_keys": False,
+        "tp_lcm_size": 4,
+        "file_storage_path": "/cache",
+        "extra_backend_tag": "tag",
+    }
+    assert storage(shared_rmemcached, **entries).exists("none") is False
 
 
 def test_ranks_of_a_replicated_model_share(storage: MakeStorage, shared_rmemcached: Server) -> None:

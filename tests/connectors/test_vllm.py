@@ -152,6 +152,8 @@ def test_two_models_never_share(engine: MakeEngine, shared_rmemcached: Server) -
         Model(),
         Model(name="org/model2"),
         Model(dtype="fp8"),
+        Model(dtype="fp8_e4m3"),
+        Model(dtype="fp8_e5m2"),
         Model(tokens_per_hash=32),
         Model(blocks_per_chunk=8),
         Model(layers=("layer.0", "layer.2")),

@@ -127,6 +127,7 @@ def test_the_memory_of_sglangs_pool(shared_rmemcached: Server) -> None:
     meta: Callable[[Any], tuple[list[int], list[int]]] = places
     pool = SimpleNamespace(dtype=torch.uint8, layout="page_first", page_size=1, get_page_buffer_meta=meta)
     extra = {"host": shared_rmemcached.host, "port": shared_rmemcached.port, "interface_v1": 1, "prefix": "pool:"}
+    extra |= {"extra_backend_tag": "uint8", "prefetch_threshold": 64}
     config = HiCacheStorageConfig(0, 1, 0, 1, 0, 1, False, False, True, "org/model", extra_config=extra)
     from rmemcached.connectors.sglang import RMemcachedStorage
 

@@ -16,6 +16,7 @@ from daemon_tools import Conversation
 from servers import Server
 
 from rmemcached import verbs
+from rmemcached.options import UsageError, parse
 
 ROOT = Path(__file__).resolve().parents[2]
 # Where it is installed, it is not found.
@@ -147,6 +148,27 @@ def test_without_a_device_of_the_system(rmemcached_server: Callable[..., Server]
     assert why_not in logged and why_not in refused
     lines = [line for line in server.stderr().splitlines() if ALONE in line]
     assert lines == ([f"RDMA: {why_not}{ALONE}"] if verbose else [])
+
+
+def test_an_option_without_a_device_is_told(rmemcached_server: Callable[..., Server], why_not: str) -> None:
+    """What it was meant for is not there: one line says so, also without -v, as of other options without effect."""
+    for option in ("rdma_gid_index=99", "rdma_port=3"):
+        server = rmemcached_server("-o", option)
+        with Conversation(server) as talk:
+            assert talk.stats("rdma")["rdma_device"] == "soft_iw0,soft_shm0"
+        lines = [line for line in server.stderr().splitlines() if ALONE in line]
+        assert lines == [f"RDMA: {why_not}{ALONE}; {option.partition('=')[0]} has no effect"]
+
+
+@pytest.mark.parametrize("option", ["rdma_gid_index=99", "rdma_gid_index=0", "rdma_port=1", "rdma_device=mlx5_0"])
+def test_an_option_of_a_device_where_there_can_be_none(option: str) -> None:
+    name = option.partition("=")[0]
+    for others in (["-s", "/tmp/none"], ["-o", "no_rdma"], ["-o", "rdma_device=none"]):
+        if others[-1].startswith(name):
+            continue
+        reason = "needs a device: it does not go" if others[-1] == "rdma_device=none" else "needs TCP and RDMA"
+        with pytest.raises(UsageError, match=f"^{name} {reason}"):
+            parse(["-o", option, *others])
 
 
 def test_a_device_that_is_asked_for_must_be_there(why_not: str) -> None:

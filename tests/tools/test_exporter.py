@@ -306,9 +306,13 @@ def test_clients_that_leave_are_no_failure(rmemcached_server: ServerFactory, exp
 
 def test_a_target_cannot_write_to_the_terminal(exporter: Callable[..., Exporter]) -> None:
     one = exporter("127.0.0.1:1", "--allow", "**:1")
-    assert one.scrape("127.0.0.1\x1b[2J:1")[UP] == 0
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        one.scrape("127.0.0.1\x1b[2J:1")
+    assert refused.value.code == 400
+    refused.value.close()
+    assert one.scrape("127.0.0.1\x9b2J:1")[UP] == 0
     line = one.stderr.readline()
-    assert line.startswith("rmemcached-exporter: 127.0.0.1\\x1b[2J:1: ") and line.strip().isprintable()
+    assert line.startswith("rmemcached-exporter: 127.0.0.1\\x9b2J:1: ") and line.strip().isprintable()
 
 
 def test_password(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter], tmp_path: Path) -> None:
@@ -337,7 +341,7 @@ def test_tls(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter]
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["host:x"], "host:x: "),
+        (["host:x"], "'host:x': the port must be"),
         (["--timeout", "0"], "a number of seconds above 0 is needed, not '0'"),
         (["--listen", "here"], "[HOST]:PORT is needed, not 'here'"),
         (["--username", "user"], "--username and --password-file are given together"),
