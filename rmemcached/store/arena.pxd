@@ -1,4 +1,4 @@
-"""The arena: address space that becomes memory as slabs take pages of it, private, or of a memfd for clients to read."""
+"""The arena: address space that becomes memory as slabs take pages of it. It is private, or of a memfd for clients."""
 
 cdef enum:
     HUGE_PAGE = 2 * 1024 * 1024
