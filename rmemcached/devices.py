@@ -157,6 +157,8 @@ def show_choice() -> None:
     print(
         "A client takes the first that both ends have: verbs, soft_shm (its server is on the same host), tcp."
         " transport= pins one, and soft_iw is taken only so. RMEMCACHED_RDMA_DEVICE names the system's device for it."
+        " Over soft_shm its gets read items where they lie, where the daemon's rdma_direct lets them: by default those"
+        " of its own user and of root."
     )
 
 

@@ -32,6 +32,7 @@ try:
     from rmemcached.client.connection import AUTOMATIC, TRANSPORTS, Choice
     from rmemcached.client.sockets import is_local, server_text
     from rmemcached.client.urls import chosen_transport, parse_server
+    from rmemcached.settings import DIRECT_OFF
     from rmemcached.tools.targets import clean, number
 except ModuleNotFoundError as error:
     raise SystemExit(str(import_error(error))) if __name__ == "__main__" else import_error(error) from None
@@ -67,6 +68,9 @@ class Facts:
     server_devices: list[str] = field(default_factory=list)
     client_devices: list[str] = field(default_factory=list)
     unopened: list[str] = field(default_factory=list)
+    direct: str = ""
+    """Which clients on the server's host read items without asking, as its statistics say."""
+    direct_off: str = ""
 
 
 @dataclass
@@ -77,6 +81,8 @@ class Finding:
     state: str = USABLE
     why: str = ""
     change: str = ""
+    direct: bool = False
+    """Gets read the server's items where they lie, and ask nobody."""
     p50: float | None = None
     p99: float | None = None
     set_bandwidth: float | None = None
@@ -260,8 +266,12 @@ class Examination:
                 self.process = started(found)
                 self.facts.rmemcached_version = clean(found.get(b"rmemcached_version", ""))
                 with contextlib.suppress(MemcacheError):
-                    devices = client.stats("rdma").get(b"rdma_device", b"")
-                    self.facts.server_devices = [name for name in clean(devices).split(",") if name]
+                    rdma = client.stats("rdma")
+                    self.facts.server_devices = [
+                        name for name in clean(rdma.get(b"rdma_device", b"")).split(",") if name
+                    ]
+                    self.facts.direct = clean(rdma.get(b"rdma_direct", b""))
+                    self.facts.direct_off = clean(rdma.get(b"rdma_direct_off", b""))
 
         step(ask, 4 * self.timeout)
         self.reached = True
@@ -314,6 +324,7 @@ class Examination:
             try:
                 client.set(small, SMALL, expire=KEY_LIFE)
                 times = timed(lambda: client.get(small), SMALL, SMALL_GETS)
+                finding.direct = client.direct
                 finding.p50 = statistics.median(times) * 1e6
                 finding.p99 = times[int(len(times) * 0.99)] * 1e6
                 try:
@@ -401,6 +412,16 @@ def shown(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
+def reads(facts: Facts, one: Finding) -> str:
+    """Whether gets ask over shared memory, and if they do, what to change."""
+    if one.direct:
+        return f"gets read the items where they lie, and ask nobody (rdma_direct={facts.direct})"
+    if facts.direct == "off":
+        reason = DIRECT_OFF.get(facts.direct_off, facts.direct_off)
+        return f"gets ask, though they could read the items where they lie: rdma_direct is off: {reason}"
+    return "gets ask: this process cannot map the server's items (ulimit -v)"
+
+
 def show(facts: Facts, findings: Sequence[Finding], taken: str, notes: Sequence[str]) -> None:
     ours = f"rmemcached {facts.rmemcached_version}, memcached" if facts.rmemcached_version else "memcached"
     print(f"server {facts.server}: {ours} {facts.server_version}, {'this host' if facts.local else 'another host'}")
@@ -416,6 +437,8 @@ def show(facts: Facts, findings: Sequence[Finding], taken: str, notes: Sequence[
         )
         print(f"{one.transport:10}{one.state:10}{figures}")
     for one in findings:
+        if one.transport == "soft_shm" and one.state == USABLE and facts.direct:
+            print(f"\nsoft_shm: {reads(facts, one)}")
         if one.why:
             print(f"\n{one.transport}: {one.why}")
             if one.change:

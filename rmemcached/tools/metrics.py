@@ -169,7 +169,11 @@ GENERAL = [
     _gauge("", "direct_left_out", "rmemcached_direct_left_out", "Items that had no room in it."),
     _gauge("", "direct_pinned_pages", "rmemcached_direct_pinned_pages", "Pages with items that clients look at."),
     _counter("", "direct_hits", "rmemcached_direct_hits_total", "Values that clients read themselves, as they say."),
-    _gauge("", "direct_clients", "rmemcached_direct_clients", "Clients that can read values themselves."),
+    _gauge(
+        "", "direct_clients", "rmemcached_direct_clients", "Clients that have ever been able to read values themselves."
+    ),
+    _gauge("", "direct_readers", "rmemcached_direct_readers", "Clients that can do so now."),
+    _gauge("", "direct_building", "rmemcached_direct_building", "1: their index is being made."),
 ]
 
 CRAWLER = "memcached_lru_crawler_"
@@ -304,7 +308,6 @@ RDMA = [
             ("rdma_spin", "spin_seconds", "Gap between two requests that a worker polls through at most.", US),
             ("rdma_spin_share", "spin_share_ratio", "Part of its time that a worker polls at most.", 0.01),
             ("rdma_crc", "crc", "1: soft_iw has checksums.", 1),
-            ("rdma_direct", "direct", "1: clients over soft_shm read values themselves.", 1),
             ("rdma_cm_port", "cm_port", "Port of rdma_cm; 0: none.", 1),
             ("rdma_queue_pairs", "queue_pairs", "Queue pairs.", 1),
             ("rdma_cm_queue_pairs", "cm_queue_pairs", "Of these, connected through rdma_cm.", 1),

@@ -67,6 +67,14 @@ def identity(groups: dict[str, dict[str, Any]]) -> Iterator[Metric]:
         for device, transport in zip(*names, strict=False):
             devices.add_metric([device, transport], 1)
         yield devices
+    if "rdma_direct" in rdma:
+        who, off = (text(rdma.get(name, "")) for name in ("rdma_direct", "rdma_direct_off"))
+        yield told(
+            "rmemcached_rdma_direct_info",
+            "Which clients on its host read values themselves, or why none.",
+            who=who,
+            off=off,
+        )
 
 
 class Target:

@@ -71,9 +71,24 @@ def test_what_a_person_reads(rmemcached_server: ServerFactory) -> None:
     done = doctor(f"memcached://{place(server)}", RMEMCACHED_TRANSPORT="tcp", **NONE)
     assert done.returncode == 0 and not done.stderr
     assert "a client takes: soft_shm\n" in done.stdout and "RMEMCACHED_RDMA_DEVICE says none" in done.stdout
+    assert "\nsoft_shm: gets read the items where they lie, and ask nobody (rdma_direct=own)\n" in done.stdout
     assert "but" not in done.stdout  # memcached:// is a choice of its own
     done = doctor(place(server), RMEMCACHED_TRANSPORT="tcp", **NONE)
     assert "but RMEMCACHED_TRANSPORT=tcp pins tcp\n" in done.stdout
+
+
+def test_who_must_ask_is_told_why(rmemcached_server: ServerFactory) -> None:
+    server = rmemcached_server("-X")
+    done = doctor(place(server), **NONE)
+    assert (
+        "\nsoft_shm: gets ask, though they could read the items where they lie: rdma_direct is off: -X" in done.stdout
+    )
+    assert "-o rdma_direct=own" in done.stdout
+    found, by_name = document(place(server))
+    assert (found["facts"]["direct"], found["facts"]["direct_off"]) == ("off", "-X")
+    assert by_name["soft_shm"]["direct"] is False
+    found, by_name = document(place(rmemcached_server()))
+    assert (found["facts"]["direct"], by_name["soft_shm"]["direct"], by_name["tcp"]["direct"]) == ("own", True, False)
 
 
 @pytest.mark.parametrize(
