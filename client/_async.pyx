@@ -96,7 +96,7 @@ cdef class AsyncClient:
     awaited; then all calls under way get TimeoutError and the connection is closed. The next call makes a new one.
     With ``noreply`` a call returns when its request has been queued, and its errors are dropped.
 
-    Where the server lets them (-o rdma_direct), gets read its memory: they are done at once, behind all that was sent
+    Where the server lets them (`direct`), gets read its memory: they are done at once, behind all that was sent
     before for the same key. Now and then one lets other tasks run, so that a task which only reads does not keep the
     loop to itself.
 
