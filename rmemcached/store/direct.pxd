@@ -19,7 +19,7 @@ cdef struct direct_index:
     # The lock. `header` changes with all item locks held as well: who holds one may use it, and what it points to.
     direct_header *header       # NULL: nobody keeps an index
     direct_header *mapped       # NULL: there is none. What is told of the whole store is written here
-    direct_bucket *buckets      # of `header`
+    direct_bucket *buckets      # of `header`; written with relaxed stores, as direct_ahead has no lock
     int fd                      # of header and index, for clients
     size_t covered              # bytes of the arena of which items can be in it
     size_t opened               # bytes from the header on that can be accessed

@@ -133,7 +133,7 @@ cdef bint _direct_fill_header(store *s, size_t length) noexcept nogil:
     cdef direct_header *h = s.direct.mapped
     cdef uint64_t items, nbytes
     count_items(s, &items, &nbytes)
-    s.direct.buckets = <direct_bucket *>(<char *>h + DIRECT_HEADER)
+    relaxed_store_pointer(&s.direct.buckets, <char *>h + DIRECT_HEADER)
     relaxed_store(&s.direct.bucket_count, _direct_buckets_for(s, items))
     if not _direct_open(s, DIRECT_HEADER + s.direct.bucket_count * sizeof(direct_bucket)) \
             or not _direct_set_chunks(s, &h.chunks, length + DIRECT_LIFE):
@@ -507,7 +507,7 @@ cdef inline void direct_ahead(store *s, uint32_t hv) noexcept nogil:
     # Where the index was a moment ago. Nothing is read there.
     cdef uint64_t buckets = relaxed_load(&s.direct.bucket_count)
     if buckets != 0:
-        prefetch(&s.direct.buckets[direct_bucket_of(hv, buckets)])
+        prefetch(<const direct_bucket *>relaxed_load(&s.direct.buckets) + direct_bucket_of(hv, buckets))
 
 
 cdef inline void direct_begin(store *s, uint32_t hv) noexcept nogil:

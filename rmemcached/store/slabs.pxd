@@ -53,7 +53,7 @@ cdef struct slabs:
     pthread_mutex_t lock        # the slabs lock, which guards all that follows
     slab_class classes[MAX_NUMBER_OF_SLAB_CLASSES]
     size_t arena_open           # bytes of the arena that can be accessed
-    size_t arena_used           # bytes of the arena that were given out as pages
+    size_t arena_used           # bytes of the arena that were given out as pages; written with relaxed stores
     size_t file_length          # of memfd
     bint sealed                 # clients have memfd: what it has it keeps, and stays as long as it is
     uint64_t malloced           # what the pages of classes and pool count as in total_malloced

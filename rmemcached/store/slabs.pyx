@@ -159,7 +159,7 @@ cdef uint32_t _page_of_arena(store *s) noexcept nogil:
         return NO_PAGE
     if s.slabs.arena_used % ARENA_EXTENT == 0 and s.config.extent_added != NULL:
         s.config.extent_added(s.config.extent_arg, s.slabs.arena + s.slabs.arena_used, ARENA_EXTENT)
-    s.slabs.arena_used += SLAB_PAGE_SIZE
+    relaxed_store(&s.slabs.arena_used, s.slabs.arena_used + SLAB_PAGE_SIZE)
     huge_arena_grows(s)
     direct_arena_grows(s)
     return page
