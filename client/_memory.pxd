@@ -70,7 +70,7 @@ cdef class Source(Memory):
 cdef class Sink(Memory):
     cdef region *borrowed            # of the pool; NULL: none
     cdef ibv_mr *mr                  # of block; NULL: there is none now
-    cdef PyObject *block             # memory of its own: a bytes object that nobody else has seen
+    cdef PyObject *block             # memory of its own: a bytes object that nobody else sees
     cdef size_t size                 # bytes of either
     cdef size_t next_size            # of the next one
     cdef size_t last                 # bytes of the last value that came there

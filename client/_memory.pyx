@@ -1,6 +1,6 @@
 """See _memory.pxd."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport errno
 from libc.stdint cimport uintptr_t
@@ -18,13 +18,14 @@ from rmemcached.client._buffers cimport (
     unname_buffer,
 )
 from rmemcached.client._registered cimport Registration
+from rmemcached.client._results cimport new_result
 from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, assert_that, live_sub
-from rmemcached.sys.linux cimport MADV_HUGEPAGE, madvise
 from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_provider, soft_reg_list
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE
 
 cdef extern from "Python.h":
     void Py_CLEAR(PyObject *p)
+    Py_ssize_t Py_REFCNT(PyObject *o)
     int _PyBytes_Resize(PyObject **string, Py_ssize_t size) except -1
 
 cdef enum:
@@ -35,8 +36,6 @@ cdef enum:
     SINK_MAX = 1 << 28
     SINK_WINDOW = 16         # values after which a sink that is too large for them gets smaller
     LONG_COPY = 1 << 18      # bytes that are copied without the GIL
-    OWN_MAPPING = 1 << 25    # bytes from which on malloc always makes a mapping
-    HUGE_PAGE = 1 << 21
 
 
 cdef void copy_bytes(char *to, const char *data, size_t length) noexcept:
@@ -46,16 +45,6 @@ cdef void copy_bytes(char *to, const char *data, size_t length) noexcept:
     else:
         with nogil:
             memcpy(to, data, length)
-
-
-cdef bytes new_value(size_t length):
-    # Without its content. The first touch of small pages takes longer than the copy.
-    cdef bytes value = PyBytes_FromStringAndSize(NULL, length)
-    cdef size_t begin = (<size_t>PyBytes_AS_STRING(value) + HUGE_PAGE - 1) & ~<size_t>(HUGE_PAGE - 1)
-    cdef size_t end = (<size_t>PyBytes_AS_STRING(value) + length) & ~<size_t>(HUGE_PAGE - 1)
-    if length >= OWN_MAPPING:
-        madvise(<void *>begin, end - begin, MADV_HUGEPAGE)
-    return value
 
 
 cdef class Memory:
@@ -256,7 +245,7 @@ cdef class Sink(Memory):
             if self.borrowed != NULL:
                 self.size = self.borrowed.size
             return self.borrowed != NULL
-        fresh = new_value(self.next_size)
+        fresh = new_result(self.next_size)
         self.mr = self.register(PyBytes_AS_STRING(fresh), self.next_size, access)
         if self.mr == NULL:
             return self.pool.go_without(self.next_size, errno)
@@ -296,10 +285,11 @@ cdef class Sink(Memory):
     cdef bytes take(self, size_t length):
         cdef bytes value
         assert_that(length <= self.size)
-        if self.block != NULL and length * 2 >= self.size:
+        # One that is kept as a result has another owner, and so keeps its size.
+        if self.block != NULL and (length == self.size or length * 2 >= self.size and Py_REFCNT(self.block) == 1):
             self.learn(length)
             return self.hand_out(length)
-        value = new_value(length)
+        value = new_result(length)
         self.take_into(PyBytes_AS_STRING(value), length)
         return value
 
@@ -330,7 +320,8 @@ cdef class Sink(Memory):
         self.release(self.mr)
         self.mr = NULL
         self.block = NULL
-        _PyBytes_Resize(&whole, length)
+        if length != self.size:
+            _PyBytes_Resize(&whole, length)
         value = <bytes>whole
         Py_DECREF(value)
         return value
