@@ -6,8 +6,8 @@ has come, or when the server has closed the lane, or the queue pair is gone; the
 
 Where a server maps regions (soft_shm), and where registering takes long (devices of the system), values are copied into
 and out of regions of the queue pair's pool. On devices of the system large bytes objects that come again stay
-registered. On soft_iw registering is an entry in a table: values are registered where they are, and so are those on
-soft_shm that go faster through the ring.
+registered. On soft_iw registering is an entry in a table: values are registered where they are, and so are those that
+are sent on soft_shm and go faster through the ring.
 """
 
 from cpython.object cimport PyObject

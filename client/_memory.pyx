@@ -30,7 +30,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     COPY_MOST = 1 << 17      # bytes of values that are always copied, as long as there is room
-    RING_FROM = 1 << 23      # soft_shm: larger values go through the ring, which both sides copy to and from at a time
+    RING_FROM = 1 << 23      # soft_shm: larger ones are sent through the ring, which both sides copy at a time
     SINK_FIRST = 1 << 20     # bytes of the first sink
     SINK_MIN = 1 << 18       # of a block, as the next
     SINK_MAX = 1 << 28
@@ -240,7 +240,7 @@ cdef class Sink(Memory):
             self.close()
         if self.mr != NULL or self.borrowed != NULL:
             return True
-        if lends or self.in_pool(self.next_size):
+        if lends or self.pooled:
             self.borrowed = self.pool.take(self.next_size)
             if self.borrowed != NULL:
                 self.size = self.borrowed.size
@@ -327,7 +327,7 @@ cdef class Sink(Memory):
         return value
 
     cdef void saw_length(self, size_t length) noexcept:
-        if self.next_size < length <= <size_t>(REGIONS_MOST if self.in_pool(length) else SINK_MAX):
+        if self.next_size < length <= <size_t>(REGIONS_MOST if self.pooled and not self.pool.server_maps else SINK_MAX):
             self.next_size = length
             self.misfits = 0
             self.peak = 0
