@@ -24,6 +24,7 @@ cdef class Fetches:
                 s.choose_sink(self.sent % self.sinks)
                 s.sink_named = False
                 s.put_sink(False)
+                s.copy_early()
                 self.named[self.sent % self.sinks] = s.sink_named
                 self.naming += 1
             s.put("\r\n", 2)

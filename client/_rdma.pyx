@@ -242,6 +242,7 @@ cdef class RdmaStream(Stream):
         cdef bint woken = self.woke and bulk == 0 and self.iov_next == self.iov_count and budget
         cdef bint sleeps = woken and self.sleeps_for_woken()
         cdef bint block = sleeps
+        cdef bint copies = self.sink_named and self.sink.copies
         cdef int64_t began = 0
         cdef int64_t until = 0
         cdef int r
@@ -251,6 +252,8 @@ cdef class RdmaStream(Stream):
             if not block:
                 until = now + budget + bulk
         while True:
+            if copies:
+                self.sink.copy_on(self.queue.written())
             # Waiting looks for what has come, too.
             r = 1 if block else self.queue.reap(self, self.lane, self.looks if until and self.has_core() else 1)
             block = False
@@ -393,8 +396,14 @@ cdef class RdmaStream(Stream):
         if number == len(self.sinks):
             made = Sink(self.queue)
             made.next_size = self.sink.next_size
+            made.last = self.sink.last
             self.sinks.append(made)
         self.sink = self.sinks[number]
+        return 0
+
+    cdef int copy_early(self) except -1:
+        if self.sink_named and self.sink.pool.server_maps:
+            self.sink.begin_copy(self.queue.written())
         return 0
 
     cdef int release_sink(self) except -1:

@@ -3,8 +3,8 @@
 The kernel fills each page of new memory with zeros when it is first touched, which takes several times as long as to
 copy a value there. malloc gives memory of this size back to the system, so that a loop that gets several large values
 and drops them has new pages each time. So those are kept that lie where a value of their size was dropped before. One
-that nobody else has any more becomes the next value of its size. (io.BytesIO does the same with its own.) A program
-that gathers values gets no such memory, and nothing is kept.
+that nobody else has any more becomes the next value of its size. (io.BytesIO does the same with its own.) For a
+program that gathers values nothing is kept the first time.
 
 With the GIL. Without one nobody can say that an object has no other owner: nothing is kept there.
 """

@@ -114,6 +114,8 @@ cdef object fetch_on(Retrieval self, Connection c, object key, fetch_form form, 
             put_fetch(s, key, self.serde is not None, form == FETCH_VALUE_AND_CAS, expire)
             if s.remote:
                 s.put_sink(form == FETCH_VIEW)
+                if form != FETCH_VIEW:
+                    s.copy_early()
             s.put("\r\n", 2)
             c.exchange()
             value = self._read_fetch(c, key, form, flags, errors)

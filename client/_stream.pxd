@@ -134,6 +134,7 @@ cdef class Stream:
 
     cdef int unexpose(self) except -1                   # no request of this call needs its exposed values any more
     cdef int put_sink(self, bint lends) except -1       # appends " @addr:key:length" of the sink, or nothing
+    cdef int copy_early(self) except -1                 # take_sink follows: what comes there is copied as it comes
     cdef bytes take_sink(self, size_t length)           # the value that the server has written there
     cdef object lend_sink(self, size_t length)          # the same as a read-only memoryview, without a copy
     cdef int release_sink(self) except -1               # no request needs the sink any more

@@ -473,6 +473,9 @@ cdef class Stream:
     cdef int put_sink(self, bint lends) except -1:
         return 0
 
+    cdef int copy_early(self) except -1:
+        return 0
+
     cdef bytes take_sink(self, size_t length):
         return None
 
