@@ -170,7 +170,8 @@ def measure_large(options: argparse.Namespace, sheet: Sheet) -> None:
     for where, (kind, who) in itertools.product(options.cores, LARGE_SERVERS.items()):
         for_clients, for_daemons = placement(where)
         with contextlib.ExitStack() as stack:
-            server = stack.enter_context(daemons(["soft_shm"], for_daemons, *flags, "-o", f"rdma_direct={who}"))["soft_shm"]
+            direct = ("-o", f"rdma_direct={who}")
+            server = stack.enter_context(daemons(["soft_shm"], for_daemons, *flags, *direct))["soft_shm"]
             stack.callback(os.sched_setaffinity, 0, allowed)
             os.sched_setaffinity(0, for_clients)
             client = stack.enter_context(contextlib.closing(connect(server.address, "soft_shm")))

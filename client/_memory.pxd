@@ -94,7 +94,7 @@ cdef class Sink(Memory):
     cdef void take_into(self, char *to, size_t length) noexcept
     # Nothing has come there, or it was taken.
     cdef void forget(self) noexcept
-    # Copies the value while the server writes it, as far as `written` (QueuePair.written) says that it is there. It is
+    # Copies the value while the server writes it, as far as `written` (queue_written) says that it is there. It is
     # likely to be as long as the last one; `take` finds out. `now`: the same before the request was sent.
     cdef int begin_copy(self, uint64_t now) except -1
     cdef void copy_on(self, uint64_t written) noexcept nogil

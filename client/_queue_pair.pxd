@@ -9,7 +9,7 @@ until it, or who polls then, wakes them. The lock is held while something is pos
 thread sleeps. In a forked child only `close` may be called, which leaves the parent's objects alone.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 
 from rmemcached.client._direct cimport DirectMemory
 from rmemcached.client._endpoint cimport RECEIVES_AT_A_TIME, SEND_BUFFERS, Endpoint
@@ -109,8 +109,6 @@ cdef class QueuePair(Endpoint):
     # Sends what goes without waiting. *slept: whether the server slept on this host, and had to be woken up. 1, or a
     # negative errno.
     cdef int push(self, Stream stream, lane_state *lane, bint *slept) noexcept nogil
-    # soft_shm: the address behind what the server's last WRITE has put into memory so far. 0: nobody knows.
-    cdef uint64_t written(self) noexcept nogil
     # Whether every SEND of the lane has completed: has left this process.
     cdef bint all_sent(self, lane_state *lane) noexcept nogil
     # Takes the completions that there are, gives their payload to the stream or puts it into other lanes' inboxes.

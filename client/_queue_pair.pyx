@@ -30,7 +30,7 @@ from rmemcached.sys.linux cimport (
     EFD_CLOEXEC, EFD_NONBLOCK, POLLIN, SHUT_RDWR, close_fd, eventfd, eventfd_clear, eventfd_signal, futex_wait,
     futex_wake, poll, pollfd, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
     shutdown)
-from rmemcached.verbs.soft cimport CHANNEL_PROGRAM, soft_channel_watch, soft_cq_wait, soft_shm_rings, soft_shm_written
+from rmemcached.verbs.soft cimport CHANNEL_PROGRAM, soft_channel_watch, soft_cq_wait, soft_shm_rings
 from rmemcached.verbs.verbs cimport (
     IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, IBV_WR_SEND,
     ibv_poll_cq, ibv_post_send, ibv_req_notify_cq, ibv_send_wr, ibv_sge, ibv_wc)
@@ -404,14 +404,6 @@ cdef class QueuePair(Endpoint):
             self.rings = rings
         pthread_mutex_unlock(&self.lock)
         return r
-
-    cdef uint64_t written(self) noexcept nogil:
-        cdef uint64_t found = 0
-        pthread_mutex_lock(&self.lock)
-        if self.soft and self.qp != NULL:
-            found = soft_shm_written(self.qp)
-        pthread_mutex_unlock(&self.lock)
-        return found
 
     cdef bint all_sent(self, lane_state *lane) noexcept nogil:
         cdef bint sent

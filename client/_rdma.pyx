@@ -10,7 +10,7 @@ from rmemcached.client._registered cimport Registrations
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client._timeouts cimport milliseconds
 from rmemcached.client._queue_pair cimport wait_hints
-from rmemcached.client._queue_events cimport queue_arm, queue_descriptors, queue_ended, queue_lives
+from rmemcached.client._queue_events cimport queue_arm, queue_descriptors, queue_ended, queue_lives, queue_written
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_LANE, live_add, live_sub
@@ -253,7 +253,7 @@ cdef class RdmaStream(Stream):
                 until = now + budget + bulk
         while True:
             if copies:
-                self.sink.copy_on(self.queue.written())
+                self.sink.copy_on(queue_written(self.queue))
             # Waiting looks for what has come, too.
             r = 1 if block else self.queue.reap(self, self.lane, self.looks if until and self.has_core() else 1)
             block = False
@@ -403,7 +403,7 @@ cdef class RdmaStream(Stream):
 
     cdef int copy_early(self) except -1:
         if self.sink_named and self.sink.pool.server_maps:
-            self.sink.begin_copy(self.queue.written())
+            self.sink.begin_copy(queue_written(self.queue))
         return 0
 
     cdef int release_sink(self) except -1:
