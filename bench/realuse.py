@@ -1,7 +1,8 @@
 """`rmemcached-bench realuse`: real use rather than ping-pong. Large values, several threads, other clients beside.
 
-large        get and set of large values over shared memory, in bytes objects and in registered buffers; throughput as
-             a ratio to one memcpy of the same size in the client's process.
+large        get, get_many of four and set of large values over shared memory: bytes objects, memory of one's own, and
+             registered buffers; gets that ask the daemon (-o rdma_direct=off), and those that do not; throughput as a
+             ratio to one memcpy of the same bytes in the client's process, in turn with it.
 threads      get and set by several threads with a client each, two workers; bytes per second as a ratio to TCP; floors:
              two bare echo servers, and one memcpy in each thread.
 sharing      gets of 100 B by threads of one process, at C speed, whose clients share a queue pair or have one each;
@@ -80,17 +81,6 @@ def connect(address: Any, transport: str) -> Any:
 # ---- large values, and threads ---------------------------------------------------------------------------------------
 
 
-def copy_rate(size: int, seconds: float) -> float:
-    """Bytes per second of one memcpy between pages that are there."""
-    source, target = bytearray(os.urandom(size)), bytearray(size)
-    done = 0
-    begin = perf_counter()
-    while done == 0 or perf_counter() - begin < seconds:
-        target[:] = source
-        done += size
-    return done / (perf_counter() - begin)
-
-
 def transfer_rate(client: Any, operation: str, key: str, value: bytes, seconds: float) -> float:
     """Bytes per second of one operation, repeated. Raises ValueError for a changed value."""
     client.set(key, value)
@@ -101,62 +91,106 @@ def transfer_rate(client: Any, operation: str, key: str, value: bytes, seconds: 
         got = client.get(key) if operation == "get" else client.set(key, value)
         spent += perf_counter() - begin
         done += len(value)
-        if operation == "get" and got != value:
+        # Who compares with the GIL lets the gets of other threads wait for it.
+        if operation == "get" and not (got and _floor.same(got, value)):
             raise ValueError(f"get of {len(value)} bytes: a wrong value came back")
     if operation == "set" and client.get(key) != value:
         raise ValueError(f"set of {len(value)} bytes: a wrong value came back")
     return done / spent
 
 
-def buffer_rate(client: Any, operation: str, key: str, value: bytes, seconds: float) -> float:
-    """The same, out of a registered buffer, or into one."""
-    size = len(value)
-    client.set(key, value)
-    buffer = client.buffer(size)
-    with memoryview(buffer) as view:
-        if operation == "set":
-            view[:] = value
-        done = 0
-        # The server maps the buffer when it is first named.
-        for _ in range(2):
-            client.get_into(key, view) if operation == "get" else client.set(key, view)
-        begin = perf_counter()
-        while done == 0 or perf_counter() - begin < seconds:
-            client.get_into(key, view) if operation == "get" else client.set(key, view)
-            done += size
-        spent = perf_counter() - begin
-        if (view if operation == "get" else client.get(key)) != value:
-            raise ValueError(f"{operation} of {size} bytes: a wrong value came back")
-    buffer.close()
-    return done / spent
-
-
 LARGER: dict[str, Any] = {"group": "large values", "better": "higher"}
+MANY = 4
+LARGE_OPERATIONS = ("get", "get_many", "set")
+LARGE_SERVERS = {"asked": "off", "direct": "own"}
+BYTES, OWN, REGISTERED = "bytes", "memory of one's own", "registered buffers"
+
+
+def taking_turns(works: dict[str, Callable[[], object]], size: int, seconds: float) -> dict[str, float]:
+    """Bytes per second of each, one after the other in turn: so each finds the cache as the others have left it."""
+    spent = dict.fromkeys(works, 0.0)
+    done = 0
+    for work in works.values():
+        # The server maps memory when it is first named; values have their memory again from the second time on.
+        for _ in range(4):
+            work()
+    while done == 0 or sum(spent.values()) < seconds * len(works):
+        for name, work in works.items():
+            begin = perf_counter()
+            work()
+            spent[name] += perf_counter() - begin
+        done += size
+    return {name: done / took for name, took in spent.items()}
+
+
+def same(what: str, found: object, value: object) -> None:
+    if found != value:
+        raise ValueError(f"{what}: a wrong value came back")
+
+
+def large_works(client: Any, operation: str, values: dict[str, bytes], stack: contextlib.ExitStack) -> dict[str, Any]:
+    """Name -> what does the operation once, with these values. All of them are compared first."""
+    value = values[KEY]
+    size, keys = len(value), list(values)
+    sources, targets = [bytearray(one) for one in values.values()], [bytearray(size) for _ in values]
+    own, buffer = bytearray(value), stack.enter_context(client.buffer(size))
+    view = stack.enter_context(memoryview(buffer))
+    view[:] = value
+
+    def copy() -> None:
+        for source, target in zip(sources, targets, strict=True):
+            target[:] = source
+
+    if operation == "get_many":
+        same(operation, client.get_many(keys), values)
+        return {MEMCPY: copy, BYTES: lambda: client.get_many(keys)}
+    if operation == "get":
+        for memory in (own, view):
+            memory[:] = bytes(size)
+            client.get_into(KEY, memory)
+            same(operation, memory, value)
+        same(operation, client.get(KEY), value)
+        return {
+            MEMCPY: copy,
+            BYTES: lambda: client.get(KEY),
+            OWN: lambda: client.get_into(KEY, own),
+            REGISTERED: lambda: client.get_into(KEY, view),
+        }
+    sets: dict[str, Any] = {BYTES: value, OWN: own, REGISTERED: view}
+    for given in sets.values():
+        client.set(KEY, given)
+        same(operation, client.get(KEY), value)
+    return {MEMCPY: copy} | {name: lambda given=given: client.set(KEY, given) for name, given in sets.items()}
 
 
 def measure_large(options: argparse.Namespace, sheet: Sheet) -> None:
     most = max(options.large) // MB + 1
-    flags = ("-t", "1", "-m", str(4 * most + 64), "-I", f"{2 * most}m")
+    flags = ("-t", "1", "-m", str(4 * most * MANY + 64), "-I", f"{2 * most}m")
     allowed = os.sched_getaffinity(0)
-    for where in options.cores:
+    for where, (kind, who) in itertools.product(options.cores, LARGE_SERVERS.items()):
         for_clients, for_daemons = placement(where)
         with contextlib.ExitStack() as stack:
-            server = stack.enter_context(daemons(["soft_shm"], for_daemons, *flags))["soft_shm"]
+            direct = ("-o", f"rdma_direct={who}")
+            server = stack.enter_context(daemons(["soft_shm"], for_daemons, *flags, *direct))["soft_shm"]
             stack.callback(os.sched_setaffinity, 0, allowed)
             os.sched_setaffinity(0, for_clients)
             client = stack.enter_context(contextlib.closing(connect(server.address, "soft_shm")))
-            for size, operation in itertools.product(options.large, ("get", "set")):
-                value = os.urandom(size)
-                kinds = {"registered buffers": buffer_rate, "bytes": transfer_rate}
-                case = f"{operation} of {size_name(size)}, {CORES[where]}"
-                said = {"cores": where, "size": size, "operation": operation}
-                for kind in sheet.record.round.shuffled((MEMCPY, *kinds)):
-                    if kind == MEMCPY:
-                        found = copy_rate(size, options.seconds) / 1e6
-                        sheet.add(case, MEMCPY, found, "MB/s", parameters=said, **LARGER)
-                        continue
-                    found = kinds[kind](client, operation, KEY, value, options.seconds) / 1e6
-                    sheet.add(case, f"soft_shm, {kind}", found, "MB/s", floor=MEMCPY, parameters=said, **LARGER)
+            for size, operation in itertools.product(options.large, LARGE_OPERATIONS):
+                if operation == "set" and kind == "direct":
+                    # It asks.
+                    continue
+                count = MANY if operation == "get_many" else 1
+                values = {KEY + "+" * number: os.urandom(size) for number in range(count)}
+                client.set_many(values)
+                case = f"{operation} of {size_name(size)}, {kind}, {CORES[where]}"
+                said = {"cores": where, "size": size, "operation": operation, "server": kind}
+                with contextlib.ExitStack() as opened:
+                    works = large_works(client, operation, values, opened)
+                    works = {name: works[name] for name in sheet.record.round.shuffled(works)}
+                    rates = taking_turns(works, size * count, options.seconds)
+                for name, rate in rates.items():
+                    named, floor = (name, "") if name == MEMCPY else (f"soft_shm, {name}", MEMCPY)
+                    sheet.add(case, named, rate / 1e6, "MB/s", floor=floor, parameters=said, **LARGER)
 
 
 def together(work: Callable[[int], float], count: int) -> float:
@@ -374,7 +408,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="of each sample (default: 0.5)")
     parser.add_argument("--cores", type=cores, default=all_cores(), help="placements (default: all that there are)")
     parser.add_argument("--depth", type=int, default=32, help="requests under way, of sharing (default: 32)")
-    parser.add_argument("--large", type=sizes, default=[MB, 16 * MB, 64 * MB], metavar="SIZES", help="1m,16m,64m")
+    parser.add_argument("--large", type=sizes, default=sizes("1m,4m,16m,64m"), metavar="SIZES", help="1m,4m,16m,64m")
     parser.add_argument("--threads", type=numbers, default=[1, 2, 4], metavar="N", help="default: 1,2,4")
     parser.add_argument("--sharers", type=numbers, default=[1, 2, 4, 8, 16], metavar="N", help="threads that share")
     parser.add_argument("--sizes", type=sizes, default=sizes("4k,64k,256k,1m,4m"), help="of the threads' values")
@@ -387,7 +421,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
     for name in options.transports:
         kinds = {"": "rmemcached.client"}
         if name == "soft_shm":
-            kinds |= {", registered buffers": "from and into registered buffers", ", bytes": "bytes objects"}
+            kinds |= {f", {name}": f"from and into {name}" for name in (BYTES, OWN, REGISTERED)}
         if name in ("soft_shm", "soft_iw"):
             kinds |= {", shared": "threads share a queue pair", ", own": "threads have a queue pair each"}
         for kind, client in kinds.items():

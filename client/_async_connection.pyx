@@ -3,7 +3,7 @@
 import os
 from collections import deque
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.errno cimport EAGAIN, EBADMSG, EINTR, EMSGSIZE, ETIMEDOUT
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -28,6 +28,7 @@ from rmemcached.client._request cimport (
     read_meta,
     take_answer,
 )
+from rmemcached.client._results cimport new_result
 from rmemcached.client._stream cimport LINE_LIMIT, Stream
 from rmemcached.direct cimport DIRECT_LINE
 
@@ -367,7 +368,7 @@ cdef class AsyncConnection:
             r.answered = answer(s)
         if r.kind == REQUEST_GETS:
             r.cas = s.line[s.reply.cas_offset:s.reply.cas_offset + s.reply.cas_length]
-        self.body = PyBytes_FromStringAndSize(NULL, length)
+        self.body = new_result(length)
         s.dst = PyBytes_AS_STRING(self.body)
         s.dst_left = length
         if s.remote:

@@ -8,10 +8,12 @@ A Buffer is memory of the caller's that is registered once. It keeps the protect
 there is no connection. Its memory is there until it is closed or collected, which views and transfers prevent.
 
 Everything here needs the GIL, or the lock of _state.pxd, which it takes. In a forked child nothing of the parent's is
-used or freed.
+used or freed. What the child's program sees is its own: a copy of a Buffer from the moment of the fork, and a region
+that was lent, which nobody writes to again.
 """
 
 from rmemcached.client._devices cimport server_domain
+from rmemcached.client._forks cimport forked_memory
 from rmemcached.client._queue_pair cimport QueuePair
 from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, verbs_provider
 
@@ -67,6 +69,7 @@ cdef class Loan:
 cdef class Buffer:
     cdef server_domain *domain   # NULL: no server reaches it
     cdef region memory
+    cdef forked_memory shared    # what a server maps
     cdef bint open
     cdef bint readonly
     cdef object owner            # a memoryview of the caller's memory; None: it has memory of its own

@@ -13,6 +13,7 @@ from libc.stdlib cimport calloc, free
 
 from rmemcached.client._devices cimport join_domain, leave_domain
 from rmemcached.client._errors cimport os_error, registration_error
+from rmemcached.client._forks cimport copy_at_forks, stop_copying
 from rmemcached.client._state cimport live_object, lock_state, shared_state, unlock_state
 from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, live_add, live_sub
 from rmemcached.sys.linux cimport (
@@ -56,7 +57,7 @@ cdef region *oldest = NULL
 cdef void *buffers = NULL
 cdef size_t registered = 0           # how many registrations there ever were
 cdef unsigned int generation = 0     # how many forks separate it from the one that imported the module
-cdef unsigned int children = 0       # how many forks it has made
+cdef unsigned int children = 0       # how many forks it has made, or begun
 
 
 cdef void after_fork_in_child() noexcept nogil:
@@ -68,12 +69,12 @@ cdef void after_fork_in_child() noexcept nogil:
     generation += 1
 
 
-cdef void after_fork_in_parent() noexcept nogil:
+cdef void before_fork() noexcept nogil:
     global children
     children += 1
 
 
-pthread_atfork(NULL, after_fork_in_parent, after_fork_in_child)
+pthread_atfork(before_fork, NULL, after_fork_in_child)
 
 
 cdef void count_registration() noexcept:
@@ -326,7 +327,8 @@ cdef class Buffer:
     It has the buffer protocol: memoryview(b), numpy.frombuffer(b). A value in a Buffer, or in a part of it, is sent and
     received without a copy on this side, by any Client of the same server, where the transport allows it: "verbs" and
     "soft_iw"; "soft_shm" for what `Client.buffer` has made. Elsewhere it is memory like any other. It outlives the
-    Client, the connection and the server. Views, and requests that name it, keep it from being closed.
+    Client, the connection and the server. Views, and requests that name it, keep it from being closed. A forked child
+    has it as memory like any other, with what was there at the fork: what one of both writes the other does not see.
 
     A Buffer that is collected while it is open is closed, with a ResourceWarning. Thread-safe.
     """
@@ -349,6 +351,9 @@ cdef class Buffer:
         try:
             if not self.open:
                 raise BufferError("the Buffer is closed")
+            if self.shared.lost:
+                raise BufferError("there was no memory for a copy of the Buffer when this process was forked: "
+                                  "make one here")
             PyBuffer_FillInfo(out, self, self.memory.data, <Py_ssize_t>self.memory.size, self.readonly, flags)
             self.views += 1
         finally:
@@ -404,6 +409,7 @@ cdef class Buffer:
         self.domain = NULL
         if domain != NULL:
             leave_list(self)
+            stop_copying(&self.shared)
             empty(domain.device.port.provider, &self.memory)
             leave_domain(domain)
         elif self.open and self.memory.mapped:
@@ -479,6 +485,8 @@ cdef Buffer new_buffer(QueuePair queue, size_t size):
     if error:
         one.release()
         raise os_error("memory region", error)
+    if server_maps:
+        copy_at_forks(&one.shared, one.memory.data, one.memory.size)
     return one
 
 

@@ -26,6 +26,7 @@ from rmemcached.client._forks cimport fork_count
 from rmemcached.client._meta cimport Meta
 from rmemcached.client._pipeline cimport Pipeline
 from rmemcached.client._reads cimport forget_clocks
+from rmemcached.client._results cimport drop_results
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client._stream cimport Stream
 from rmemcached.sys.linux cimport memmem
@@ -332,6 +333,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
                 self.tell_releases()
         finally:
             self.close_all()
+            drop_results()
 
     disconnect_all = close
 

@@ -1,6 +1,6 @@
 """See _connection.pxd."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EAGAIN, EBADMSG, ECONNRESET, EINTR, EMSGSIZE, ENOMEM, EPIPE, EPROTO, ETIMEDOUT
 from libc.string cimport strerror
@@ -9,6 +9,7 @@ from rmemcached.client._classic cimport is_value_of
 from rmemcached.client._commands cimport answer, bytes_of_key, error_of, is_error, put_mark
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._reply cimport REPLY_EX, REPLY_HD, REPLY_MN, REPLY_NF, REPLY_NS
+from rmemcached.client._results cimport new_result
 
 from rmemcached.client.exceptions import (
     MemcacheError,
@@ -213,7 +214,7 @@ cdef class Connection:
             return s.take_sink(n)
         if s.reply.in_memory or n > BODY_MAX:
             raise self.broken(-EBADMSG)
-        value = PyBytes_FromStringAndSize(NULL, n)
+        value = new_result(n)
         self.read_inline(PyBytes_AS_STRING(value), n)
         return value
 

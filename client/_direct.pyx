@@ -1,10 +1,11 @@
 """See _direct.pxd."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING
 from libc.errno cimport EPROTO
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcmp, strerror
 
+from rmemcached.client._results cimport new_result
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.direct cimport (
     DIRECT_ASK,
@@ -75,7 +76,7 @@ cdef class DirectReader:
         for _try in range(TRIES):
             answer = direct_find(m, text, length, &hit)
             if answer == DIRECT_FOUND:
-                value = PyBytes_FromStringAndSize(NULL, hit.length)
+                value = new_result(hit.length)
                 answer = copy(m, &hit, PyBytes_AS_STRING(value))
             if answer != DIRECT_TORN:
                 break

@@ -8,12 +8,14 @@ to a fetch or a delete take less time than two timeouts.
 from libc.stdint cimport int64_t
 
 from rmemcached.client._connection cimport Connection
+from rmemcached.client._fetches cimport Fetches
 from rmemcached.client._storage cimport Storage
 
 
 cdef class Batch:
     cdef Storage client
     cdef list requests           # of Request
+    cdef Fetches fetches         # gets: of those that are asked for
     cdef Connection connection   # None: not in the call, or not any more
     cdef list results            # one for each request
     cdef bint whole              # nothing is asked for

@@ -9,6 +9,7 @@ from libc.stdint cimport int64_t, uint64_t
 from rmemcached.client._commands cimport encode_key, expire_text
 from rmemcached.client._connection cimport AHEAD_WITH_VALUES
 from rmemcached.client._direct cimport DirectReader, cas_bytes
+from rmemcached.client._fetches cimport new_fetches
 from rmemcached.client._modes cimport STORE_SET
 from rmemcached.client._request cimport (
     REQUEST_GET,
@@ -51,13 +52,18 @@ cdef class Batch:
     cdef int ask(self, bytes name) except -1:
         cdef Connection c
         cdef Request r
+        cdef list wanted = [r for r in self.requests if not r.found]
         cdef Py_ssize_t count = 0
         cdef int pushed
         try:
             c = self.connection = self.client.enter(False, name)
-            for r in self.requests:
-                if r.found:
-                    continue
+            r = wanted[0] if wanted else None
+            if r is not None and (r.kind == REQUEST_GET or r.kind == REQUEST_GETS):
+                self.fetches = new_fetches(
+                    c, [r.encoded for r in wanted], r.with_flags, r.kind == REQUEST_GETS, r.expire)
+                self.fetches.ask()
+                wanted = []
+            for r in wanted:
                 put_request(c, r)
                 count += 1
                 c.ahead(count, AHEAD_WITH_VALUES)
@@ -89,10 +95,14 @@ cdef class Batch:
                 r = self.requests[i]
                 if r.found:
                     continue
-                c.read_answer(first)
+                if self.fetches is not None:
+                    self.fetches.answer()
+                else:
+                    c.read_answer(first)
                 first = False
                 self.results[i] = take_answer(self.client, c, r, self.errors)
             c.values_sent()
+            c.stream.release_sink()
             if c.has_more():
                 raise self.errors[0] if self.errors else c.unasked()
         except Exception as error:

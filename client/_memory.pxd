@@ -6,8 +6,8 @@ has come, or when the server has closed the lane, or the queue pair is gone; the
 
 Where a server maps regions (soft_shm), and where registering takes long (devices of the system), values are copied into
 and out of regions of the queue pair's pool. On devices of the system large bytes objects that come again stay
-registered. On soft_iw registering is an entry in a table: values are registered where they are, and so are those on
-soft_shm that go faster through the ring.
+registered. On soft_iw registering is an entry in a table: values are registered where they are, and so are those that
+are sent on soft_shm and go faster through the ring.
 """
 
 from cpython.object cimport PyObject
@@ -70,12 +70,17 @@ cdef class Source(Memory):
 cdef class Sink(Memory):
     cdef region *borrowed            # of the pool; NULL: none
     cdef ibv_mr *mr                  # of block; NULL: there is none now
-    cdef PyObject *block             # memory of its own: a bytes object that nobody else has seen
+    cdef PyObject *block             # memory of its own: a bytes object that nobody else sees
     cdef size_t size                 # bytes of either
     cdef size_t next_size            # of the next one
     cdef size_t last                 # bytes of the last value that came there
     cdef unsigned int misfits        # values in a row that were small for it
     cdef size_t peak                 # the largest of them
+    cdef bytes early                 # the value that is likely to come; None: it is copied when it has come
+    cdef bint copies                 # there is one
+    cdef char *early_data
+    cdef size_t copied               # bytes of it that are there
+    cdef uint64_t stale              # what `written` said before
 
     # Makes the region, unless it is there. lends: one that can be lent. False: there is none. OSError, MemoryError.
     cdef bint prepare(self, bint lends) except -1
@@ -89,10 +94,15 @@ cdef class Sink(Memory):
     cdef void take_into(self, char *to, size_t length) noexcept
     # Nothing has come there, or it was taken.
     cdef void forget(self) noexcept
+    # Copies the value while the server writes it, as far as `written` (queue_written) says that it is there. It is
+    # likely to be as long as the last one; `take` finds out. `now`: the same before the request was sent.
+    cdef int begin_copy(self, uint64_t now) except -1
+    cdef void copy_on(self, uint64_t written) noexcept nogil
     # A value of so many bytes came in the stream: the next region will have room for it, up to a limit.
     cdef void saw_length(self, size_t length) noexcept
     cdef void close(self) noexcept
 
+    cdef bytes take_early(self, size_t length)
     cdef char *data(self) noexcept
     cdef void learn(self, size_t length) noexcept
     cdef bytes hand_out(self, size_t length)

@@ -1,6 +1,6 @@
 """See _memory.pxd."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport errno
 from libc.stdint cimport uintptr_t
@@ -18,25 +18,25 @@ from rmemcached.client._buffers cimport (
     unname_buffer,
 )
 from rmemcached.client._registered cimport Registration
+from rmemcached.client._results cimport new_result
 from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, assert_that, live_sub
-from rmemcached.sys.linux cimport MADV_HUGEPAGE, madvise
 from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_provider, soft_reg_list
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE
 
 cdef extern from "Python.h":
     void Py_CLEAR(PyObject *p)
+    Py_ssize_t Py_REFCNT(PyObject *o)
     int _PyBytes_Resize(PyObject **string, Py_ssize_t size) except -1
 
 cdef enum:
     COPY_MOST = 1 << 17      # bytes of values that are always copied, as long as there is room
-    RING_FROM = 1 << 23      # soft_shm: larger values go through the ring, which both sides copy to and from at a time
+    RING_FROM = 1 << 23      # soft_shm: larger ones are sent through the ring, which both sides copy at a time
     SINK_FIRST = 1 << 20     # bytes of the first sink
     SINK_MIN = 1 << 18       # of a block, as the next
     SINK_MAX = 1 << 28
     SINK_WINDOW = 16         # values after which a sink that is too large for them gets smaller
+    EARLY_MIN = 1 << 21      # bytes of a value that is copied while it comes: two pieces of a WRITE on soft_shm
     LONG_COPY = 1 << 18      # bytes that are copied without the GIL
-    OWN_MAPPING = 1 << 25    # bytes from which on malloc always makes a mapping
-    HUGE_PAGE = 1 << 21
 
 
 cdef void copy_bytes(char *to, const char *data, size_t length) noexcept:
@@ -46,16 +46,6 @@ cdef void copy_bytes(char *to, const char *data, size_t length) noexcept:
     else:
         with nogil:
             memcpy(to, data, length)
-
-
-cdef bytes new_value(size_t length):
-    # Without its content. The first touch of small pages takes longer than the copy.
-    cdef bytes value = PyBytes_FromStringAndSize(NULL, length)
-    cdef size_t begin = (<size_t>PyBytes_AS_STRING(value) + HUGE_PAGE - 1) & ~<size_t>(HUGE_PAGE - 1)
-    cdef size_t end = (<size_t>PyBytes_AS_STRING(value) + length) & ~<size_t>(HUGE_PAGE - 1)
-    if length >= OWN_MAPPING:
-        madvise(<void *>begin, end - begin, MADV_HUGEPAGE)
-    return value
 
 
 cdef class Memory:
@@ -251,12 +241,12 @@ cdef class Sink(Memory):
             self.close()
         if self.mr != NULL or self.borrowed != NULL:
             return True
-        if lends or self.in_pool(self.next_size):
+        if lends or self.pooled:
             self.borrowed = self.pool.take(self.next_size)
             if self.borrowed != NULL:
                 self.size = self.borrowed.size
             return self.borrowed != NULL
-        fresh = new_value(self.next_size)
+        fresh = new_result(self.next_size)
         self.mr = self.register(PyBytes_AS_STRING(fresh), self.next_size, access)
         if self.mr == NULL:
             return self.pool.go_without(self.next_size, errno)
@@ -296,11 +286,46 @@ cdef class Sink(Memory):
     cdef bytes take(self, size_t length):
         cdef bytes value
         assert_that(length <= self.size)
-        if self.block != NULL and length * 2 >= self.size:
+        # One that is kept as a result has another owner, and so keeps its size.
+        if self.block != NULL and (length == self.size or length * 2 >= self.size and Py_REFCNT(self.block) == 1):
             self.learn(length)
             return self.hand_out(length)
-        value = new_value(length)
+        value = self.take_early(length)
+        if value is not None:
+            return value
+        value = new_result(length)
         self.take_into(PyBytes_AS_STRING(value), length)
+        return value
+
+    cdef int begin_copy(self, uint64_t now) except -1:
+        self.early = None
+        self.copies = False
+        if self.borrowed != NULL and EARLY_MIN <= self.last <= self.size:
+            self.early = new_result(self.last)
+            self.early_data = PyBytes_AS_STRING(self.early)
+            self.copied = 0
+            self.stale = now
+            self.copies = True
+        return 0
+
+    cdef void copy_on(self, uint64_t written) noexcept nogil:
+        # A place in this region that was not there before the request is that of its answer.
+        cdef size_t there = written - <uint64_t><uintptr_t>self.borrowed.data
+        if written != self.stale and self.copied < there <= self.last:
+            memcpy(self.early_data + self.copied, self.borrowed.data + self.copied, there - self.copied)
+            self.copied = there
+            self.stale = 0
+
+    cdef bytes take_early(self, size_t length):
+        # None: another length was expected.
+        cdef bytes value = self.early
+        self.early = None
+        self.copies = False
+        if value is None or length != self.last:
+            return None
+        copy_bytes(self.early_data + self.copied, self.data() + self.copied, length - self.copied)
+        self.forget()
+        self.learn(length)
         return value
 
     cdef object lend(self, size_t length):
@@ -318,6 +343,8 @@ cdef class Sink(Memory):
         self.learn(length)
 
     cdef void forget(self) noexcept:
+        self.early = None
+        self.copies = False
         if self.borrowed != NULL:
             self.pool.give(self.borrowed)
             self.borrowed = NULL
@@ -330,13 +357,14 @@ cdef class Sink(Memory):
         self.release(self.mr)
         self.mr = NULL
         self.block = NULL
-        _PyBytes_Resize(&whole, length)
+        if length != self.size:
+            _PyBytes_Resize(&whole, length)
         value = <bytes>whole
         Py_DECREF(value)
         return value
 
     cdef void saw_length(self, size_t length) noexcept:
-        if self.next_size < length <= <size_t>(REGIONS_MOST if self.in_pool(length) else SINK_MAX):
+        if self.next_size < length <= <size_t>(REGIONS_MOST if self.pooled and not self.pool.server_maps else SINK_MAX):
             self.next_size = length
             self.misfits = 0
             self.peak = 0

@@ -3,6 +3,7 @@
 from rmemcached.client._devices cimport device_lost
 from rmemcached.sys.atomics cimport store_release
 from rmemcached.sys.linux cimport POLLIN, poll, pollfd, pthread_mutex_lock, pthread_mutex_unlock
+from rmemcached.verbs.soft cimport soft_shm_written
 from rmemcached.verbs.verbs cimport ibv_req_notify_cq
 
 
@@ -43,3 +44,12 @@ cdef bint queue_ended(QueuePair queue) noexcept nogil:
     lifeline.fd = queue.fd
     lifeline.events = POLLIN
     return poll(&lifeline, 1, 0) > 0 and (not queue.by_cm or not queue.look_at_lifeline() or queue.lifeline_ended)
+
+
+cdef uint64_t queue_written(QueuePair queue) noexcept nogil:
+    cdef uint64_t found = 0
+    pthread_mutex_lock(&queue.lock)
+    if queue.soft and queue.qp != NULL:
+        found = soft_shm_written(queue.qp)
+    pthread_mutex_unlock(&queue.lock)
+    return found

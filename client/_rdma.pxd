@@ -7,13 +7,14 @@ from rmemcached.client._lane cimport lane_state
 from rmemcached.client._memory cimport Sink, Source
 from rmemcached.client._queue_pair cimport QueuePair
 from rmemcached.client._stream cimport Stream
+from rmemcached.verbs.verbs cimport ibv_mr
 
 
 cdef class Leaving:
     """Memory of a lane that has no owner any more, and that the server has not closed yet."""
     cdef lane_state *lane
     cdef Source source
-    cdef Sink sink
+    cdef list sinks
 
     cdef void release(self) noexcept
 
@@ -31,12 +32,16 @@ cdef class RdmaStream(Stream):
     cdef unsigned int small_values   # that have come in a row
     cdef int64_t looked              # now_ns() when it was last seen whether the connection has ended
     cdef Source source
-    cdef Sink sink
+    cdef Sink sink                   # that put_sink names, and that the reply is about
+    cdef list sinks                  # it is one of them; the first, unless a call has several requests that name one
+    cdef bint large                  # the last value was
     cdef Buffer target               # that the request names in place of the sink
-    cdef size_t target_size          # bytes of it
+    cdef ibv_mr *borrowed            # the same of memory that is no Buffer's: its registration for this call
+    cdef size_t target_size          # bytes of either
 
     cdef int put_memory(self, uint64_t address, uint32_t key, size_t size) except -1
     cdef int sink_filled(self, size_t length) except -1
+    cdef bint has_target(self) noexcept
     cdef void drop_target(self, bint lost) noexcept
     cdef void leave_queue(self, QueuePair queue) noexcept
     cdef bint goes_in_messages(self, size_t length) noexcept

@@ -10,10 +10,11 @@ from rmemcached.client._registered cimport Registrations
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client._timeouts cimport milliseconds
 from rmemcached.client._queue_pair cimport wait_hints
-from rmemcached.client._queue_events cimport queue_arm, queue_descriptors, queue_ended, queue_lives
+from rmemcached.client._queue_events cimport queue_arm, queue_descriptors, queue_ended, queue_lives, queue_written
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_LANE, live_add, live_sub
+from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE
 
 from rmemcached.client._exchange import SOFT_IW, SOFT_SHM
 from rmemcached.client.exceptions import MemcacheUnknownError
@@ -28,14 +29,19 @@ cdef enum:
     END_LENGTH = 8           # of " q\r\n" and "\r\n", and a little more
     LOOK_INTERVAL = 50000    # ns after which a connection without answers is looked at again
     RING_LOOKS = 16          # take as long as a yield
+    LARGE = 1 << 17          # bytes of values that requests of a call name memory for, each its own,
+    SINKS = 3                # ... so many at a time,
+    SINKS_BYTES = 1 << 26    # ... for so much in all
     SMALL_RUN = 32           # values in a row that need no memory, after which requests name none
 
 
 cdef class Leaving:
 
     cdef void release(self) noexcept:
+        cdef Sink sink
         self.source.close()
-        self.sink.close()
+        for sink in self.sinks:
+            sink.close()
 
 
 cdef void release_closed(QueuePair queue) noexcept:
@@ -80,6 +86,7 @@ cdef class RdmaStream(Stream):
         self.looks = RING_LOOKS if queue.transport == SOFT_SHM else 1
         self.source = Source(queue)
         self.sink = Sink(queue)
+        self.sinks = [self.sink]
         self.lane = queue.join()
         self.queue = queue
         live_add(LIVE_CLIENT_LANE)
@@ -101,6 +108,7 @@ cdef class RdmaStream(Stream):
         cdef Leaving leaving
         cdef Pool pool
         cdef Registrations registered
+        cdef Sink sink
         cdef bint lost
         # In a forked child all of it is the parent's.
         if queue.foreign():
@@ -109,11 +117,11 @@ cdef class RdmaStream(Stream):
         release_closed(queue)
         # The server may still read and write what the last request has named. A caller's memory is the caller's again
         # when this returns.
-        if queue.leave(self.lane, self.source.holds() or self.target is not None):
+        if queue.leave(self.lane, self.source.holds() or self.has_target()):
             leaving = Leaving.__new__(Leaving)
             leaving.lane = self.lane
             leaving.source = self.source
-            leaving.sink = self.sink
+            leaving.sinks = self.sinks
             queue.leaving.append(leaving)
         else:
             # Nobody can reach the memory any more. But a server that has not answered may still use what it has mapped:
@@ -124,7 +132,8 @@ cdef class RdmaStream(Stream):
                 self.sink.pool.close()
                 self.source.renew()
             self.source.close()
-            self.sink.close()
+            for sink in self.sinks:
+                sink.close()
             self.drop_target(lost)
         queue.users -= 1
         if queue.users == 0:
@@ -157,7 +166,7 @@ cdef class RdmaStream(Stream):
         return None if self.queue is None else self.queue.direct
 
     cdef bint may_stay(self) noexcept:
-        return self.keeps_pins() and self.target is None and not self.source.holds()
+        return self.keeps_pins() and not self.has_target() and not self.source.holds()
 
     cdef bint keeps_pins(self) noexcept:
         cdef QueuePair queue = self.queue
@@ -233,6 +242,7 @@ cdef class RdmaStream(Stream):
         cdef bint woken = self.woke and bulk == 0 and self.iov_next == self.iov_count and budget
         cdef bint sleeps = woken and self.sleeps_for_woken()
         cdef bint block = sleeps
+        cdef bint copies = self.sink_named and self.sink.copies
         cdef int64_t began = 0
         cdef int64_t until = 0
         cdef int r
@@ -242,6 +252,8 @@ cdef class RdmaStream(Stream):
             if not block:
                 until = now + budget + bulk
         while True:
+            if copies:
+                self.sink.copy_on(queue_written(self.queue))
             # Waiting looks for what has come, too.
             r = 1 if block else self.queue.reap(self, self.lane, self.looks if until and self.has_core() else 1)
             block = False
@@ -370,8 +382,38 @@ cdef class RdmaStream(Stream):
             return 0
         return self.put_memory(self.sink.address(), self.sink.key(), self.sink.size) if self.sink.prepare(lends) else 0
 
+    cdef Py_ssize_t sinks_at_once(self) noexcept:
+        # One is copied from while the server fills the others.
+        if not self.large:
+            return 0
+        return max(1, min(SINKS, SINKS_BYTES // (<Sink>self.sinks[0]).next_size))
+
+    cdef bint large_values(self) noexcept:
+        return self.large
+
+    cdef int choose_sink(self, Py_ssize_t number) except -1:
+        cdef Sink made
+        if number == len(self.sinks):
+            made = Sink(self.queue)
+            made.next_size = self.sink.next_size
+            made.last = self.sink.last
+            self.sinks.append(made)
+        self.sink = self.sinks[number]
+        return 0
+
+    cdef int copy_early(self) except -1:
+        if self.sink_named and self.sink.pool.server_maps:
+            self.sink.begin_copy(queue_written(self.queue))
+        return 0
+
     cdef int release_sink(self) except -1:
+        cdef Sink more
         self.sink_named = False
+        if len(self.sinks) > 1:
+            for more in self.sinks[1:]:
+                more.close()
+            del self.sinks[1:]
+            self.sink = self.sinks[0]
         self.sink.forget()
         self.drop_target(False)
         return 0
@@ -384,13 +426,25 @@ cdef class RdmaStream(Stream):
 
     cdef int put_target(self, char *to, size_t size) except -1:
         cdef Buffer found = name_buffer(self.queue.pd, to, size)
+        if found is None and not self.sink.pooled and size >= LARGE:
+            # To register it is an entry in a table.
+            self.borrowed = self.sink.register(to, size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
+        if self.borrowed != NULL:
+            self.target_size = size
+            return self.put_memory(<uint64_t><uintptr_t>to, self.borrowed.rkey, size)
         if found is None:
             return self.put_sink(False)
         self.target = found
         self.target_size = size
         return self.put_memory(<uint64_t><uintptr_t>to, found.memory.mr.rkey, size)
 
+    cdef bint has_target(self) noexcept:
+        return self.target is not None or self.borrowed != NULL
+
     cdef void drop_target(self, bint lost) noexcept:
+        if self.borrowed != NULL:
+            self.sink.release(self.borrowed)
+            self.borrowed = NULL
         if self.target is not None:
             self.target.lost |= lost
             if lost:
@@ -401,11 +455,12 @@ cdef class RdmaStream(Stream):
     cdef int take_target(self, char *to, size_t size, size_t length) except -1:
         self.sink_named = False
         self.small_values = 0
-        if length > (self.sink.size if self.target is None else self.target_size):
+        self.large = length >= LARGE
+        if length > (self.target_size if self.has_target() else self.sink.size):
             raise MemcacheUnknownError(self.line[:min(self.line_length, <size_t>32)])
         self.spin_result(True)
         self.leave_hints()
-        if self.target is not None:
+        if self.has_target():
             self.sink.last = length
         elif length <= size:
             self.sink.take_into(to, length)
@@ -414,6 +469,7 @@ cdef class RdmaStream(Stream):
     cdef int sink_filled(self, size_t length) except -1:
         self.sink_named = False
         self.small_values = 0
+        self.large = length >= LARGE
         if length > self.sink.size:
             raise MemcacheUnknownError(self.line[:min(self.line_length, <size_t>32)])
         self.spin_result(True)
@@ -429,6 +485,7 @@ cdef class RdmaStream(Stream):
         return self.sink.lend(length)
 
     cdef void saw_length(self, size_t length) noexcept:
+        self.large = length >= LARGE
         if length > self.inline_limit:
             self.small_values = 0
             self.sink.saw_length(length)

@@ -9,8 +9,8 @@ from libc.string cimport memcpy
 
 from rmemcached.client._buffers cimport Buffer, find_buffer, new_buffer, register_memory
 from rmemcached.client._commands cimport answer, integer_text, is_error, put_fetch, put_mark, text_of
-from rmemcached.client._connection cimport AHEAD
 from rmemcached.client._direct cimport DirectMemory, DirectReader, cas_bytes, direct_want
+from rmemcached.client._fetches cimport Fetches, new_fetches
 from rmemcached.client._queue_pair cimport QueuePair
 from rmemcached.client._rdma cimport RdmaStream
 from rmemcached.client._reads cimport read_values
@@ -114,6 +114,8 @@ cdef object fetch_on(Retrieval self, Connection c, object key, fetch_form form, 
             put_fetch(s, key, self.serde is not None, form == FETCH_VALUE_AND_CAS, expire)
             if s.remote:
                 s.put_sink(form == FETCH_VIEW)
+                if form != FETCH_VIEW:
+                    s.copy_early()
             s.put("\r\n", 2)
             c.exchange()
             value = self._read_fetch(c, key, form, flags, errors)
@@ -389,28 +391,24 @@ cdef class Retrieval(Session):
         cdef dict loads = {}
         cdef dict found = {}
         cdef uint32_t flags = 0
-        cdef bint first = True
         cdef list known = None
+        cdef list wanted = encoded
+        cdef Fetches fetches
         cdef Py_ssize_t i
-        cdef Py_ssize_t asked = 0
         try:
             if s.remote and expire is None:
                 known = read_values(c, encoded)
-            for i in range(len(encoded)):
-                if known is not None and known[i] is not None:
-                    continue
-                put_fetch(s, encoded[i], self.serde is not None, with_cas, expire)
-                s.put("\r\n", 2)
-                asked += 1
-                c.ahead(asked, AHEAD)
+            if known is not None:
+                wanted = [encoded[i] for i in range(len(encoded)) if known[i] is None]
+            fetches = new_fetches(c, wanted, self.serde is not None, with_cas, expire)
+            fetches.ask()
             for i in range(len(names)):
                 if known is not None and known[i] is not None:
                     value, flags, cas = known[i]
                     if with_cas:
                         value = value, cas_bytes(cas)
                 else:
-                    c.read_answer(first)
-                    first = False
+                    fetches.answer()
                     value = self._read_fetch(
                         c, encoded[i], FETCH_VALUE_AND_CAS if with_cas else FETCH_VALUE, &flags, errors)
                 if value is MISS:
@@ -419,6 +417,7 @@ cdef class Retrieval(Session):
                 if self.serde is not None:
                     loads[given] = flags
                 found[given] = value
+            s.release_sink()
         except BaseException:
             self.drop(c)
             raise

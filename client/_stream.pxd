@@ -134,9 +134,15 @@ cdef class Stream:
 
     cdef int unexpose(self) except -1                   # no request of this call needs its exposed values any more
     cdef int put_sink(self, bint lends) except -1       # appends " @addr:key:length" of the sink, or nothing
+    cdef int copy_early(self) except -1                 # take_sink follows: what comes there is copied as it comes
     cdef bytes take_sink(self, size_t length)           # the value that the server has written there
     cdef object lend_sink(self, size_t length)          # the same as a read-only memoryview, without a copy
     cdef int release_sink(self) except -1               # no request needs the sink any more
+    # For a call of several requests, which name a sink each: so many at a time, numbered from 0. The one that is chosen
+    # is meant by what is above. 0: values come in the stream.
+    cdef Py_ssize_t sinks_at_once(self) noexcept
+    cdef bint large_values(self) noexcept               # whether the last value was one for which that pays
+    cdef int choose_sink(self, Py_ssize_t number) except -1
     # Of the caller's memory, which a value is to come into: refuses it (BufferError); appends its name, or the sink's,
     # or nothing; puts there what the server has written, if it has room for that.
     cdef int check_target(self, const char *to, size_t size) except -1

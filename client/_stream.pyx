@@ -473,10 +473,22 @@ cdef class Stream:
     cdef int put_sink(self, bint lends) except -1:
         return 0
 
+    cdef int copy_early(self) except -1:
+        return 0
+
     cdef bytes take_sink(self, size_t length):
         return None
 
     cdef int release_sink(self) except -1:
+        return 0
+
+    cdef Py_ssize_t sinks_at_once(self) noexcept:
+        return 0
+
+    cdef bint large_values(self) noexcept:
+        return False
+
+    cdef int choose_sink(self, Py_ssize_t number) except -1:
         return 0
 
     cdef int check_target(self, const char *to, size_t size) except -1:

@@ -125,11 +125,14 @@ cdef extern from "<sys/mman.h>" nogil:
         MADV_DOFORK
         MADV_DONTFORK
         MADV_DONTDUMP
+        MREMAP_FIXED
+        MREMAP_MAYMOVE
         MFD_CLOEXEC
         MFD_ALLOW_SEALING
     void *MAP_FAILED
     void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset)
     int munmap(void *addr, size_t length)
+    void *mremap(void *addr, size_t length, size_t new_length, int flags, ...)
     int madvise(void *addr, size_t length, int advice)
     int mprotect(void *addr, size_t length, int prot)
     int memfd_create(const char *name, unsigned int flags)

@@ -100,7 +100,7 @@ def test_realuse(tmp_path: Path) -> None:
     )
     figures, text, _ = measured(tmp_path, *words.split())
     groups = [case["group"] for case in figures["cases"]]
-    assert [groups.count(name) for name in dict.fromkeys(groups)] == [2, 8, 4, 4]
+    assert [groups.count(name) for name in dict.fromkeys(groups)] == [5, 8, 4, 4]
     assert min(medians(figures).values()) > 0
     for row in figures["results"]:
         if row["case"].startswith("large") and not row["contender"].startswith("floor"):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
+import resource
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -420,3 +423,155 @@ def test_a_child_leaves_buffers_alone(make: Make, transport: str) -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert client.get_into("key", buffer) == MB and memoryview(buffer) == random_bytes(MB)
     assert client.get("key") == random_bytes(MB)
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Forks; what `work` raises in the child is printed there, and makes `ended` fail."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        work()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def ended(child: int) -> None:
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("client_of_its_own", [True, False], ids=["own client", "inherited client"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_children_have_the_memory_for_themselves(make: Make, transport: str, client_of_its_own: bool) -> None:
+    """Each child, and its parent, gets values of its own into a Buffer that was made before the fork, and stores them
+    from it."""
+    size = 400_000
+    client = make(transport)
+    buffer = client.buffer(size)
+    view = memoryview(buffer)
+    values = [random.Random(number).randbytes(size) for number in range(3)]
+
+    def work(number: int) -> None:
+        mine = make(transport) if client_of_its_own else client
+        for _ in range(50):
+            assert mine.get_into(f"key{number}", buffer) == size and view == values[number]
+            assert mine.set(f"copy{number}", view) is True
+            assert mine.get(f"copy{number}") == values[number]
+
+    for number in range(3):
+        client.set(f"key{number}", values[number])
+    children = [in_child(lambda number=number: work(number)) for number in range(2)]  # type: ignore[misc]
+    work(2)
+    for child in children:
+        ended(child)
+    view.release()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_child_has_what_was_there_at_the_fork(make: Make, transport: str) -> None:
+    """In the Buffer, in views of it, and in values that were lent; also a grandchild, and whoever writes first."""
+    client = make(transport)
+    buffer = client.buffer(MB + 5)
+    view = memoryview(buffer)
+    view[:] = random_bytes(MB + 5)
+    client.set("key", random_bytes(MB))
+    lent = client.get("key", copy=False)
+    go, went = os.pipe()
+    done, did = os.pipe()
+
+    def child() -> None:
+        os.read(go, 1)
+        assert view == random_bytes(MB + 5) and lent == random_bytes(MB)
+        view[:3] = b"own"
+        ended(in_child(grandchild))
+        assert bytes(view[:3]) == b"own"
+        os.write(did, b"1")
+
+    def grandchild() -> None:
+        assert bytes(view[:3]) == b"own" and view[3:] == random_bytes(MB + 5)[3:] and lent == random_bytes(MB)
+        view[:3] = b"not"
+
+    one = in_child(child)
+    view[:] = bytes(MB + 5)
+    lent.release()
+    client.set("key", bytes(MB))
+    for _ in range(3):
+        assert client.get("key", copy=False) == bytes(MB)
+    os.write(went, b"1")
+    os.close(did)
+    os.read(done, 1)
+    assert view == bytes(MB + 5)
+    ended(one)
+    assert client.get_into("key", buffer) == MB
+    view.release()
+    buffer.close()
+    for end in (go, went, done):
+        os.close(end)
+
+
+def fill_from(client: Client, buffer: Any, key: str, results: Any) -> None:
+    with memoryview(buffer) as view:
+        results.put((key, client.get_into(key, buffer), view[:3].tobytes()))
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_processes_of_multiprocessing(make: Make, transport: str) -> None:
+    client = make(transport)
+    keys = ("aaa", "bbb", "ccc")
+    buffer = client.buffer(MB)
+    memoryview(buffer)[:3] = b"old"
+    for key in keys:
+        client.set(key, key.encode() * 1000)
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    processes = [context.Process(target=fill_from, args=(client, buffer, key, results)) for key in keys]
+    for process in processes:
+        process.start()
+    found = [results.get() for _ in processes]
+    for process in processes:
+        process.join()
+    assert sorted(found) == [(key, 3000, key.encode()) for key in keys]
+    assert bytes(memoryview(buffer)[:3]) == b"old"
+
+
+def test_a_closed_buffer_costs_a_fork_nothing(make: Make) -> None:
+    client = make(RDMA_TRANSPORTS[0])
+    first, second, third = (client.buffer(MB) for _ in range(3))
+    for one in (second, first):
+        one.close()
+    memoryview(third)[:3] = b"old"
+
+    def work() -> None:
+        assert bytes(memoryview(third)[:3]) == b"old"
+
+    ended(in_child(work))
+
+
+@here
+@pytest.mark.resident
+def test_a_child_without_room_for_the_copy_is_told(make: Make) -> None:
+    """The Buffer says so, and the parent's memory stays as it is."""
+    client = make("soft_shm")
+    buffer = client.buffer(64 * MB)
+    with memoryview(buffer) as view:
+        view[:3] = b"old"
+
+    def parent() -> None:
+        mine = make("soft_shm")
+        own = mine.buffer(64 * MB)
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * os.sysconf("SC_PAGESIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + 32 * MB, used + 32 * MB))
+        ended(in_child(lambda: refused(own)))
+        with memoryview(own) as view:
+            assert view[:3] == bytes(3)
+
+    def refused(own: Any) -> None:
+        with pytest.raises(BufferError, match="no memory for a copy of the Buffer when this process was forked"):
+            memoryview(own)
+
+    ended(in_child(parent))

@@ -32,7 +32,9 @@ cdef struct shm_page:
     # The second line is about the other direction.
     uint64_t head                    # octets of the peer's ring ever consumed; not updated for each cell
     uint32_t wakeup                  # changes to ask for a wake-up; odd: also when the peer has consumed something
-    uint8_t line1[52]
+    uint32_t unused
+    uint64_t written                 # the address behind what the last WRITE has copied of it to the peer's region
+    uint8_t line1[40]
 
 # A cell's word: the stamp in its low half, then 16 bits of length, 8 of kind, 8 of flags. The stamp is the number of
 # the cell's first line, counted from 1 since the stream began. Before the writer stores a word, it makes sure that the

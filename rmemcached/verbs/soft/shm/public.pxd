@@ -8,6 +8,11 @@ cdef int soft_shm_attach(ibv_qp *qp, int fd, uint16_t ird, uint16_t ord) noexcep
 # longer to answer. Waits for no lock. 0: not a queue pair of soft_shm, or it has had no stream.
 cdef uint32_t soft_shm_rings(ibv_qp *qp) noexcept nogil
 
+# How far the peer has come with the WRITE that it is, or was last, copying to a region of soft_alloc_mr: the address
+# behind the octets that are there. A peer that lies says what it likes. 0: nothing was written. Nobody destroys the
+# queue pair meanwhile.
+cdef uint64_t soft_shm_written(ibv_qp *qp) noexcept nogil
+
 # Takes a region of soft_alloc_mr back from all peers that have mapped it, without deregistering it: no READ completes
 # through such a mapping any more, and no WRITE begins. A WRITE that is in the middle of a copy ends it. Whoever names
 # the region on a queue pair that has its stream is offered it anew. Regions of other devices stay as they are: their

@@ -160,6 +160,15 @@ cdef void shm_withdraw(soft_mr *mr) noexcept nogil:
         full_fence()
 
 
+cdef uint64_t soft_shm_written(ibv_qp *ibqp) noexcept nogil:
+    cdef soft_qp *qp = <soft_qp *> ibqp
+    cdef const shm_page *theirs
+    if qp.fabric != &shm_fabric or qp.fabric_state == NULL:
+        return 0
+    theirs = <const shm_page *> load_acquire(&shm_of(qp).theirs)
+    return load_acquire(&theirs.written) if theirs != NULL else 0
+
+
 cdef void soft_shm_renew(ibv_mr *ibmr) noexcept nogil:
     cdef soft_context *context = <soft_context *> ibmr.context
     cdef shm_context *shared
@@ -673,6 +682,8 @@ cdef bint shm_execute_direct(soft_qp *qp, uint32_t *share) noexcept nogil:
             break
         share_spend(share, n + WORK_COPY)
         shm.copied += n
+        if swqe.opcode == IBV_WR_RDMA_WRITE:
+            store_release(&shm.ours.written, swqe.remote_addr + shm.copied)
         if shm.copied == swqe.length:
             shm.copied = 0
             shm_direct_done(qp, swqe)

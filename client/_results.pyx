@@ -1,0 +1,108 @@
+"""See _results.pxd."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+
+from rmemcached.sys.linux cimport MADV_HUGEPAGE, madvise
+
+cdef extern from *:
+    """
+    #ifdef Py_GIL_DISABLED
+    #define keeps_results 0
+    #else
+    #define keeps_results 1
+    #endif
+
+    static inline void forget_hash(PyObject *value)
+    {
+    #pragma GCC diagnostic push
+    #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+        ((PyBytesObject *)value)->ob_shash = -1;
+    #pragma GCC diagnostic pop
+    }
+    """
+    bint keeps_results
+    void forget_hash(PyObject *value) noexcept
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject *o)
+
+cdef enum:
+    KEPT_MOST = 256          # objects
+    SEEN_MOST = 256          # that were made lately
+    VAIN_MOST = 1024         # that were made while all that are kept were somebody's, before others are kept
+    HUGE_PAGE = 1 << 21
+
+cdef struct place:
+    const PyObject *at               # an object that may be gone
+    size_t length
+
+cdef PyObject *kept[KEPT_MOST]
+cdef unsigned int count = 0
+cdef size_t kept_bytes = 0
+cdef place seen[SEEN_MOST]
+cdef unsigned int made = 0           # how many of these there ever were
+cdef unsigned int vain = 0           # since one that is kept was used again
+
+
+cdef bytes fresh(size_t length):
+    # Pages of 2 MB take less time than small ones, wherever it has whole ones.
+    cdef bytes value = PyBytes_FromStringAndSize(NULL, length)
+    cdef size_t begin = (<size_t>PyBytes_AS_STRING(value) + HUGE_PAGE - 1) & ~<size_t>(HUGE_PAGE - 1)
+    cdef size_t end = (<size_t>PyBytes_AS_STRING(value) + length) & ~<size_t>(HUGE_PAGE - 1)
+    if begin < end:
+        madvise(<void *>begin, end - begin, MADV_HUGEPAGE)
+    return value
+
+
+cdef bint comes_again(const PyObject *at, size_t length) noexcept:
+    # Whether there was an object of this size at this place, which was dropped meanwhile.
+    global made
+    cdef unsigned int i
+    for i in range(SEEN_MOST):
+        if seen[i].at == at and seen[i].length == length:
+            return True
+    seen[made % SEEN_MOST].at = at
+    seen[made % SEEN_MOST].length = length
+    made += 1
+    return False
+
+
+cdef void keep(bytes value) noexcept:
+    # Those that are kept already stay: they are at lower addresses as a rule, and malloc gives back what is above.
+    global count, kept_bytes
+    if count < KEPT_MOST and kept_bytes + PyBytes_GET_SIZE(value) <= RESULTS_MOST:
+        Py_INCREF(value)
+        kept[count] = <PyObject *>value
+        count += 1
+        kept_bytes += PyBytes_GET_SIZE(value)
+
+
+cdef bytes new_result(size_t length):
+    global vain
+    cdef unsigned int i
+    cdef bytes value
+    if not keeps_results or not RESULT_MIN <= length <= RESULTS_MOST // 2:
+        return fresh(length)
+    for i in range(count):
+        if <size_t>PyBytes_GET_SIZE(<bytes>kept[i]) == length and Py_REFCNT(kept[i]) == 1:
+            forget_hash(kept[i])
+            vain = 0
+            return <bytes>kept[i]
+    vain += 1
+    if vain == VAIN_MOST:
+        drop_results()
+    value = fresh(length)
+    if comes_again(<PyObject *>value, length):
+        keep(value)
+    return value
+
+
+cdef void drop_results() noexcept:
+    global count, kept_bytes, vain
+    cdef unsigned int i
+    for i in range(count):
+        Py_DECREF(<bytes>kept[i])
+    count = 0
+    kept_bytes = vain = 0
