@@ -192,9 +192,9 @@ def reader_processes(direct: Server, seconds: float, sheet: Sheet) -> None:
 
 
 def set_cpu(servers: dict[str, Server], seconds: float, sheet: Sheet) -> None:
-    """The daemons' CPU for a set."""
+    """The daemons' CPU for a set, while they have a client that may read by itself."""
     for name, server in sheet.record.round.shuffled(servers.items()):
-        with server.connect(30) as plain:
+        with connect(server), server.connect(30) as plain:
             begin = server.cpu_seconds()
             load = _load.Load(keys=100_000, depth=32, batch=True, sets=1.0)
             load.add_socket(plain)
@@ -317,7 +317,8 @@ def device_reads(remote: Server, seconds: float, sheet: Sheet) -> None:
 
 def memory(items: int, sheet: Sheet) -> None:
     """What the index adds for each of so many items."""
-    with start_rmemcached("-m", "1024", "-t", "1", "-o", "rdma_direct") as server:
+    with start_rmemcached("-m", "1024", "-t", "1", "-o", "rdma_direct") as server, connect(server) as client:
+        client.version()
         fill(server, items)
         stats = server.stats()
         each = 128 * int(stats["direct_buckets"]) / items
@@ -368,7 +369,7 @@ def measure_parts(options: argparse.Namespace, sheet: Sheet, steps: Steps) -> No
     seconds = options.seconds
     with (
         start_rmemcached(*FLAGS, "-o", "rdma_direct") as direct,
-        start_rmemcached(*FLAGS) as asked,
+        start_rmemcached(*FLAGS, "-o", "rdma_direct=off") as asked,
         start_rmemcached(*FLAGS, "-o", "rdma_direct_remote") as remote,
     ):
         servers = {"direct": direct, "asked": asked, "direct, for READs": remote}

@@ -386,7 +386,7 @@ cdef class RdmaStream(Stream):
         # One is copied from while the server fills the others.
         if not self.large:
             return 0
-        return max(1, min(SINKS, SINKS_BYTES // (<Sink>self.sinks[0]).next_size))
+        return <Py_ssize_t>max(<size_t>1, min(<size_t>SINKS, SINKS_BYTES // (<Sink>self.sinks[0]).next_size))
 
     cdef bint large_values(self) noexcept:
         return self.large

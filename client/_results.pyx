@@ -60,7 +60,7 @@ cdef bint comes_again(const PyObject *at, size_t length) noexcept:
     # Whether there was an object of this size at this place, which was dropped meanwhile.
     global made
     cdef unsigned int i
-    for i in range(SEEN_MOST):
+    for i in range(<unsigned int>SEEN_MOST):
         if seen[i].at == at and seen[i].length == length:
             return True
     seen[made % SEEN_MOST].at = at

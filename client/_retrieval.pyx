@@ -443,11 +443,11 @@ cdef class Retrieval(Session):
         """Returns a read-only memoryview of the value of key, in the server's own memory, or default.
 
         There it is over "soft_shm", if the server lets this client read its items (`direct`): nothing is copied,
-        whatever the size, and `view.obj` is a PinnedMemory. The server keeps the item as it was when it was asked, also when the key
-        is stored anew, deleted or evicted, until the last memoryview of it has gone (`release`, `del`, the end of a
-        `with`), which the server learns with a later call, or from `close`. A value that the server has in several
-        pieces (above its -o slab_chunk_max) is a list of memoryviews. The connection stays open for as long, also
-        behind `close`.
+        whatever the size, and `view.obj` is a PinnedMemory. The server keeps the item as it was when it was asked, also
+        when the key is stored anew, deleted or evicted, until the last memoryview of it has gone (`release`, `del`, the
+        end of a `with`), which the server learns with a later call, or from `close`. A value that the server has in
+        several pieces (above its -o slab_chunk_max) is a list of memoryviews. The connection stays open for as long,
+        also behind `close`.
 
         On other transports, and when the server lets nobody have more (-o rdma_view_limit), it is what
         get(copy=False) returns. A serde is given the view; of a value in pieces, a copy.
@@ -506,8 +506,9 @@ cdef class Retrieval(Session):
     get_multi = get_many
 
     def prefault(self):
-        """Maps what a server on this host, whose items this client may read, has in its memory now. Connects if there is
-        no connection.
+        """Maps what a server on this host, whose items this client may read, has in its memory now.
+
+        Connects if there is no connection.
 
         Reads that ask nobody then take no page faults: with them the first one of a large value takes up to half as
         long again. Takes some 50 ms for each GB, without the GIL, and 2 MB of this process's page tables. Returns how
