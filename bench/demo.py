@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A demonstration: starts the daemon, sets and gets values by RDMA, and prints the table of `rmemcached-bench latency`.
+"""A demonstration: starts the daemon, sets and gets values by RDMA, and prints the tables of `rmemcached-bench paced`,
+with pauses of 0 to 10 ms, and of `rmemcached-bench latency`.
 
 It draws the medians into build/demo.svg, or where --plot says. The daemon uses its software RDMA devices,
 over loopback and shared memory; nothing leaves this machine.
@@ -18,6 +19,8 @@ from rmemcached.client import Client
 
 # Of the benchmark, which is to end in less than a minute.
 SHORT = ("--sizes", "100,64k,1m", "--rounds", "5", "--seconds", "0.05")
+PAUSES = ("--think", "0,100,1000,10000", "--rounds", "3", "--seconds", "0.05")
+CONTENDERS = ("--contenders", "auto,memcached,memcached+pymemcache")
 PLOT = Path("build", "demo.svg")
 SIZES = {"8 B": 8, "1 KB": 1024, "64 KB": 64 * 1024, "1 MB": 1024 * 1024}
 
@@ -33,12 +36,14 @@ def show_values(transport: str) -> None:
                 got = client.get(name.replace(" ", ""))
                 if got != value or other.get(name.replace(" ", "")) != value:
                     raise SystemExit(f"{name}: what came back is not what was set")
-                print(f"set and get of {name} by RDMA ({transport}): equal, byte for byte; read back over TCP: equal")
+                how = "set by RDMA, read where it lies" if client.direct else "set and got by RDMA"
+                print(f"{name} {how} ({transport}): equal, byte for byte; read back over TCP: equal")
         # Over the same queue pair: the daemon takes the completions of its WRITEs before the request that follows them.
         counters = {key.decode(): value for key, value in client.stats("rdma").items()}
         print(
             f"the daemon fetched {counters['rdma_read_bytes']} bytes by RDMA READ and delivered"
-            f" {counters['rdma_write_bytes']} by RDMA WRITE; the rest came in SENDs\n"
+            f" {counters['rdma_write_bytes']} by RDMA WRITE; the rest came in SENDs"
+            + (", and gets asked nobody\n" if client.direct else "\n")
         )
 
 
@@ -50,7 +55,9 @@ def main() -> int:
     for transport in ("soft_iw", "soft_shm"):
         show_values(transport)
     sys.stdout.flush()
-    status = command.main(["latency", *SHORT, "--plot", options.plot, *rest])
+    status = command.main(["paced", *PAUSES, *CONTENDERS]) or command.main(
+        ["latency", *SHORT, "--plot", options.plot, *rest]
+    )
     if not status:
         print(f"\nthe same as a picture: {options.plot}")
     return status
