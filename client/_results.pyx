@@ -31,7 +31,8 @@ cdef extern from "Python.h":
 cdef enum:
     KEPT_MOST = 256          # objects
     SEEN_MOST = 256          # that were made lately
-    VAIN_MOST = 1024         # that were made while all that are kept were somebody's, before others are kept
+    FREE_MOST = 8            # that are made before one that nobody has, and that fitted none of them, is dropped,
+    VAIN_MOST = 1024         # ... and one that somebody has, so that others can be kept
     HUGE_PAGE = 1 << 21
 
 cdef struct place:
@@ -39,11 +40,12 @@ cdef struct place:
     size_t length
 
 cdef PyObject *kept[KEPT_MOST]
+cdef unsigned int used[KEPT_MOST]    # what `fresh_ones` was when it was used last
 cdef unsigned int count = 0
 cdef size_t kept_bytes = 0
 cdef place seen[SEEN_MOST]
 cdef unsigned int made = 0           # how many of these there ever were
-cdef unsigned int vain = 0           # since one that is kept was used again
+cdef unsigned int fresh_ones = 0     # objects that were made because none could be used again
 
 
 cdef bytes fresh(size_t length):
@@ -75,12 +77,23 @@ cdef void keep(bytes value) noexcept:
     if count < KEPT_MOST and kept_bytes + PyBytes_GET_SIZE(value) <= RESULTS_MOST:
         Py_INCREF(value)
         kept[count] = <PyObject *>value
+        used[count] = fresh_ones
         count += 1
         kept_bytes += PyBytes_GET_SIZE(value)
 
 
+cdef void drop(unsigned int i) noexcept:
+    global count, kept_bytes
+    cdef PyObject *dropped = kept[i]
+    kept_bytes -= PyBytes_GET_SIZE(<bytes>dropped)
+    count -= 1
+    kept[i] = kept[count]
+    used[i] = used[count]
+    Py_DECREF(<bytes>dropped)
+
+
 cdef bytes new_result(size_t length):
-    global vain
+    global fresh_ones
     cdef unsigned int i
     cdef bytes value
     if not keeps_results or not RESULT_MIN <= length <= RESULTS_MOST // 2:
@@ -88,11 +101,16 @@ cdef bytes new_result(size_t length):
     for i in range(count):
         if <size_t>PyBytes_GET_SIZE(<bytes>kept[i]) == length and Py_REFCNT(kept[i]) == 1:
             forget_hash(kept[i])
-            vain = 0
+            used[i] = fresh_ones
             return <bytes>kept[i]
-    vain += 1
-    if vain == VAIN_MOST:
-        drop_results()
+    fresh_ones += 1
+    i = 0
+    while i < count:
+        # Of other sizes than those that come now, or of a program that gathers values.
+        if fresh_ones - used[i] > <unsigned int>(FREE_MOST if Py_REFCNT(kept[i]) == 1 else VAIN_MOST):
+            drop(i)
+        else:
+            i += 1
     value = fresh(length)
     if comes_again(<PyObject *>value, length):
         keep(value)
@@ -100,9 +118,5 @@ cdef bytes new_result(size_t length):
 
 
 cdef void drop_results() noexcept:
-    global count, kept_bytes, vain
-    cdef unsigned int i
-    for i in range(count):
-        Py_DECREF(<bytes>kept[i])
-    count = 0
-    kept_bytes = vain = 0
+    while count:
+        drop(count - 1)

@@ -8,17 +8,19 @@ shmem_enabled says so, which is rare. So the arena is used in small pages, excep
   count as used memory;
 - makes one of small pages (MADV_COLLAPSE, Linux 6.1) where all chunks of both slab pages have been used.
 
-It starts with the first of both. What the system refuses stays as it is.
+What nobody has written to, because a value has been begun and does not come, stays as it is, and so does what the system
+refuses.
 """
 
 cdef struct huge_pages:
     # constant
     bint enabled                # store_config.huge_pages
     # the slabs lock
-    pthread_cond_t cond         # there is something to do
+    pthread_cond_t cond         # woken, or stop
     pthread_t thread
     bint joinable
     bint stop
+    bint woken                  # there may be something to do
     bint refused                # the system has no such pages
     size_t ready                # bytes of the arena up to which pages were made ahead; a multiple of HUGE_PAGE
     unsigned int refusals       # ... as it has said so often in a row
@@ -30,6 +32,8 @@ cdef struct huge_pages:
 
 # False: no memory.
 cdef bint huge_init(store *s) noexcept nogil
+# False: no thread.
+cdef bint huge_start(store *s) noexcept nogil
 # Ends the thread; store.stopping is set.
 cdef void huge_stop(store *s) noexcept nogil
 cdef void huge_destroy(store *s) noexcept nogil

@@ -1,6 +1,10 @@
 cdef enum:
     HUGE_FROM = 16 * 1024 * 1024    # bytes of the arena in use from which on pages are made ahead
     HUGE_REFUSALS = 8           # in a row, after which the system is not asked any more
+    HUGE_TRIES = 64             # in one round
+    HUGE_SMALL = 512            # pages in a huge one
+    SMALL_PAGE = 4096
+    HUGE_LOOKED = 8             # words in the middle of each that are looked at
     # of huge_pages.state
     SMALL_PAGES = 0
     HUGE_WANTED
@@ -13,6 +17,12 @@ cdef bint huge_init(store *s) noexcept nogil:
     if s.huge.enabled:
         s.huge.state = <uint8_t *>calloc(s.slabs.arena_length // HUGE_PAGE, sizeof(uint8_t))
     return s.huge.state != NULL or not s.huge.enabled
+
+
+cdef bint huge_start(store *s) noexcept nogil:
+    if s.huge.enabled:
+        s.huge.joinable = start_thread(&s.huge.thread, b"mc-hugepages", _huge_thread, s)
+    return s.huge.joinable or not s.huge.enabled
 
 
 cdef void huge_stop(store *s) noexcept nogil:
@@ -50,6 +60,25 @@ cdef bint _huge_make_ahead(store *s, char *at) noexcept nogil:
     return populate_write(at, 1) == 0 and _huge_make(s, at)
 
 
+cdef bint _huge_is_written(char *at) noexcept nogil:
+    """Whether something has been written to most of a huge page: what has only been promised to somebody costs nothing,
+    and is to go on so. Makes nothing of what is not there.
+    """
+    cdef unsigned char there[HUGE_SMALL]
+    cdef unsigned int page, word
+    cdef unsigned int written = 0
+    if mincore(at, HUGE_PAGE, there) != 0:
+        return False
+    for page in range(<unsigned int>HUGE_SMALL):
+        word = 0
+        while there[page] & 1 and word < HUGE_LOOKED:
+            if relaxed_load(<uint64_t *>(at + page * SMALL_PAGE + SMALL_PAGE // 2) + word):
+                written += 1
+                break
+            word += 1
+    return written >= HUGE_SMALL * 3 // 4
+
+
 cdef bint _huge_may_make_ahead(store *s) noexcept nogil:
     assert_held(&s.slabs.lock)
     cdef size_t used = (s.slabs.arena_used + HUGE_PAGE - 1) // HUGE_PAGE * HUGE_PAGE
@@ -62,54 +91,60 @@ cdef bint _huge_may_make_ahead(store *s) noexcept nogil:
             and arena_open_to(s, used + HUGE_PAGE))
 
 
-cdef uint32_t _huge_next_wanted(store *s) noexcept nogil:
+cdef void _huge_try(store *s, uint32_t number, bint ahead) noexcept nogil:
+    """Makes one huge page, without the slabs lock. It stays as it is until what is there, or what was used before it, has
+    been written.
+    """
     assert_held(&s.slabs.lock)
-    cdef uint32_t count = <uint32_t>((s.slabs.arena_used + HUGE_PAGE - 1) // HUGE_PAGE)
-    while s.huge.state[s.huge.next % count] != HUGE_WANTED:
-        s.huge.next += 1
-    s.huge.next %= count
-    s.huge.waiting -= 1
-    return s.huge.next
-
-
-cdef void _huge_work(store *s) noexcept nogil:
-    """Makes one huge page, without the slabs lock. There is one to be made."""
-    assert_held(&s.slabs.lock)
-    cdef bint ahead = _huge_may_make_ahead(s)
-    cdef uint32_t number
+    cdef uint32_t looked = number - 2 if ahead else number
     cdef bint made
     cdef int reason
-    if ahead:
-        number = <uint32_t>(s.huge.ready // HUGE_PAGE)
-        s.huge.ready += HUGE_PAGE
-    else:
-        number = _huge_next_wanted(s)
-    s.huge.state[number] = HUGE_MADE
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
+    made = _huge_is_written(_huge_at(s, looked))
+    if not made:
+        lock_ranked(&s.slabs.lock, SLABS_LOCK)
+        return
     made = _huge_make_ahead(s, _huge_at(s, number)) if ahead else _huge_make(s, _huge_at(s, number))
     reason = errno
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
+    if ahead:
+        s.huge.ready = max(s.huge.ready, <size_t>(number + 1) * HUGE_PAGE)
+    else:
+        s.huge.waiting -= 1
+    s.huge.state[number] = HUGE_MADE if made else SMALL_PAGES
     if made:
         s.huge.refusals = 0
         relaxed_store(&s.huge.made, s.huge.made + 1)
-        return
-    s.huge.state[number] = SMALL_PAGES
-    # EINVAL: before Linux 6.1, or switched off for this process, or only here.
-    s.huge.refusals = s.huge.refusals + 1 if reason == EINVAL else 0
-    s.huge.refused = s.huge.refusals == HUGE_REFUSALS
+    else:
+        # EINVAL: before Linux 6.1, or switched off for this process, or only here.
+        s.huge.refusals = s.huge.refusals + 1 if reason == EINVAL else 0
+        s.huge.refused = s.huge.refusals == HUGE_REFUSALS
 
 
-cdef bint _huge_is_wanted(store *s) noexcept nogil:
+cdef void _huge_round(store *s) noexcept nogil:
+    """Tries what is wanted, and comes to an end however much of it cannot be had."""
     assert_held(&s.slabs.lock)
-    return not s.huge.refused and (s.huge.waiting != 0 or _huge_may_make_ahead(s))
+    cdef uint32_t count = <uint32_t>(s.slabs.arena_used // HUGE_PAGE)
+    cdef uint32_t tries = 0
+    cdef uint32_t _group
+    if _huge_may_make_ahead(s):
+        _huge_try(s, <uint32_t>(s.huge.ready // HUGE_PAGE), True)
+    for _group in range(count):
+        if s.huge.stop or s.huge.refused or s.huge.waiting == 0 or tries == HUGE_TRIES:
+            break
+        s.huge.next = (s.huge.next + 1) % count
+        if s.huge.state[s.huge.next] == HUGE_WANTED:
+            tries += 1
+            _huge_try(s, s.huge.next, False)
 
 
 cdef void *_huge_thread(void *arg) noexcept nogil:
     cdef store *s = <store *>arg
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
-    while not s.huge.stop:
-        if _huge_is_wanted(s):
-            _huge_work(s)
+    while not s.huge.stop and not s.huge.refused:
+        if s.huge.woken:
+            s.huge.woken = False
+            _huge_round(s)
         else:
             pthread_cond_wait(&s.huge.cond, &s.slabs.lock)
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
@@ -118,11 +153,9 @@ cdef void *_huge_thread(void *arg) noexcept nogil:
 
 cdef void _huge_wake(store *s) noexcept nogil:
     assert_held(&s.slabs.lock)
-    if s.huge.joinable:
+    if not s.huge.woken:
+        s.huge.woken = True
         pthread_cond_signal(&s.huge.cond)
-    elif not s.huge.stop and not s.huge.refused:
-        s.huge.joinable = start_thread(&s.huge.thread, b"mc-hugepages", _huge_thread, s)
-        s.huge.refused = not s.huge.joinable
 
 
 cdef inline void huge_arena_grows(store *s) noexcept nogil:

@@ -57,6 +57,8 @@ cdef const char *_start_threads(store *s, bint lru_crawler) noexcept nogil:
         return b"cannot start the LRU crawler thread"
     if s.config.lru_maintainer and not maintainer_start(s):
         return b"cannot start the LRU maintainer thread"
+    if not huge_start(s):
+        return b"cannot start the thread for huge pages"
     if s.config.slab_reassign and not mover_start(s):
         return b"cannot start the slab page mover"
     return NULL

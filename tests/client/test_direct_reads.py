@@ -24,7 +24,7 @@ from rmemcached.client import Client, ClusterClient, MemcacheClientError, Memcac
 ServerFactory = Callable[..., Server]
 TIMEOUT = 20.0
 OPTIONS: dict[str, Any] = {"timeout": TIMEOUT, "default_noreply": False, "transport": "soft_shm"}
-FLAGS = ("-t", "2", "-o", "rdma_direct")
+FLAGS = ("-t", "2", "-o", "rdma_direct,no_huge_pages")  # pages come when they are written to, and not before
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ TASKS = [(title, code) for title, blocks in SECTIONS for code in blocks]
 WITHOUT_CODE = {
     "client: Where to go",
     "client-errors: When it does not work",
+    "client-values: Large values, again and again",
     "client-views: Which calls ask nobody",
 }
 

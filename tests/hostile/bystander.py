@@ -1,4 +1,5 @@
-"""The process of a bystander: an ordinary client that gets a small value each millisecond, and times it.
+"""The process of a bystander: an ordinary client that gets a small value each millisecond, by `gat`, which asks the daemon, and
+times it.
 
     bystander.py ADDRESS PID TRANSPORT...
 
@@ -47,7 +48,7 @@ def worker_of(client: Client, pid: int) -> Path:
     before = [int(path.read_text().split()[0]) for path in found]
     end = time.monotonic() + IDENTIFY_SECONDS
     while time.monotonic() < end:
-        client.get(KEY)
+        client.gat(KEY)
     ran = [int(path.read_text().split()[0]) - was for path, was in zip(found, before, strict=True)]
     assert sum(ran) < 1.5 * max(ran), f"the workers have run for {ran} ns: which one serves the connection?"
     return found[ran.index(max(ran))]
@@ -84,7 +85,7 @@ def measure(client: Client, queued: Queued, pid: int) -> tuple[float, float]:
     before = queued.read()
     began = time.perf_counter()
     try:
-        value = client.get(KEY)
+        value = client.gat(KEY)
     except Exception as error:
         # Before the count is read: a worker that is ready adds to it when it goes on.
         threads = standing(pid)
