@@ -26,6 +26,7 @@ cdef class Session:
     cdef readonly object socket_module  # None: the standard library's
     cdef readonly object tls_context
     cdef readonly object credentials  # (name, password) as bytes, or None
+    cdef public bint closes_on_rdma  # the server has ended a connection because of the exchange
     cdef public bint closes_on_meta  # the server has ended a connection because of a meta command,
     cdef public bint unmarked    # ... and does not answer to `version` either
     cdef readonly object serde

@@ -70,6 +70,7 @@ cdef class Session:
             raise ValueError(f"rdma_cm_port needs a host and port, not the UNIX socket {self.server!r}")
         self.rdma_cm_port = rdma_cm_port
         self.credentials = checked_credentials(username, password)
+        self.closes_on_rdma = False
         self.closes_on_meta = False
         self.unmarked = False
         self.socket_module = None if socket_module is socket else socket_module
