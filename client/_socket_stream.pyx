@@ -293,7 +293,7 @@ cdef class SocketStream(Stream):
     cdef bint join_loop(self) noexcept:
         # Greenlets' sockets have a loop of their own.
         self.waits = self.of_thread
-        return not self.waits
+        return not self.waits and Stream.join_loop(self)
 
     cdef list descriptors(self):
         return [self.sock.fileno()]

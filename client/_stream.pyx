@@ -444,6 +444,7 @@ cdef class Stream:
         return duplicate(self.descriptors()[0])
 
     cdef bint join_loop(self) noexcept:
+        self.in_loop = self.late = True
         return True
 
     cdef bint must_authenticate(self) noexcept:
