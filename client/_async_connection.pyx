@@ -30,9 +30,9 @@ from rmemcached.client._request cimport (
     take_answer,
 )
 from rmemcached.client._results cimport new_result
-from rmemcached.client._stream cimport LINE_LIMIT, Stream
+from rmemcached.client._stream cimport IDLE_MS, LINE_LIMIT, Stream
 from rmemcached.direct cimport DIRECT_LINE
-from rmemcached.sys.clock cimport now_ns
+from rmemcached.sys.clock cimport coarse_ms, now_ns
 
 from rmemcached.client.connection import open_stream
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError, MemcacheUnknownError
@@ -261,6 +261,7 @@ cdef class AsyncConnection:
 
     def _step(self, sends=True):
         # Sends what can be sent and takes what has come.
+        self.left = coarse_ms()
         try:
             if sends:
                 self.send_some()
@@ -539,7 +540,12 @@ cdef class AsyncConnection:
     @property
     def usable(self):
         """Whether requests can be submitted, in this process."""
-        return self.connection is not None and self.connection.generation == fork_count()
+        if self.connection is None or self.connection.generation != fork_count():
+            return False
+        # A loop that did something else, or did not run, has not seen the end.
+        if not self.answers and coarse_ms() - self.left >= IDLE_MS and self.stream.has_gone():
+            self.fail(self.connection.named(MemcacheUnexpectedCloseError("the server has ended the connection")))
+        return self.connection is not None
 
 
 cdef tuple open_connection(Client client, object logged):

@@ -80,6 +80,8 @@ cdef class Session:
     cdef void close_all(self) noexcept
 
     cdef Connection take(self, Connection c, Connection before)
+    # Takes one for a caller. None: there is none.
+    cdef Connection idle(self, unsigned long caller)
     # The pins of a connection that no call uses, if that of the item at a place is among them. None: there is no such.
     cdef Pins pins_with(self, DirectMemory memory, uint64_t place)
     # One whose views have gone. None: there is none.

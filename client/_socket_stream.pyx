@@ -11,6 +11,7 @@ from libc.string cimport memcpy
 from posix.uio cimport iovec
 from posix.unistd cimport getpid
 
+from rmemcached.client._tcp cimport hung_up
 from rmemcached.client._timeouts cimport milliseconds
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, live_add, live_sub
@@ -272,6 +273,13 @@ cdef class SocketStream(Stream):
         self.dst += n
         self.dst_left -= n
         return 1
+
+    cdef bint has_gone(self) noexcept:
+        try:
+            return hung_up(self.sock.fileno())
+        except Exception:
+            # Another module's sockets may have no descriptor: their end shows when they are used.
+            return False
 
     cdef int take_input(self) noexcept nogil:
         cdef Py_ssize_t n

@@ -24,6 +24,7 @@ cdef enum:
     LINE_LIMIT = 65536       # bytes of the longest reply line that is accepted
     UNREAD_LIMIT = 1 << 26   # bytes of an answer to raw_command, or that come while a request is sent
     COPY_LIMIT = 2048        # values up to this size are copied behind their header
+    IDLE_MS = 20             # ms without a call, after which the next one asks has_gone first
 
 # The memory of a call.
 cdef struct call_buffers:
@@ -132,6 +133,7 @@ cdef class Stream:
     cdef object socket_object(self)                     # a socket.socket of the connection, which the caller closes
     cdef bint must_authenticate(self) noexcept          # itself; that of the connection that it began as does not count
     cdef bint has_ended(self) noexcept nogil            # of a connection that does not tell when it is written to
+    cdef bint has_gone(self) noexcept                   # ended by the server while no call used it: a system call
     cdef int take_input(self) noexcept nogil            # takes what has come, and does not wait; -EAGAIN: nothing has
     cdef bint arm(self) noexcept nogil                  # a descriptor gets readable; True: something has come already
     cdef list descriptors(self)                         # that get readable when something comes, or the connection ends

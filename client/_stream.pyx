@@ -453,6 +453,9 @@ cdef class Stream:
     cdef bint has_ended(self) noexcept nogil:
         return False
 
+    cdef bint has_gone(self) noexcept:
+        return False
+
     cdef int take_input(self) noexcept nogil:
         return -EBADMSG
 

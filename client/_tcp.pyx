@@ -16,6 +16,7 @@ from rmemcached.sys.linux cimport (
     O_NONBLOCK,
     POLLIN,
     POLLOUT,
+    POLLRDHUP,
     SHUT_RDWR,
     SO_RCVTIMEO,
     SOL_SOCKET,
@@ -38,6 +39,14 @@ cdef enum:
     IOV_BATCH = 1024         # UIO_MAXIOV
     RECEIVE_MIN = 4096       # bytes of room for which input is asked at least
     AT_ONCE = 1 << 20        # bytes that are sent or taken before other tasks of an event loop have their turn
+
+
+cdef bint hung_up(int fd) noexcept nogil:
+    # POLLHUP and POLLERR are always looked for. There may be input before the end.
+    cdef pollfd waiting
+    waiting.fd = fd
+    waiting.events = POLLRDHUP
+    return poll(&waiting, 1, 0) > 0
 
 
 cdef class TcpStream(Stream):
@@ -194,6 +203,9 @@ cdef class TcpStream(Stream):
             r = self.wait(POLLIN)
             if r <= 0:
                 return r
+
+    cdef bint has_gone(self) noexcept:
+        return hung_up(self.fd)
 
     cdef int take_input(self) noexcept nogil:
         cdef iovec iov[2]

@@ -83,6 +83,14 @@ def share(server: ServerByHand, threads: ThreadPoolExecutor, timeout: float) -> 
     return patient, other
 
 
+def ask(server: ServerByHand, client: Client, threads: ThreadPoolExecutor) -> Future[bytes]:
+    """A call that is under way."""
+    server.inbox = b""
+    version = threads.submit(client.version)
+    server.wait(lambda: server.inbox.endswith(b"version\r\n"))
+    return version
+
+
 @each_transport
 @pytest.mark.usefixtures("alarm")
 def test_a_server_that_takes_its_time() -> None:
@@ -112,22 +120,23 @@ def test_a_server_that_takes_its_time() -> None:
 @pytest.mark.parametrize("talks", [False, True], ids=["silent", "talks"])
 def test_a_server_that_never_closes(talks: bool) -> None:
     """The memory is taken away from it. Others on the queue pair are told so."""
-    with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads:
+    with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads, ThreadPoolExecutor(1) as talker:
         patient, other = share(server, threads, TIMEOUT)
+        version = ask(server, patient, threads)
         done = threading.Event()
 
         def talk() -> None:
             while talks and not done.wait(0.5 * SILENT):
                 server.send(CREDIT)
 
-        talking = threads.submit(talk)
+        talking = talker.submit(talk)
         begun = time.monotonic()
         interrupted_set(other)
         assert time.monotonic() - begun > (MOST - SILENT if talks else 0.5 * SILENT)
         done.set()
         talking.result()
         with pytest.raises(MemcacheUnexpectedCloseError, match="the client has ended the connection"):
-            patient.version()
+            version.result()
         patient.close()
         other.close()
 
@@ -137,12 +146,13 @@ def test_a_call_whose_time_is_over() -> None:
     """It waits for a quarter of a second, then the memory is taken away from the server."""
     with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads:
         patient, hasty = share(server, threads, HASTE)
+        version = ask(server, patient, threads)
         begun = time.monotonic()
         with pytest.raises(TimeoutError):
             set_in_vain(hasty)
         assert time.monotonic() - begun < 0.5 * SILENT + HASTE
         with pytest.raises(MemcacheUnexpectedCloseError, match="the client has ended the connection"):
-            patient.version()
+            version.result()
         patient.close()
         hasty.close()
 
