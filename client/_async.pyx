@@ -46,6 +46,7 @@ cdef object get_running_loop = asyncio.get_running_loop
 cdef object sleep = asyncio.sleep
 
 cdef enum:
+    PIECE = 1 << 20          # bytes of values that are copied before other tasks of the loop have their turn
     PREFAULT_TURNS = 16      # of direct_prefault, each of 32 MB, in one call of a thread
 
 cdef extern from "Python.h":
@@ -58,6 +59,13 @@ def target_bytes(buffer, offset):
     if not isinstance(offset, int) or not 0 <= offset <= view.nbytes:
         raise ValueError(f"offset must be from 0 to {view.nbytes}, the bytes of the buffer, not {offset!r}")
     return view.cast("B")[offset:] if view.nbytes else view
+
+
+cdef Py_ssize_t size_of(Request r) except -1:
+    # Bytes of the value that it sends.
+    if r.data is None:
+        return 0
+    return len(r.data) if type(r.data) is bytes else r.data.nbytes
 
 
 def _open(Client client, logged):
@@ -201,8 +209,8 @@ cdef class AsyncClient:
         c.close()
         return None
 
-    async def _room(self):
-        # A connection that takes one more request.
+    async def _room(self, size):
+        # A connection that takes one more request, with a value of so many bytes.
         loop = asyncio.get_running_loop()
         while True:
             c = self._usable(loop)
@@ -223,7 +231,7 @@ cdef class AsyncClient:
                     raise (<AsyncConnection>c).error
             elif (<AsyncConnection>c).full():
                 try:
-                    await c.room()
+                    await c.room(size)
                 except asyncio.CancelledError:
                     # Its place may be another call's.
                     c.look_again()
@@ -238,7 +246,7 @@ cdef class AsyncClient:
         cdef AsyncConnection c = self.connection
         loop = asyncio.get_running_loop()
         if c is None or c.connection is None or c.loop is not loop or c.full() or not c.usable:
-            c = await self._room()
+            c = await self._room(size_of(r))
         r.future = loop.create_future()
         c.submit(r)
         return await r.future
@@ -247,7 +255,7 @@ cdef class AsyncClient:
         # Nobody waits for its answer, nor keeps the value as it is until it has been sent.
         if r.data is not None and type(r.data) is not bytes:
             r.data = bytes(r.data)
-        cdef AsyncConnection c = await self._room()
+        cdef AsyncConnection c = await self._room(size_of(r))
         c.submit(r)
         return True
 
@@ -264,7 +272,7 @@ cdef class AsyncClient:
         for r in requests:
             c = self.connection
             if c is None or c.connection is None or c.loop is not loop or c.full() or not c.usable:
-                c = await self._room()
+                c = await self._room(size_of(r))
             r.group = group
             r.place = place
             place += 1
@@ -552,7 +560,7 @@ cdef class AsyncClient:
         cdef uint64_t mapped = 0
         cdef bint more = True
         if c is None or not c.usable or not c.reader.is_alive():
-            c = await self._room()
+            c = await self._room(0)
             # A connection whose server has ended shows only when the server is asked. Those that have memory to be
             # read know the command.
             await (self.meta_noop() if c.stream.remote else self.version())
@@ -586,7 +594,8 @@ cdef class AsyncClient:
         return default if size is None else size
 
     async def get_many_into(self, pairs):
-        """As `Client.get_many_into`, with that copy. All values are asked for at once."""
+        """As `Client.get_many_into`, with that copy. All values are asked for at once. Other tasks have their turn between
+        pieces of what is copied: a call that is cancelled then has written some of it."""
         cdef AsyncConnection c
         cdef list keys = []
         cdef list targets = []
@@ -594,7 +603,8 @@ cdef class AsyncClient:
         cdef list requests = []
         cdef list results = []
         cdef Request r
-        cdef Py_ssize_t i
+        cdef Py_ssize_t i, begin
+        cdef Py_ssize_t copied = 0
         for key, buffer, *offset in pairs:
             keys.append(key)
             targets.append(target_bytes(buffer, offset[0] if offset else 0))
@@ -623,8 +633,14 @@ cdef class AsyncClient:
                 continue
             if len(value) > len(targets[i]):
                 problem = problem or too_long(keys[i], len(value), len(targets[i]))
-            else:
-                targets[i][:len(value)] = value
+                continue
+            for begin in range(0, len(value), PIECE):
+                if copied >= PIECE:
+                    copied = 0
+                    await sleep(0)
+                piece = memoryview(value)[begin:begin + PIECE]
+                targets[i][begin:begin + len(piece)] = piece
+                copied += len(piece)
         if problem is not None:
             raise problem
         return results

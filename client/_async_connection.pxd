@@ -5,7 +5,7 @@ the loop are sent together at its end. Answers come in the order of the requests
 thread.
 """
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from rmemcached.client._client cimport Client
 from rmemcached.client._connection cimport Connection
@@ -43,6 +43,7 @@ cdef class AsyncConnection:
     cdef bint behind_value       # classic: of the value all has been received but its END
     cdef object timer
     cdef object progress         # the loop's time when something has come or gone
+    cdef int64_t left            # coarse_ms() when the loop has last looked
     cdef object error            # why it was closed
     cdef DirectReader reader     # of the server's memory; None: values are asked for
     cdef dict changing           # with a reader: key -> how many requests that may change it have no answer yet

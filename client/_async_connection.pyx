@@ -1,11 +1,12 @@
 """See _async_connection.pxd."""
 
 import os
+import select
 from collections import deque
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.errno cimport EAGAIN, EBADMSG, EINTR, EMSGSIZE, ETIMEDOUT
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from rmemcached.client._client cimport Client
@@ -29,8 +30,9 @@ from rmemcached.client._request cimport (
     take_answer,
 )
 from rmemcached.client._results cimport new_result
-from rmemcached.client._stream cimport LINE_LIMIT, Stream
+from rmemcached.client._stream cimport IDLE_MS, LINE_LIMIT, Stream
 from rmemcached.direct cimport DIRECT_LINE
+from rmemcached.sys.clock cimport coarse_ms, now_ns
 
 from rmemcached.client.connection import open_stream
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError, MemcacheUnknownError
@@ -38,7 +40,8 @@ from rmemcached.client.exceptions import MemcacheUnexpectedCloseError, MemcacheU
 cdef enum:
     OUTPUT_MOST = 1 << 20    # bytes of requests that are not sent yet, beyond which calls wait
     VALUE_MOST = 0x7FFFFFFF  # bytes; a reply that announces more is not believed
-    TURNS_MOST = 64          # reads before other tasks of the loop have their turn
+    TURN_NS = 1000000        # ns of reading before other tasks of the loop have their turn,
+    TURN_MOST = 1 << 20      # ... and bytes of values that are copied for requests
     EAGER_MOST = 1 << 20     # bytes of values that are read without asking before that,
     READ_COST = 4096         # ... and what each counts more
 
@@ -51,6 +54,12 @@ cdef class Group:
         if self.left == 0 and not self.future.done():
             self.future.set_result(self.results)
         return 0
+
+
+cdef bint is_writable(int descriptor) except -1:
+    poller = select.poll()
+    poller.register(descriptor, select.POLLOUT)
+    return len(poller.poll(0)) != 0
 
 
 cdef class AsyncConnection:
@@ -86,24 +95,28 @@ cdef class AsyncConnection:
 
     cdef bint full(self):
         return (len(self.answers) >= ANSWERS_MOST or self.stream.wlen > OUTPUT_MOST or len(self.exposed) >= EXPOSED_MOST
-                or len(self.waiting) != 0)
+                or self.stream.copied > TURN_MOST or len(self.waiting) != 0)
 
-    def room(self):
-        """A future that is done when `full` may be false."""
+    def room(self, size):
+        """A future that is done when `full` may be false. size: bytes of the value that waits."""
         future = self.loop.create_future()
-        self.waiting.append(future)
+        self.waiting.append((future, size))
         return future
 
     cdef int make_room(self) except -1:
         # Whoever waits is woken, as many as there is room for, and asks again.
         cdef Py_ssize_t free = ANSWERS_MOST - len(self.answers)
+        cdef Py_ssize_t copies = TURN_MOST - <Py_ssize_t>self.stream.copied
+        cdef Py_ssize_t size
         if len(self.exposed) >= EXPOSED_MOST:
             return 0
-        while self.waiting and free > 0 and (self.connection is None or self.stream.wlen <= OUTPUT_MOST):
-            future = self.waiting.popleft()
+        while self.waiting and free > 0 and (
+                self.connection is None or self.stream.wlen <= OUTPUT_MOST and copies >= 0):
+            future, size = self.waiting.popleft()
             if not future.done():
                 future.set_result(None)
                 free -= 1
+                copies -= size
         return 0
 
     cdef int submit(self, Request r) except -1:
@@ -234,6 +247,7 @@ cdef class AsyncConnection:
 
     def _flush(self):
         self.flushing = False
+        self.stream.copied = 0
         if self.connection is not None:
             self._step()
 
@@ -245,10 +259,12 @@ cdef class AsyncConnection:
         if self.connection is not None:
             self._step()
 
-    def _step(self):
+    def _step(self, sends=True):
         # Sends what can be sent and takes what has come.
+        self.left = coarse_ms()
         try:
-            self.send_some()
+            if sends:
+                self.send_some()
             self.receive()
             if not self.answers:
                 self.rest()
@@ -291,7 +307,7 @@ cdef class AsyncConnection:
 
     cdef int receive(self) except -1:
         cdef Stream s = self.stream
-        cdef int turns = 0
+        cdef int64_t until = now_ns() + TURN_NS
         cdef int r = 1
         cdef bint come = False
         if s.buffers == NULL:
@@ -306,15 +322,13 @@ cdef class AsyncConnection:
             if r > 0:
                 come = True
                 self.take_answers()
-                turns += 1
             elif r == -EAGAIN and s.arm():
                 come = True
                 self.take_answers()
-                turns += 1
                 r = 1
             elif r != -EAGAIN and r != -EINTR:
                 raise self.connection.broken(r)
-            if turns == TURNS_MOST:
+            if r > 0 and now_ns() >= until:
                 self.look_again()
                 break
         if come:
@@ -473,8 +487,9 @@ cdef class AsyncConnection:
     def _look_at_time(self):
         self.timer = None
         if self.connection is not None and self.answers:
-            # What has come meanwhile may be unread, where the loop was busy with other things.
-            self._step()
+            # What has come meanwhile may be unread, where the loop was busy with other things. The few bytes that fit
+            # into a socket which is not writable are no sign of life.
+            self._step(not self.writing or is_writable(self.descriptors[0]))
         if self.connection is None or not self.answers:
             return
         left = self.progress + self.client.timeout - self.loop.time()
@@ -525,7 +540,12 @@ cdef class AsyncConnection:
     @property
     def usable(self):
         """Whether requests can be submitted, in this process."""
-        return self.connection is not None and self.connection.generation == fork_count()
+        if self.connection is None or self.connection.generation != fork_count():
+            return False
+        # A loop that did something else, or did not run, has not seen the end.
+        if not self.answers and coarse_ms() - self.left >= IDLE_MS and self.stream.has_gone():
+            self.fail(self.connection.named(MemcacheUnexpectedCloseError("the server has ended the connection")))
+        return self.connection is not None
 
 
 cdef tuple open_connection(Client client, object logged):

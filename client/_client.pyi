@@ -56,6 +56,7 @@ class Client:
     def rdma_cm_port(self) -> int | None: ...
     @property
     def credentials(self) -> tuple[bytes, bytes] | None: ...
+    closes_on_rdma: bool
     closes_on_meta: bool
     unmarked: bool
     @property

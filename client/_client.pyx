@@ -133,7 +133,8 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     errors of the server are not raised.
 
     The first command makes a connection. After `close`, or after an error that leaves the connection unusable, the next
-    command makes a new one. Thread-safe: calls of different threads run at the same time, each on a connection of its
+    command makes a new one; also in place of one that the server has closed while no call used it, for 20 ms or more.
+    Thread-safe: calls of different threads run at the same time, each on a connection of its
     own, which the client keeps for later calls. Where a transport has lanes, these connections share queue pairs. The
     commands of a thread reach the server in their order. After a fork the child makes its own connections, and leaves
     the parent's alone. copy.copy, copy.deepcopy and pickle make a client with the same options and no connection.

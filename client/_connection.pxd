@@ -6,6 +6,8 @@ is of no use then. Methods that wait release the GIL meanwhile, if the Stream do
 run. They raise TimeoutError, OSError, MemoryError, MemcacheUnexpectedCloseError and MemcacheUnknownError.
 """
 
+from libc.stdint cimport int64_t
+
 from rmemcached.client._stream cimport Stream
 from rmemcached.client._views cimport Pins
 
@@ -38,6 +40,7 @@ cdef class Connection:
     cdef object sock             # what Client.sock has shown; its own, unless the Stream has it
     cdef Pins pins               # items that the server keeps for views; None: there never were any
     cdef size_t late             # bytes at the request's begin that tell of reads and views, whatever the call sends
+    cdef int64_t left            # coarse_ms() when the last call has ended
     cdef bint ended              # by the server, or the network
     cdef Connection next         # of those that no call uses
 

@@ -69,6 +69,7 @@ cdef class Connection:
     cdef object broken(self, int code):
         cdef Stream s = self.stream
         cdef str text
+        s.late |= code == -ETIMEDOUT
         if code == -ETIMEDOUT and s.timeout_ms >= 0:
             return TimeoutError(f"{server_text(self.server)}: {self.command()}: timed out: nothing has come for"
                                 f" {s.timeout_ms / 1000.0:g} s")

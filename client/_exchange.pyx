@@ -24,7 +24,7 @@ from rmemcached.rdma.wire cimport (
     transport_name,
 )
 
-from rmemcached.client.exceptions import MemcacheServerError, TransportUnavailable
+from rmemcached.client.exceptions import ExchangeRefused, MemcacheServerError
 
 cdef enum:
     DEFAULT_EAGER = 4096     # of a server that does not say it
@@ -76,14 +76,14 @@ cdef int read_offer(Offer offer, dict tokens, str transport) except -1:
 cdef class Offer:
     """The server's end of a queue pair, as its exchange line describes it.
 
-    line: without its end. transport: the one that was asked for. TransportUnavailable: the server has refused.
+    line: without its end. transport: the one that was asked for. ExchangeRefused: the server has refused.
     MemcacheServerError: the line makes no sense.
     """
 
     def __init__(self, bytes line, str transport):
         word, *words = line.decode("ascii", "replace").split(" ")
         if word != EXCHANGE_REPLY.decode():
-            raise TransportUnavailable(f"the server answered {line.decode('ascii', 'replace')}")
+            raise ExchangeRefused(f"the server answered {line.decode('ascii', 'replace')}")
         tokens = dict(token.partition("=")[::2] for token in words)
         try:
             read_offer(self, tokens, transport)

@@ -24,6 +24,10 @@ cdef class Memory:
     cdef ibv_pd *pd
     cdef Pool pool
     cdef bint pooled                 # regions of the pool are used
+    cdef size_t ring_from            # bytes; larger values go through the ring of soft_shm
+
+    # For an event loop.
+    cdef void join_loop(self) noexcept
 
     # Whether values of so many bytes are copied into and out of regions of the pool.
     cdef bint in_pool(self, size_t length) noexcept
@@ -36,6 +40,8 @@ cdef class Source(Memory):
     cdef ibv_mr **regions
     cdef size_t count
     cdef size_t cap
+    cdef list values                 # bytes objects that it is, which stay as they are, or None
+    cdef bint borrows                # some of it may change as soon as the call returns
     cdef list buffers                # Buffers that they name
     cdef Registrations registered    # None: registering takes no time, or is not needed
     cdef list objects                # of those, the ones that they name
@@ -46,14 +52,14 @@ cdef class Source(Memory):
     cdef size_t copies_used          # bytes of the last one that requests name
     cdef size_t total                # bytes of all values that requests of this call name
 
-    # Names a value for the server to read: the address of the value, or of a copy, and the key. The caller keeps the
-    # value until `forget`. False: it cannot be registered. OSError, MemoryError.
+    # Names a value for the server to read: the address of the value, or of a copy, and the key. The caller keeps what
+    # is no bytes object until `forget`. False: it cannot be registered. OSError, MemoryError.
     cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
     # No request needs the exposed values any more.
     cdef void forget(self) noexcept
     # The server has not answered: it is not to read from Buffers any more what they get next.
     cdef void renew(self) noexcept
-    # Whether memory of the caller's is exposed.
+    # Whether memory is exposed that the caller may change when its call returns.
     cdef bint holds(self) noexcept
     cdef void close(self) noexcept
 
@@ -64,7 +70,8 @@ cdef class Source(Memory):
     cdef bint expose_parts(self, Gathered value, size_t length, uint64_t *address, uint32_t *key) except -1
     cdef int make_room(self) except -1
     cdef void keep(self, ibv_mr *mr, uint64_t *address, uint32_t *key) noexcept
-    cdef bint register_value(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
+    cdef bint register_value(self, object value, const char *data, size_t length, uint64_t *address,
+                             uint32_t *key) except -1
 
 
 cdef class Sink(Memory):

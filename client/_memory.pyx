@@ -30,7 +30,8 @@ cdef extern from "Python.h":
 
 cdef enum:
     COPY_MOST = 1 << 17      # bytes of values that are always copied, as long as there is room
-    RING_FROM = 1 << 23      # soft_shm: larger ones are sent through the ring, which both sides copy at a time
+    RING_FROM = 1 << 23      # soft_shm: larger ones are sent through the ring, which both sides copy at a time,
+    LOOP_RING_FROM = 1 << 20  # ... in pieces: an event loop, which also receives so, does other things between them
     SINK_FIRST = 1 << 20     # bytes of the first sink
     SINK_MIN = 1 << 18       # of a block, as the next
     SINK_MAX = 1 << 28
@@ -55,9 +56,13 @@ cdef class Memory:
         self.pd = queue.pd
         self.pool = queue.pool
         self.pooled = self.pool.server_maps or self.provider != soft_provider()
+        self.ring_from = RING_FROM
+
+    cdef void join_loop(self) noexcept:
+        self.ring_from = LOOP_RING_FROM
 
     cdef bint in_pool(self, size_t length) noexcept:
-        return self.pooled and (length <= RING_FROM or not self.pool.server_maps)
+        return self.pooled and (length <= self.ring_from or not self.pool.server_maps)
 
     cdef ibv_mr *register(self, const void *data, size_t length, int access) noexcept:
         # NULL: errno says why.
@@ -98,7 +103,7 @@ cdef class Source(Memory):
             if exposed:
                 copy_bytes(to, data, length)
         if not exposed:
-            exposed = self.register_value(data, length, address, key)
+            exposed = self.register_value(value, data, length, address, key)
         if exposed:
             self.total += length
         return exposed
@@ -163,6 +168,7 @@ cdef class Source(Memory):
             # Too many small ones.
             return False
         count_registration()
+        self.borrows = True
         self.keep(mr, address, key)
         return True
 
@@ -183,9 +189,16 @@ cdef class Source(Memory):
         address[0] = <uint64_t><uintptr_t>mr.addr
         key[0] = mr.rkey
 
-    cdef bint register_value(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
+    cdef bint register_value(self, object value, const char *data, size_t length, uint64_t *address,
+                             uint32_t *key) except -1:
         cdef ibv_mr *mr
         self.make_room()
+        if type(value) is not bytes:
+            self.borrows = True
+        elif self.values is None:
+            self.values = [value]
+        else:
+            self.values.append(value)
         mr = self.register(data, length, IBV_ACCESS_REMOTE_READ)
         if mr == NULL:
             return self.pool.go_without(length, errno)
@@ -193,7 +206,7 @@ cdef class Source(Memory):
         return True
 
     cdef bint holds(self) noexcept:
-        return self.count != 0 or self.buffers is not None
+        return self.borrows or self.buffers is not None
 
     cdef void renew(self) noexcept:
         cdef Buffer one
@@ -206,6 +219,8 @@ cdef class Source(Memory):
         while self.count:
             self.count -= 1
             self.release(self.regions[self.count])
+        self.values = None
+        self.borrows = False
         while self.copies_count:
             self.copies_count -= 1
             self.pool.give(self.copies[self.copies_count])
@@ -231,6 +246,10 @@ cdef class Source(Memory):
 
 cdef class Sink(Memory):
 
+    def __init__(self, QueuePair queue):
+        Memory.__init__(self, queue)
+        self.ring_from = <size_t>-1
+
     def __cinit__(self, *_):
         self.next_size = SINK_FIRST
 
@@ -241,7 +260,7 @@ cdef class Sink(Memory):
             self.close()
         if self.mr != NULL or self.borrowed != NULL:
             return True
-        if lends or self.pooled:
+        if lends or self.in_pool(self.next_size):
             self.borrowed = self.pool.take(self.next_size)
             if self.borrowed != NULL:
                 self.size = self.borrowed.size

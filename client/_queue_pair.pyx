@@ -649,10 +649,10 @@ cdef class QueuePair(Endpoint):
         """Whether another lane can join now."""
         return not self.ended() and self.users < self.most_lanes
 
-    cdef bint leave(self, lane_state *lane, bint must_close) except -1:
+    cdef bint leave(self, lane_state *lane, bint must_close, int patience) except -1:
         cdef unsigned int suspended
         cdef bint open = False
-        cdef bint alone = self.users == 1 and not (must_close and self.transport == SOFT_SHM)
+        cdef bint alone = self.users == 1 and not (must_close and patience and self.transport == SOFT_SHM)
         if alone or load_acquire(&self.failed) or self.qp == NULL or self.version == RDMA_VERSION_1:
             self.disconnect()
             return False
@@ -675,7 +675,7 @@ cdef class QueuePair(Endpoint):
         if open and must_close:
             suspended = suspend_state(&shared_state)
             with nogil:
-                self.await_close(lane)
+                self.await_close(lane, patience)
             resume_state(&shared_state, suspended)
             open = False
             if not self.lane_is_closed(lane):
@@ -702,9 +702,11 @@ cdef class QueuePair(Endpoint):
         pthread_mutex_unlock(&self.lock)
         return closed
 
-    cdef void await_close(self, lane_state *lane) noexcept nogil:
-        # Until the server has closed the lane, or has said nothing for CLOSE_WAIT, or has had CLOSE_WAIT_MOST.
-        cdef int64_t most = now_ns() + <int64_t>CLOSE_WAIT_MOST * 1000000
+    cdef void await_close(self, lane_state *lane, int patience) noexcept nogil:
+        # Until the server has closed the lane, or has said nothing for CLOSE_WAIT, or has had CLOSE_WAIT_MOST, or the
+        # caller has no patience (ms, -1: any) left.
+        cdef int64_t most = now_ns() + 1000000 * min(
+            <int64_t>CLOSE_WAIT_MOST, <int64_t>patience if patience >= 0 else <int64_t>CLOSE_WAIT_MOST)
         cdef int64_t deadline = 0
         cdef unsigned int heard = 0
         cdef int r = 1

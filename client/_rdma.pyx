@@ -32,6 +32,7 @@ cdef enum:
     LARGE = 1 << 17          # bytes of values that requests of a call name memory for, each its own,
     SINKS = 3                # ... so many at a time,
     SINKS_BYTES = 1 << 26    # ... for so much in all
+    LATE_WAIT = 250          # ms that a call whose time is over waits for memory of the caller's that may change
     SMALL_RUN = 32           # values in a row that need no memory, after which requests name none
 
 
@@ -109,15 +110,18 @@ cdef class RdmaStream(Stream):
         cdef Pool pool
         cdef Registrations registered
         cdef Sink sink
-        cdef bint lost
+        cdef bint lost, must_close
+        cdef int patience
         # In a forked child all of it is the parent's.
         if queue.foreign():
             queue.close()
             return
         release_closed(queue)
         # The server may still read and write what the last request has named. A caller's memory is the caller's again
-        # when this returns.
-        if queue.leave(self.lane, self.source.holds() or self.has_target()):
+        # when this returns; bytes objects are kept.
+        must_close = self.source.holds() or self.has_target()
+        patience = 0 if self.in_loop else <int>LATE_WAIT if self.late else self.timeout_ms
+        if queue.leave(self.lane, must_close, patience):
             leaving = Leaving.__new__(Leaving)
             leaving.lane = self.lane
             leaving.source = self.source
@@ -174,7 +178,7 @@ cdef class RdmaStream(Stream):
                 and not queue_ended(queue))
 
     cdef str failure_text(self):
-        return self.queue.failure_text(self.lane, self.timeout_ms)
+        return self.queue.failure_text(self.lane, 0 if self.late else self.timeout_ms)
 
     # --- the stream ---
 
@@ -308,6 +312,11 @@ cdef class RdmaStream(Stream):
         self.lane.told = False
         return r
 
+    cdef bint join_loop(self) noexcept:
+        self.source.join_loop()
+        self.sink.join_loop()
+        return Stream.join_loop(self)
+
     cdef bint must_authenticate(self) noexcept:
         # docs/rdma-protocol.md: lane 0 is authenticated with its lifeline.
         return self.queue.by_cm or self.lane.id != 0
@@ -319,6 +328,11 @@ cdef class RdmaStream(Stream):
             return False
         self.looked = now
         return queue_ended(self.queue)
+
+    cdef bint has_gone(self) noexcept:
+        # The lane's end is a message.
+        self.queue.reap(None, NULL, 1)
+        return not self.keeps_pins()
 
     cdef int take_input(self) noexcept nogil:
         cdef uint64_t received = self.received
@@ -355,6 +369,8 @@ cdef class RdmaStream(Stream):
         if not self.source.expose(value, data, length, address, key):
             return False
         self.named += length
+        if self.source.in_pool(length):
+            self.copied += length
         return True
 
     cdef int unexpose(self) except -1:
@@ -396,6 +412,7 @@ cdef class RdmaStream(Stream):
         if number == len(self.sinks):
             made = Sink(self.queue)
             made.next_size = self.sink.next_size
+            made.ring_from = self.sink.ring_from
             made.last = self.sink.last
             self.sinks.append(made)
         self.sink = self.sinks[number]

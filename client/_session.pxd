@@ -26,6 +26,7 @@ cdef class Session:
     cdef readonly object socket_module  # None: the standard library's
     cdef readonly object tls_context
     cdef readonly object credentials  # (name, password) as bytes, or None
+    cdef public bint closes_on_rdma  # the server has ended a connection because of the exchange
     cdef public bint closes_on_meta  # the server has ended a connection because of a meta command,
     cdef public bint unmarked    # ... and does not answer to `version` either
     cdef readonly object serde
@@ -79,6 +80,8 @@ cdef class Session:
     cdef void close_all(self) noexcept
 
     cdef Connection take(self, Connection c, Connection before)
+    # Takes one for a caller. None: there is none.
+    cdef Connection idle(self, unsigned long caller)
     # The pins of a connection that no call uses, if that of the item at a place is among them. None: there is no such.
     cdef Pins pins_with(self, DirectMemory memory, uint64_t place)
     # One whose views have gone. None: there is none.

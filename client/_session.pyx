@@ -9,9 +9,10 @@ from rmemcached.client._commands cimport answer, encode_key, put_bytes, put_mark
 from rmemcached.client._direct cimport DirectMemory, DirectReader, is_same, new_reader, put_report
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
-from rmemcached.client._stream cimport Stream
+from rmemcached.client._stream cimport IDLE_MS, Stream
 from rmemcached.client._views cimport Pins, Releases
 from rmemcached.direct cimport DIRECT_LINE
+from rmemcached.sys.clock cimport coarse_ms
 from rmemcached.sys.debug cimport assert_that
 
 from rmemcached.client._exchange import SOFT_SHM
@@ -70,6 +71,7 @@ cdef class Session:
             raise ValueError(f"rdma_cm_port needs a host and port, not the UNIX socket {self.server!r}")
         self.rdma_cm_port = rdma_cm_port
         self.credentials = checked_credentials(username, password)
+        self.closes_on_rdma = False
         self.closes_on_meta = False
         self.unmarked = False
         self.socket_module = None if socket_module is socket else socket_module
@@ -202,10 +204,8 @@ cdef class Session:
             raise c.named(error)
         return 0
 
-    cdef Connection enter(self, bint quiet, bytes name):
-        cdef unsigned long caller = PyThread_get_thread_ident() if self._current is None else self.caller()
+    cdef Connection idle(self, unsigned long caller):
         cdef Connection c
-        cdef Stream s
         lock_state(&shared_state)
         try:
             if self._generation != fork_count():
@@ -220,6 +220,16 @@ cdef class Session:
                 c = self.find(caller)
         finally:
             unlock_state(&shared_state)
+        return c
+
+    cdef Connection enter(self, bint quiet, bytes name):
+        cdef unsigned long caller = PyThread_get_thread_ident() if self._current is None else self.caller()
+        cdef Connection c = self.idle(caller)
+        cdef Stream s
+        while c is not None and coarse_ms() - c.left >= IDLE_MS and c.stream.has_gone():
+            # A request would be lost.
+            self.drop(c)
+            c = self.idle(caller)
         if c is None:
             c = self.connect()
             caller = self.caller()
@@ -264,6 +274,7 @@ cdef class Session:
                 self.drop(c)
                 raise
         c.late = 0
+        c.left = coarse_ms()
         if c.has_more():
             # There may be one too many among the answers; or it belongs to a refusal, which says more.
             error = errors[0] if errors else c.unasked()

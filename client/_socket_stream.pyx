@@ -11,6 +11,7 @@ from libc.string cimport memcpy
 from posix.uio cimport iovec
 from posix.unistd cimport getpid
 
+from rmemcached.client._tcp cimport hung_up
 from rmemcached.client._timeouts cimport milliseconds
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, live_add, live_sub
@@ -273,6 +274,13 @@ cdef class SocketStream(Stream):
         self.dst_left -= n
         return 1
 
+    cdef bint has_gone(self) noexcept:
+        try:
+            return hung_up(self.sock.fileno())
+        except Exception:
+            # Another module's sockets may have no descriptor: their end shows when they are used.
+            return False
+
     cdef int take_input(self) noexcept nogil:
         cdef Py_ssize_t n
         cdef int r = self.reserve_input(RECEIVE_MIN)
@@ -293,7 +301,7 @@ cdef class SocketStream(Stream):
     cdef bint join_loop(self) noexcept:
         # Greenlets' sockets have a loop of their own.
         self.waits = self.of_thread
-        return not self.waits
+        return not self.waits and Stream.join_loop(self)
 
     cdef list descriptors(self):
         return [self.sock.fileno()]

@@ -24,6 +24,7 @@ cdef enum:
     LINE_LIMIT = 65536       # bytes of the longest reply line that is accepted
     UNREAD_LIMIT = 1 << 26   # bytes of an answer to raw_command, or that come while a request is sent
     COPY_LIMIT = 2048        # values up to this size are copied behind their header
+    IDLE_MS = 20             # ms without a call, after which the next one asks has_gone first
 
 # The memory of a call.
 cdef struct call_buffers:
@@ -80,6 +81,10 @@ cdef class Stream:
     cdef bint sink_named     # the request names the sink
     cdef size_t inline_limit  # values up to this size are sent in the request, and in the reply
 
+    cdef bint in_loop        # an event loop drives it: whatever takes long is cut in pieces
+    cdef bint late           # the caller's time is over, or it is an event loop: close does not wait for answers
+    cdef size_t copied       # bytes of values that were copied for requests, since an event loop has set it to 0
+
     # requests: the first call is begin, the last one commit
     cdef int begin(self) except -1
     # The call is over.
@@ -123,10 +128,12 @@ cdef class Stream:
     # has the memory, or a Gathered, whose data is NULL. False: it cannot be named.
     cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
     # for event loops
-    cdef bint join_loop(self) noexcept                  # push never waits from now on; False: it cannot do that
+    # Push never waits from now on, nor does close. False: it cannot do that.
+    cdef bint join_loop(self) noexcept
     cdef object socket_object(self)                     # a socket.socket of the connection, which the caller closes
     cdef bint must_authenticate(self) noexcept          # itself; that of the connection that it began as does not count
     cdef bint has_ended(self) noexcept nogil            # of a connection that does not tell when it is written to
+    cdef bint has_gone(self) noexcept                   # ended by the server while no call used it: a system call
     cdef int take_input(self) noexcept nogil            # takes what has come, and does not wait; -EAGAIN: nothing has
     cdef bint arm(self) noexcept nogil                  # a descriptor gets readable; True: something has come already
     cdef list descriptors(self)                         # that get readable when something comes, or the connection ends

@@ -444,12 +444,16 @@ cdef class Stream:
         return duplicate(self.descriptors()[0])
 
     cdef bint join_loop(self) noexcept:
+        self.in_loop = self.late = True
         return True
 
     cdef bint must_authenticate(self) noexcept:
         return False
 
     cdef bint has_ended(self) noexcept nogil:
+        return False
+
+    cdef bint has_gone(self) noexcept:
         return False
 
     cdef int take_input(self) noexcept nogil:

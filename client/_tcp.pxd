@@ -5,6 +5,10 @@ from posix.uio cimport iovec
 from rmemcached.client._stream cimport Stream
 
 
+# Whether the peer of a socket has ended the connection.
+cdef bint hung_up(int fd) noexcept nogil
+
+
 cdef class TcpStream(Stream):
     cdef int fd              # -1: closed
     cdef int pid             # of the process that made the stream

@@ -16,6 +16,7 @@ from rmemcached.sys.linux cimport (
     O_NONBLOCK,
     POLLIN,
     POLLOUT,
+    POLLRDHUP,
     SHUT_RDWR,
     SO_RCVTIMEO,
     SOL_SOCKET,
@@ -37,6 +38,15 @@ from rmemcached.sys.linux cimport (
 cdef enum:
     IOV_BATCH = 1024         # UIO_MAXIOV
     RECEIVE_MIN = 4096       # bytes of room for which input is asked at least
+    AT_ONCE = 1 << 20        # bytes that are sent or taken before other tasks of an event loop have their turn
+
+
+cdef bint hung_up(int fd) noexcept nogil:
+    # POLLHUP and POLLERR are always looked for. There may be input before the end.
+    cdef pollfd waiting
+    waiting.fd = fd
+    waiting.events = POLLRDHUP
+    return poll(&waiting, 1, 0) > 0
 
 
 cdef class TcpStream(Stream):
@@ -77,8 +87,9 @@ cdef class TcpStream(Stream):
     cdef int push(self) noexcept nogil:
         cdef msghdr message
         cdef size_t count
+        cdef size_t sent = 0
         cdef ssize_t n
-        while self.iov_next < self.iov_count:
+        while self.iov_next < self.iov_count and not (self.in_loop and sent >= AT_ONCE):
             count = self.iov_count - self.iov_next
             if count == 1:
                 n = send(self.fd, self.iov[self.iov_next].iov_base, self.iov[self.iov_next].iov_len,
@@ -91,6 +102,7 @@ cdef class TcpStream(Stream):
             if n < 0:
                 return 1 if errno == EAGAIN else -errno
             self.sent(n)
+            sent += n
         return 1
 
     cdef void begin_wait(self) noexcept nogil:
@@ -192,6 +204,9 @@ cdef class TcpStream(Stream):
             if r <= 0:
                 return r
 
+    cdef bint has_gone(self) noexcept:
+        return hung_up(self.fd)
+
     cdef int take_input(self) noexcept nogil:
         cdef iovec iov[2]
         cdef msghdr message
@@ -204,15 +219,16 @@ cdef class TcpStream(Stream):
         # A value goes where it is wanted, if nothing is before it.
         if self.dst_left and self.rpos == self.rend:
             iov[0].iov_base = self.dst
-            iov[0].iov_len = self.dst_left
+            iov[0].iov_len = min(self.dst_left, <size_t>AT_ONCE)
             message.msg_iovlen = 1
-        iov[message.msg_iovlen].iov_base = self.rbuf + self.rend
-        iov[message.msg_iovlen].iov_len = self.rcap - self.rend
-        message.msg_iovlen += 1
+        if self.dst_left <= AT_ONCE or message.msg_iovlen == 0:
+            iov[message.msg_iovlen].iov_base = self.rbuf + self.rend
+            iov[message.msg_iovlen].iov_len = self.rcap - self.rend
+            message.msg_iovlen += 1
         n = recvmsg(self.fd, &message, MSG_DONTWAIT)
         if n <= 0:
             return -errno if n < 0 else 0
-        if message.msg_iovlen == 2:
+        if iov[0].iov_base == self.dst:
             r = <int>min(<size_t>n, self.dst_left)
             self.dst += r
             self.dst_left -= r

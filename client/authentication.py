@@ -127,9 +127,9 @@ def has_meta(answer: bytes, version: bytes) -> bool:
     return answer == b"MN" and (found is None or tuple(map(int, found.groups())) >= META_SINCE)
 
 
-def recognise(plain: socket.socket) -> tuple[bool, bool]:
+def recognise(plain: socket.socket) -> tuple[tuple[bool, bool], bool]:
     """(classic, unmarked) of the server of a new connection: whether it knows no meta commands, and whether it does not
-    answer to `version` either then.
+    answer to `version` either then. And whether the connection lives: behind an error a server may close it.
 
     Raises MemcacheUnexpectedCloseError when a question ends the connection, TooManyConnections, MemcacheClientError.
     """
@@ -142,7 +142,8 @@ def recognise(plain: socket.socket) -> tuple[bool, bool]:
         raise MemcacheUnknownError(line[:64])
     if not others:
         raise MemcacheUnexpectedCloseError("the server has ended the connection")
-    return (False, False) if has_meta(line, others[0]) else (True, not others[0].startswith(b"VERSION"))
+    known = others[0].startswith(b"VERSION")
+    return ((False, False) if has_meta(line, others[0]) else (True, not known)), known
 
 
 def knows_version(plain: socket.socket) -> bool:

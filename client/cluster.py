@@ -37,7 +37,7 @@ class ClusterClient(Servers[Client], ClusterMeta):
         dead_timeout: seconds until a dead server gets its keys back. Other servers have them meanwhile.
         ignore_exc: a call that fails returns what a miss does, or False; get_many and gets_many what others have.
         use_pooling, max_pool_size, pool_idle_timeout, lock_generator: for pymemcache's callers. They change nothing:
-            a Client has a connection for each call that is under way, and keeps it.
+            a Client has a connection for each call that is under way, keeps it, and notices when the server closes it.
         weights: for "ketama": {server: integer}, 1 for those that are not there.
         refresh_interval: seconds after which a call has the list of servers asked for again, by a thread of its own.
             None: only `refresh` does that. Needs a function as servers.

@@ -13,6 +13,8 @@ from ._socket_stream import SocketStream
 from ._tcp import TcpStream
 from .authentication import authenticate, knows_version, recognise
 from .exceptions import (
+    ExchangeEnded,
+    ExchangeRefused,
     MemcacheError,
     MemcacheServerError,
     MemcacheUnexpectedCloseError,
@@ -59,6 +61,8 @@ def open_plain(client: Options) -> socket.socket:
 
 def candidates(client: Options, wanted: str) -> tuple[str, ...]:
     """The transports to try on a plain connection, before the plain connection itself."""
+    if wanted == "auto" and client.closes_on_rdma:
+        return ()
     if wanted == "auto":
         return (SOFT_SHM,) if isinstance(client.server, str) else AUTOMATIC
     return () if wanted == "tcp" else (wanted,)
@@ -72,6 +76,7 @@ class Choice:
         self.wanted = wanted
         self.alone = alone
         self.reasons: list[str] = []
+        self.refused = False  # the last answer on self.plain was an error, behind which the server may close it
 
     def open(self) -> tuple[Any, str]:
         """(stream, transport). Raises what open_stream does."""
@@ -104,6 +109,8 @@ class Choice:
     def open_one(self) -> tuple[Any, str]:
         """(stream, transport) of a connection of its own, or on a queue pair that others can join."""
         self.plain = open_plain(self.client)
+        if self.wanted == "auto" and self.client.closes_on_rdma:
+            self.reasons.append("the server closes connections that ask for RDMA")
         try:
             for transport in candidates(self.client, self.wanted):
                 stream = self.try_rdma(transport)
@@ -124,28 +131,47 @@ class Choice:
 
     def recognise(self) -> tuple[bool, bool]:
         """What the server of self.plain knows (authentication.recognise). Connects anew when the server ends the
-        connection for being asked, and does not ask again then."""
+        connection for being asked, or may be about to, and does not ask again then."""
         client = self.client
-        if not client.closes_on_meta:
+        refused = self.refused
+        while not client.closes_on_meta:
             try:
                 self.plain.settimeout(exchange.patience(client))
-                return recognise(self.plain)
+                found, lives = recognise(self.plain)
             except (MemcacheUnexpectedCloseError, ConnectionResetError):
                 self.open_again()
-            try:
-                client.unmarked = not knows_version(self.plain)
-            except (MemcacheUnexpectedCloseError, ConnectionResetError):
-                self.open_again()
-                client.unmarked = True
-            # Last: from here on other threads do not ask.
-            client.closes_on_meta = True
+                if refused:
+                    # The line before may have been too much: without that one, the server tells what it knows.
+                    refused = False
+                    client.closes_on_rdma = True
+                    continue
+                self.ask_for_version()
+            else:
+                if not lives:
+                    self.open_again()
+                return found
+        if self.refused:
+            self.open_again()
         return True, client.unmarked
 
+    def ask_for_version(self) -> None:
+        """Notes what a server knows that has ended a connection for a question about meta commands."""
+        client = self.client
+        try:
+            client.unmarked = not knows_version(self.plain)
+        except (MemcacheUnexpectedCloseError, ConnectionResetError):
+            client.unmarked = True
+        if client.unmarked:
+            self.open_again()
+        # Last: from here on other threads do not ask.
+        client.closes_on_meta = True
+
     def open_again(self) -> None:
-        """A new self.plain in place of one that has ended. Raises what open_plain does."""
+        """A new self.plain in place of one that has ended, or may be about to. Raises what open_plain does."""
         self.plain.close()
         self.plain = open_plain(self.client)
         self.plain.settimeout(exchange.patience(self.client))
+        self.refused = False
 
     def join(self) -> tuple[Any, str] | None:
         """(stream, transport) on a queue pair that another Client has made, or None."""
@@ -176,6 +202,7 @@ class Choice:
             if self.wanted != "auto":
                 raise
             self.reasons.append(f"{transport} is not available: {error}")
+            self.refused = self.refused or isinstance(error, ExchangeRefused)
         except TooManyConnections:
             raise
         except (MemcacheServerError, OSError) as error:
@@ -184,8 +211,9 @@ class Choice:
             if self.wanted != "auto" or (isinstance(error, TimeoutError) and transport != VERBS):
                 raise
             self.reasons.append(f"{transport} failed: {error}")
-            self.plain.close()
-            self.plain = open_plain(self.client)
+            refused = self.refused and isinstance(error, (ExchangeEnded, ConnectionResetError))
+            self.open_again()
+            self.client.closes_on_rdma |= refused
         return None
 
     def why(self, transport: str) -> str:

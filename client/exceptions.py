@@ -83,6 +83,14 @@ class TransportUnavailable(MemcacheServerError):
     """The server, or this machine, does not have the transport."""
 
 
+class ExchangeRefused(TransportUnavailable):
+    """The server has answered the RDMA exchange with an error. Behind that it may close the connection."""
+
+
+class ExchangeEnded(MemcacheUnexpectedCloseError):
+    """The server has ended the connection in place of an answer to the RDMA exchange."""
+
+
 class TransportRefused(MemcacheServerError):
     """The server has said, through rdma_cm, why it does not want a connection."""
 

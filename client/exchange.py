@@ -21,8 +21,8 @@ from ._uninterrupted import Turn
 from .exceptions import (
     FULL,
     UNAUTHENTICATED,
+    ExchangeEnded,
     MemcacheServerError,
-    MemcacheUnexpectedCloseError,
     TransportRefused,
     TransportUnavailable,
     too_many_connections,
@@ -134,19 +134,25 @@ def share_nothing(client: Options, wanted: str) -> None:
 
 def ask(queue: QueuePair, plain: socket.socket, transport: str) -> Offer:
     """The exchange, in the newest version that the server speaks. Raises what read_reply_line does, and
-    TransportUnavailable."""
-    plain.sendall(queue.exchange_line(2))
-    line = read_reply_line(plain)
+    ExchangeRefused."""
+    line = answer_to(queue.exchange_line(2), plain)
     if line.startswith(OLD_SERVER):
-        plain.sendall(queue.exchange_line(1))
-        line = read_reply_line(plain)
+        line = answer_to(queue.exchange_line(1), plain)
     return Offer(line, transport)
+
+
+def answer_to(line: bytes, plain: socket.socket) -> bytes:
+    """Sends a line of the exchange, and returns the server's. Raises what read_reply_line does."""
+    # A server that wants no connection may have said so before it has read anything.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        plain.sendall(line)
+    return read_reply_line(plain)
 
 
 def read_reply_line(plain: socket.socket) -> bytes:
     """The next line of the server, without its end. The server sends nothing behind it.
 
-    Raises MemcacheServerError, MemcacheUnexpectedCloseError, OSError, TimeoutError.
+    Raises MemcacheServerError, ExchangeEnded, OSError, TimeoutError.
     """
     received = b""
     while not received.endswith(b"\r\n"):
@@ -154,7 +160,7 @@ def read_reply_line(plain: socket.socket) -> bytes:
             raise MemcacheServerError(f"the answer to the RDMA exchange is too long: {received[:64]!r}...")
         more = plain.recv(REPLY_LIMIT - len(received))
         if not more:
-            raise MemcacheUnexpectedCloseError("the server closed the connection during the RDMA exchange")
+            raise ExchangeEnded("the server closed the connection during the RDMA exchange")
         received += more
     if received[:-2] == FULL:
         raise too_many_connections()

@@ -51,6 +51,7 @@ class Options(Protocol):
     @property
     def tls_context(self) -> SSLContext | None: ...
 
+    closes_on_rdma: bool
     closes_on_meta: bool
     unmarked: bool
 

@@ -27,13 +27,25 @@ class ClassicRelay:
     """Behaves like its server, but for meta commands: it answers ERROR as memcached before 1.5.19 does, or as a version
     of EXPERIMENTAL, or ends the connection as twemproxy does.
 
-    closes: the commands that end the connection. loud: commands with noreply that are too large get their error anyway,
-    as from a proxy that has no memory for them. asked: the meta commands that came, without their arguments.
+    closes: the commands that end the connection. refuses: what lines begin with that are answered with an error before
+    that, as by some proxies. unknown: the commands that are taken away. loud: commands with noreply that are too large
+    get their error anyway, as from a proxy that has no memory for them. asked: the commands taken away and `rdma`, as
+    they came, without their arguments.
     """
 
-    def __init__(self, server: Server, closes: Container[bytes] = (), version: str = "", loud: bool = False) -> None:
+    def __init__(
+        self,
+        server: Server,
+        closes: Container[bytes] = (),
+        version: str = "",
+        loud: bool = False,
+        refuses: tuple[bytes, ...] = (),
+        unknown: tuple[bytes, ...] = META,
+    ) -> None:
         self.server = server
         self.closes = closes
+        self.refuses = refuses
+        self.unknown = unknown
         self.version = version
         self.loud = loud
         self.answers_to = EXPERIMENTAL.get(version, {})
@@ -87,13 +99,16 @@ class ClassicRelay:
                 for sent in stream:
                     line = sent
                     word, *words = line.split()
-                    if word in META:
+                    if word in self.unknown or word == b"rdma":
                         self.asked.append(word)
                     if word in self.closes:
                         break
+                    if line.startswith(self.refuses):
+                        client.sendall(b"CLIENT_ERROR malformed request\r\n")
+                        break
                     if word in META and word in self.answers_to:
                         client.sendall(self.answers_to[word])
-                    elif word in META:
+                    elif word in self.unknown:
                         # The server's own ERROR does not overtake other answers.
                         upstream.sendall(b"unknown\r\n")
                     elif word == b"version" and self.version:

@@ -1,4 +1,4 @@
-"""A call that timed out has named memory of the caller's: it returns when the server has closed the lane, or cannot
+"""A call that is broken off has named memory of the caller's: it returns when the server has closed the lane, or cannot
 reach the memory any more."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
 import pytest
@@ -46,64 +46,6 @@ def set_in_vain(client: Client) -> None:
         client.set("key", view)
 
 
-class Scene:
-    """Two clients on one queue pair. The second's set gets no answer."""
-
-    def __init__(self, server: ServerByHand, threads: ThreadPoolExecutor) -> None:
-        self.patient = make(server.address, server.transport, TIMEOUT)
-        self.hasty = make(server.address, server.transport, HASTE)
-        # They connect in the same thread: each thread has a queue pair of its own.
-        version = threads.submit(self.patient.version)
-        server.accept()
-        server.wait(lambda: server.inbox == b"version\r\n")
-        server.send(DATA, VERSION)
-        assert version.result() == b"1"
-        self.set = threads.submit(set_in_vain, self.hasty)
-        server.wait(lambda: (CLOSE, 1) in server.taken)
-
-    def is_waiting(self, seconds: float) -> bool:
-        """Whether the call is still under way then."""
-        return not wait([self.set], timeout=seconds).done
-
-    def close(self) -> None:
-        self.patient.close()
-        self.hasty.close()
-
-
-@each_transport
-def test_a_server_that_takes_its_time() -> None:
-    """It answers others: they and it go on."""
-    with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads:
-        scene = Scene(server, threads)
-        for _ in range(4):
-            server.send(CREDIT)
-            assert scene.is_waiting(0.5 * SILENT)
-        server.send(CLOSE, lane=1)
-        with pytest.raises(TimeoutError):
-            scene.set.result()
-        assert call(server, scene.patient, 0, threads) == b"1"
-        scene.close()
-
-
-@each_transport
-@pytest.mark.parametrize("talks", [False, True], ids=["silent", "talks"])
-def test_a_server_that_never_closes(talks: bool) -> None:
-    """The memory is taken away from it. Others on the queue pair are told so."""
-    with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads:
-        scene = Scene(server, threads)
-        begun = time.monotonic()
-        while scene.is_waiting(0.5 * SILENT):
-            assert time.monotonic() - begun < TIMEOUT
-            if talks:
-                server.send(CREDIT)
-        assert time.monotonic() - begun > (MOST - SILENT if talks else 0.5 * SILENT)
-        with pytest.raises(TimeoutError):
-            scene.set.result()
-        with pytest.raises(MemcacheUnexpectedCloseError, match="the client has ended the connection"):
-            scene.patient.version()
-        scene.close()
-
-
 class Interrupted(Exception):
     pass
 
@@ -114,6 +56,105 @@ def alarm() -> Iterator[None]:
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
+
+
+def interrupt(*_: object) -> None:
+    raise Interrupted
+
+
+def interrupted_set(client: Client) -> None:
+    """By a signal."""
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, HASTE)
+    with pytest.raises(Interrupted):
+        set_in_vain(client)
+
+
+def share(server: ServerByHand, threads: ThreadPoolExecutor, timeout: float) -> tuple[Client, Client]:
+    """Two clients on one queue pair; the second has this time-out."""
+    patient, other = (make(server.address, server.transport, seconds) for seconds in (TIMEOUT, timeout))
+    # They connect in the same thread: each thread has a queue pair of its own.
+    version = threads.submit(patient.version)
+    server.accept()
+    server.wait(lambda: server.inbox == b"version\r\n")
+    server.send(DATA, VERSION)
+    assert version.result() == b"1"
+    assert call(server, other, 1, threads) == b"1"
+    return patient, other
+
+
+def ask(server: ServerByHand, client: Client, threads: ThreadPoolExecutor) -> Future[bytes]:
+    """A call that is under way."""
+    server.inbox = b""
+    version = threads.submit(client.version)
+    server.wait(lambda: server.inbox.endswith(b"version\r\n"))
+    return version
+
+
+@each_transport
+@pytest.mark.usefixtures("alarm")
+def test_a_server_that_takes_its_time() -> None:
+    """It answers others: they and it go on."""
+    with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads:
+        patient, other = share(server, threads, TIMEOUT)
+
+        def close_late() -> None:
+            server.wait(lambda: (CLOSE, 1) in server.taken)
+            for _ in range(4):
+                server.send(CREDIT)
+                time.sleep(0.5 * SILENT)
+            server.send(CLOSE, lane=1)
+
+        closing = threads.submit(close_late)
+        begun = time.monotonic()
+        interrupted_set(other)
+        assert time.monotonic() - begun > 1.5 * SILENT
+        closing.result()
+        assert call(server, patient, 0, threads) == b"1"
+        patient.close()
+        other.close()
+
+
+@each_transport
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize("talks", [False, True], ids=["silent", "talks"])
+def test_a_server_that_never_closes(talks: bool) -> None:
+    """The memory is taken away from it. Others on the queue pair are told so."""
+    with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads, ThreadPoolExecutor(1) as talker:
+        patient, other = share(server, threads, TIMEOUT)
+        version = ask(server, patient, threads)
+        done = threading.Event()
+
+        def talk() -> None:
+            while talks and not done.wait(0.5 * SILENT):
+                server.send(CREDIT)
+
+        talking = talker.submit(talk)
+        begun = time.monotonic()
+        interrupted_set(other)
+        assert time.monotonic() - begun > (MOST - SILENT if talks else 0.5 * SILENT)
+        done.set()
+        talking.result()
+        with pytest.raises(MemcacheUnexpectedCloseError, match="the client has ended the connection"):
+            version.result()
+        patient.close()
+        other.close()
+
+
+@each_transport
+def test_a_call_whose_time_is_over() -> None:
+    """It waits for a quarter of a second, then the memory is taken away from the server."""
+    with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads:
+        patient, hasty = share(server, threads, HASTE)
+        version = ask(server, patient, threads)
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError):
+            set_in_vain(hasty)
+        assert time.monotonic() - begun < 0.5 * SILENT + HASTE
+        with pytest.raises(MemcacheUnexpectedCloseError, match="the client has ended the connection"):
+            version.result()
+        patient.close()
+        hasty.close()
 
 
 @each_transport
@@ -150,12 +191,11 @@ def test_what_has_come_for_the_lane() -> None:
 def stand_still(address: tuple[str, int], transport: str, said: Connection) -> None:
     """In a process of its own: a thread that sleeps for the queue pair, and one that waits for its lane's end."""
     answers = []
-    with make(address, transport, TIMEOUT) as patient, make(address, transport, HASTE) as hasty:
+    with make(address, transport, TIMEOUT) as patient, make(address, transport, TIMEOUT) as other:
         patient.version()
         waiting = threading.Thread(target=lambda: answers.append(patient.version()))
         waiting.start()
-        with pytest.raises(TimeoutError):
-            set_in_vain(hasty)
+        interrupted_set(other)
         waiting.join()
     said.send(answers)
 

@@ -264,7 +264,7 @@ def test_a_timeout_is_one_clients(make: Make, server: Server) -> None:
             hasty_set()
         assert is_as_before()
     # Soon enough for the lane to be closed before the queue pair is given up.
-    go_on = threading.Timer(0.1, lambda: os.kill(server.pid, signal.SIGCONT))
+    go_on = threading.Timer(0.05, lambda: os.kill(server.pid, signal.SIGCONT))
     with suspended(server.pid):
         go_on.start()
         with pytest.raises(TimeoutError):
