@@ -281,6 +281,14 @@ cdef class AsyncClient:
 
     # --- reads that do not ask (docs/direct-reads.md) ---
 
+    cdef bint may_look(self) noexcept:
+        # Whether it is worth a look.
+        return self.connection is not None and self.connection.reader is not None
+
+    cdef bint gives_way(self) except -1:
+        # Whether the other tasks of the loop have their turn first; asked again behind it.
+        return self.may_look() and self.connection.gives_way()
+
     cdef AsyncConnection reads_from(self):
         # The connection, if its server's memory can be read; None: ask.
         cdef AsyncConnection c = self.connection
@@ -319,8 +327,8 @@ cdef class AsyncClient:
 
     async def get(self, key, default=None):
         """As `Client.get`."""
-        if self.connection is not None and self.connection.reader is not None:
-            if self.connection.gives_way():
+        if self.may_look():
+            while self.gives_way():
                 await sleep(0)
             value = self.look(self.reads_from(), key, default, False, False)
             if value is not MISS:
@@ -329,8 +337,8 @@ cdef class AsyncClient:
 
     async def gets(self, key, default=None, cas_default=None):
         """As `Client.gets`."""
-        if self.connection is not None and self.connection.reader is not None:
-            if self.connection.gives_way():
+        if self.may_look():
+            while self.gives_way():
                 await sleep(0)
             found = self.look(self.reads_from(), key, (default, cas_default), True, False)
             if found is not MISS:
@@ -358,19 +366,17 @@ cdef class AsyncClient:
         return await self._get_many(REQUEST_GET, b"gat_many", keys, expire)
 
     async def _get_many(self, kind, name, keys, expire=None):
-        cdef AsyncConnection c
         cdef list names = list(keys)
         cdef list results = [MISS] * len(names)
         cdef list requests = []
         cdef dict found = {}
         cdef Request r
         cdef Py_ssize_t i
-        if expire is None and self.connection is not None and self.connection.reader is not None:
-            if self.connection.gives_way():
-                await sleep(0)
-            c = self.reads_from()
+        if expire is None and self.may_look():
             for i in range(len(names)):
-                results[i] = self.look(c, names[i], None, kind == REQUEST_GETS, False)
+                while self.gives_way():
+                    await sleep(0)
+                results[i] = self.look(self.reads_from(), names[i], None, kind == REQUEST_GETS, False)
         for i in range(len(names)):
             if results[i] is MISS:
                 requests.append(get_request(self.client, kind, name, names[i], None, expire))
@@ -583,8 +589,8 @@ cdef class AsyncClient:
     async def get_into(self, key, buffer, offset=0, default=None):
         """As `Client.get_into`, but for a copy: until it has come, the value is in memory of this client's, so that a
         call that was cancelled writes nothing. What is read without asking is written at once."""
-        if self.connection is not None and self.connection.reader is not None:
-            if self.connection.gives_way():
+        if self.may_look():
+            while self.gives_way():
                 await sleep(0)
             # Nothing can cancel this one between its first byte and its last.
             size = self.look_into(key, target_bytes(buffer, offset))
@@ -596,7 +602,6 @@ cdef class AsyncClient:
     async def get_many_into(self, pairs):
         """As `Client.get_many_into`, with that copy. All values are asked for at once. Other tasks have their turn between
         pieces of what is copied: a call that is cancelled then has written some of it."""
-        cdef AsyncConnection c
         cdef list keys = []
         cdef list targets = []
         cdef list values = []
@@ -613,11 +618,12 @@ cdef class AsyncClient:
             r.raw = True
             r.ignores = False
             requests.append(r)
-        if self.connection is not None and self.connection.reader is not None:
-            if self.connection.gives_way():
-                await sleep(0)
-            c = self.reads_from()
-            values = [self.look(c, key, None, False, True) for key in keys]
+        if self.may_look():
+            values = []
+            for key in keys:
+                while self.gives_way():
+                    await sleep(0)
+                values.append(self.look(self.reads_from(), key, None, False, True))
             requests = [r for r, value in zip(requests, values) if value is MISS]
         else:
             values = [MISS] * len(keys)

@@ -218,11 +218,18 @@ cdef class AsyncConnection:
             self.look_again()
         return 0
 
-    cdef bint gives_way(self):
+    cdef bint gives_way(self) except -1:
         if self.eager > 0:
             return False
-        self.eager = EAGER_MOST
+        if not self.renews:
+            # Once in a turn of the loop, however many tasks ask for it.
+            self.renews = True
+            self.loop.call_soon(self._renew)
         return True
+
+    def _renew(self):
+        self.renews = False
+        self.eager = EAGER_MOST
 
     cdef int put_hits(self) except -1:
         cdef char *to = self.stream.room(DIRECT_LINE)

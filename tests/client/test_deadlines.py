@@ -87,6 +87,7 @@ def in_time() -> Iterator[None]:
 
 @each_transport
 @pytest.mark.parametrize("name", SYNC_CALLS)
+@pytest.mark.without_direct("a get must wait for the daemon")
 def test_a_call(server: Server, transport: str, name: str) -> None:
     with Client(server.address, transport=transport, timeout=TIMEOUT, default_noreply=False) as client:
         client.set("large", bytes(SIZE))
@@ -145,6 +146,7 @@ async def expect_time_out(call: Awaitable[object]) -> None:
 
 @each_transport
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.without_direct("a get must wait for the daemon")
 def test_an_event_loop(server: Server, transport: str, name: str) -> None:
     async def body() -> None:
         options: dict[str, Any] = {"transport": transport, "timeout": TIMEOUT, "default_noreply": False}
@@ -161,6 +163,7 @@ def test_an_event_loop(server: Server, transport: str, name: str) -> None:
 
 @each_transport
 @pytest.mark.parametrize("end", ["cancel", "close"])
+@pytest.mark.without_direct("a get must wait for the daemon")
 def test_calls_that_are_given_up(server: Server, transport: str, end: str) -> None:
     """By cancelling them, or by closing the client under them: the loop does not wait for the server."""
 

@@ -38,7 +38,7 @@ from servers import Server, start_rmemcached  # noqa: E402
 
 TRANSPORTS = ("tcp", "soft_iw", "soft_shm")
 MEGABYTES = 64
-FLAGS = ("-t", "2", "-m", str(MEGABYTES), "-I", "8m", "-c", "2000")
+FLAGS = ("-t", "2", "-m", str(MEGABYTES), "-I", "8m", "-c", "2000", "-o", "rdma_direct_linger=0")
 CLIENTS = {"tcp": 20, "soft_iw": 8, "soft_shm": 8}
 LONGEST_PHASE, PHASES = 60.0, 12
 MORE_MEMORY = 16 * MB  # at rest, from the first third to the last

@@ -41,7 +41,7 @@ FABRICS = {
 }
 THREADS, CLIENTS = 4, 8
 MEGABYTES = 64
-FLAGS = ("-t", "2", "-m", str(MEGABYTES), "-I", "16m", "-c", "4000")
+FLAGS = ("-t", "2", "-m", str(MEGABYTES), "-I", "16m", "-c", "4000", "-o", "rdma_direct_linger=0")
 KILL_EVERY, STOP_EVERY, STOP_DAEMON_EVERY = 1.0, 0.7, 5.0  # seconds, about
 STOPPED = (0.1, 2.0)  # seconds
 DAEMON_STOPPED = 0.2
