@@ -184,8 +184,8 @@ class Server:
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def private_bytes(self) -> int:
-        """Resident memory of its own making, in bytes: without the programs and libraries that the process maps. Ours has
-        its items in a memfd."""
+        """Resident memory of its own making, in bytes: without the programs and libraries that the process maps. Our
+        daemon has its items in a memfd."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         found = [int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon:", "RssShmem:"))]
         if not found:

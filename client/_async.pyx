@@ -600,8 +600,8 @@ cdef class AsyncClient:
         return default if size is None else size
 
     async def get_many_into(self, pairs):
-        """As `Client.get_many_into`, with that copy. All values are asked for at once. Other tasks have their turn between
-        pieces of what is copied: a call that is cancelled then has written some of it."""
+        """As `Client.get_many_into`, with that copy. All values are asked for at once. Other tasks have their turn
+        between pieces of what is copied: a call that is cancelled then has written some of it."""
         cdef list keys = []
         cdef list targets = []
         cdef list values = []

@@ -122,8 +122,8 @@ cdef class QueuePair(Endpoint):
     cdef void hand_over(self) noexcept nogil
     # The lane has no owner any more, and goes. True: the server may still touch its memory. That is kept until
     # lane_is_closed. must_close: it cannot be kept: the server is waited for, also on soft_shm, where the end of the
-    # queue pair stops no copy that is under way, for `patience` ms at most (-1: as long as for any). The caller then releases or keeps the memory, and takes one off
-    # `users`: not before, since the last one closes the queue pair.
+    # queue pair stops no copy that is under way, for `patience` ms at most (-1: as long as for any). The caller then
+    # releases or keeps the memory, and takes one off `users`: not before, since the last one closes the queue pair.
     cdef bint leave(self, lane_state *lane, bint must_close, int patience) except -1
     cdef bint lane_is_closed(self, lane_state *lane) noexcept
     # Why the connection has ended, as far as known. Waits up to a second, or `limit` ms (-1: none), for the line in

@@ -62,9 +62,8 @@ cdef class QueuePair(Endpoint):
 
         second: a connected socket.socket: TCP for the iWARP stream of soft_iw, or the UNIX socket of soft_shm on which
         the server has accepted; None for verbs. lifeline: the socket of the exchange. Both belong to the QueuePair
-        afterwards; after an error the lifeline is closed. timeout: seconds or None.
-
-        Raises OSError, TimeoutError, MemcacheServerError, MemcacheUnexpectedCloseError.
+        afterwards; after an error the lifeline is closed. timeout: seconds or None. Raises OSError, TimeoutError,
+        MemcacheServerError, MemcacheUnexpectedCloseError.
         """
         self.fd = take_descriptor(lifeline)
         try:

@@ -183,9 +183,17 @@ cdef class Server:
                 raise ServerError(f"rdma_shm: {error}") from None
             if self.settings.verbose:
                 print(f"RDMA: no shared memory: {error}", file=sys.stderr)
+            self.share_nothing()
             return
         self.sockets.append(opened)
         self.remember(wanted)
+
+    def share_nothing(self):
+        """There is no shared memory after all by which clients could read items."""
+        self.settings.rdma_direct = "off"
+        self.settings.rdma_direct_off = "shared_memory"
+        self.settings.rdma_view_limit = None
+        self.keep = fill_settings(&self.s.settings, self.settings)
 
     def remember(self, path):
         """Notes the socket's file, which is removed at the end."""
@@ -238,12 +246,11 @@ cdef class Server:
             raise MemoryError()
         self.fill_store_hooks(&config)
         s.store = store_create(&config, &problem)
-        if s.store == NULL and self.settings.rdma_direct == "own" and not config.direct_remote:
+        text = (<bytes>problem).decode() if s.store == NULL else ""
+        if text.startswith("cannot make") and self.settings.rdma_direct == "own" and not config.direct_remote:
             # What nobody has to have is no reason not to start.
-            print(f"RDMA: rdma_direct is off: {(<bytes>problem).decode()}", file=sys.stderr)
-            self.settings.rdma_direct = "off"
-            self.settings.rdma_direct_off = "shared_memory"
-            self.keep = fill_settings(&s.settings, self.settings)
+            print(f"RDMA: rdma_direct is off: {text}", file=sys.stderr)
+            self.share_nothing()
             fill_store_config(&config, self.settings)
             self.fill_store_hooks(&config)
             s.store = store_create(&config, &problem)

@@ -52,6 +52,15 @@ cdef bint arena_reserve(store *s, size_t length) noexcept nogil:
     return True
 
 
+cdef bint _arena_set_length(store *s, size_t length) noexcept nogil:
+    """Makes memfd so long, or shorter while it is not sealed. A process of the own user, whom it belongs to as well, may
+    have made it longer: that is no reason to refuse.
+    """
+    cdef struct_stat status
+    return ftruncate(s.slabs.memfd, <long>(DIRECT_LIFE + length)) == 0 \
+        or (fstat(s.slabs.memfd, &status) == 0 and <size_t>status.st_size >= DIRECT_LIFE + length)
+
+
 cdef size_t arena_seal(store *s) noexcept nogil:
     cdef size_t length, least
     if s.slabs.memfd < 0:
@@ -64,8 +73,7 @@ cdef size_t arena_seal(store *s) noexcept nogil:
     if s.config.direct_remote:
         # Devices know the memory by what was registered first.
         length = s.slabs.arena_length
-    if (length > s.slabs.file_length or not s.slabs.sealed) \
-            and ftruncate(s.slabs.memfd, <long>(DIRECT_LIFE + length)) == 0:
+    if (length > s.slabs.file_length or not s.slabs.sealed) and _arena_set_length(s, length):
         s.slabs.file_length = length
     if not s.slabs.sealed and s.slabs.file_length == length \
             and fcntl(s.slabs.memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0:
@@ -101,7 +109,7 @@ cdef bint arena_lengthen(store *s, size_t top) noexcept nogil:
     cdef size_t length = (top + HUGE_PAGE - 1) // HUGE_PAGE * HUGE_PAGE
     if s.slabs.memfd < 0 or top <= s.slabs.file_length:
         return True
-    if ftruncate(s.slabs.memfd, <long>(DIRECT_LIFE + length)) != 0:
+    if not _arena_set_length(s, length):
         return False
     s.slabs.file_length = length
     return True

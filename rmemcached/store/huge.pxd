@@ -8,7 +8,7 @@ shmem_enabled says so, which is rare. So the arena is used in small pages, excep
   count as used memory;
 - makes one of small pages (MADV_COLLAPSE, Linux 6.1) where all chunks of both slab pages have been used.
 
-What nobody has written to, because a value has been begun and does not come, stays as it is, and so does what the system
+What nobody has written to, because a value has been begun and does not come, stays as it is. So does what the system
 refuses.
 """
 

@@ -92,9 +92,7 @@ cdef bint _huge_may_make_ahead(store *s) noexcept nogil:
 
 
 cdef void _huge_try(store *s, uint32_t number, bint ahead) noexcept nogil:
-    """Makes one huge page, without the slabs lock. It stays as it is until what is there, or what was used before it, has
-    been written.
-    """
+    """Makes one huge page, without the slabs lock, if what is there, or what was used before it, has been written."""
     assert_held(&s.slabs.lock)
     cdef uint32_t looked = number - 2 if ahead else number
     cdef bint made
@@ -109,7 +107,7 @@ cdef void _huge_try(store *s, uint32_t number, bint ahead) noexcept nogil:
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     if ahead:
         s.huge.ready = max(s.huge.ready, <size_t>(number + 1) * HUGE_PAGE)
-    else:
+    if s.huge.state[number] == HUGE_WANTED:
         s.huge.waiting -= 1
     s.huge.state[number] = HUGE_MADE if made else SMALL_PAGES
     if made:

@@ -74,6 +74,7 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
         error[0] = b"out of memory"
         return NULL
     live_add(LIVE_STORE)
+    s.slabs.memfd = s.slabs.shared_fd = -1
     s.config = config[0]
     if s.config.log == NULL:
         s.config.log = logger_none()

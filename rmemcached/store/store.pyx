@@ -5,6 +5,7 @@ import os
 from libc.errno cimport EINVAL, errno
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
+from posix.stat cimport fstat, struct_stat
 from posix.time cimport nanosleep
 from posix.unistd cimport dup
 

@@ -1,5 +1,5 @@
-"""The process of a bystander: an ordinary client that gets a small value each millisecond, by `gat`, which asks the daemon, and
-times it.
+"""The process of a bystander: an ordinary client that gets a small value each millisecond, by `gat`, which asks
+the daemon, and times it.
 
     bystander.py ADDRESS PID TRANSPORT...
 

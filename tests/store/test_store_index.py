@@ -144,6 +144,22 @@ def test_readers_make_no_more_memory_than_the_limit_and_the_index() -> None:
                 mmap.mmap(fd, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 
 
+def test_a_reader_that_makes_the_file_longer_stops_nobody() -> None:
+    """A process of the own user can, whatever the descriptor that it was given is for."""
+    with Store(8 * MB, slab_reassign=True) as store:
+        _, arena = store.direct_give()
+        os.fchmod(arena, 0o600)
+        with open(f"/proc/self/fd/{arena}", "r+b", buffering=0) as file:
+            os.truncate(file.fileno(), 100 * MB + 4096)
+            with pytest.raises(OSError):
+                file.write(b"x")
+        assert store.set_memory_limit(64 * MB)
+        values = {b"key-%d" % number: os.urandom(20_000) for number in range(2000)}
+        assert {store.set(key, value) for key, value in values.items()} == {"STORED"}
+        assert {key: store.get(key) for key in values} == values
+        store.check()
+
+
 def test_memory_is_given_back_before_somebody_reads() -> None:
     with Store(64 * MB, slab_reassign=True, huge_pages=False) as store:
         for number in range(40):
