@@ -53,7 +53,7 @@ cdef bint arena_reserve(store *s, size_t length) noexcept nogil:
 
 
 cdef bint _arena_set_length(store *s, size_t length) noexcept nogil:
-    """Makes memfd so long, or shorter while it is not sealed. A process of the own user, whom it belongs to as well, may
+    """Makes memfd so long, or shorter while it is not sealed. A process of the own user, whose file it is as well, may
     have made it longer: that is no reason to refuse.
     """
     cdef struct_stat status
