@@ -702,10 +702,8 @@ cdef class QueuePair(Endpoint):
         return closed
 
     cdef void await_close(self, lane_state *lane, int patience) noexcept nogil:
-        # Until the server has closed the lane, or has said nothing for CLOSE_WAIT, or has had CLOSE_WAIT_MOST, or the
-        # caller has no patience (ms, -1: any) left.
-        cdef int64_t most = now_ns() + 1000000 * min(
-            <int64_t>CLOSE_WAIT_MOST, <int64_t>patience if patience >= 0 else <int64_t>CLOSE_WAIT_MOST)
+        # Until the server has closed the lane, has said nothing for CLOSE_WAIT, or has had CLOSE_WAIT_MOST or patience.
+        cdef int64_t most = now_ns() + 1000000 * <int64_t>min(<unsigned int>CLOSE_WAIT_MOST, <unsigned int>patience)
         cdef int64_t deadline = 0
         cdef unsigned int heard = 0
         cdef int r = 1

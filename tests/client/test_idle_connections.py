@@ -143,5 +143,6 @@ def test_another_daemon_in_its_place(rmemcached_server: Callable[..., Server], t
         first.stop()
         with Server(first.command, first.port):
             assert client.set("key", b"value") is True
+            assert client.get("key") == b"value"
             assert [one.result() for one in [threads.submit(ask) for _ in range(4)]] == [b"value"] * 4
             client.close()
