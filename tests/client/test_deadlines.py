@@ -26,8 +26,7 @@ each_transport = pytest.mark.parametrize("transport", TRANSPORTS)
 
 @pytest.fixture
 def server(rmemcached_server: Callable[..., Server]) -> Server:
-    # Gets that ask nobody would not notice that it is stopped.
-    return rmemcached_server("-m", "512", "-I", "64m", "-t", "2", "-o", "rdma_direct=off")
+    return rmemcached_server("-m", "512", "-I", "64m", "-t", "2")
 
 
 class Heart:
