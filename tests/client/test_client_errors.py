@@ -132,7 +132,8 @@ def test_a_dead_server(rmemcached_server: ServerFactory, transport: str) -> None
         with pytest.raises((MemcacheUnexpectedCloseError, ConnectionError)) as caught:
             client.get("key")
         assert where(client) in str(caught.value)
-        assert "get" in str(caught.value)
+        # A client that sees the end before it sends connects anew, which fails before any command.
+        assert "get" in str(caught.value) or isinstance(caught.value, ConnectionRefusedError)
         with pytest.raises(ConnectionRefusedError, match=f"{server.port}"):
             client.get("key")
 

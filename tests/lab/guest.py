@@ -108,7 +108,8 @@ def test_link_goes_down(server: Server, client: Client) -> None:
     client.set("key", b"x" * 100000)
     run("ip", "link", "set", "eth0", "down")
     try:
-        with pytest.raises(Exception, match="its port is down"):
+        # The second where the client has seen the end before it sends, and would connect anew.
+        with pytest.raises(Exception, match="its port is down|no active port"):
             client.get("key")
         assert talk.ask(b"mn\r\n") == b"MN\r\n"
         eventually(lambda: talk.stats("rdma")["rdma_queue_pairs"] == "0")

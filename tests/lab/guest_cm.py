@@ -234,10 +234,10 @@ def test_idle_timeout(make: DaemonFactory) -> None:
                 return control.number("idle_kicks") > 0 and rdma_at_rest(control)
 
         eventually(kicked, WITHIN)
-        with pytest.raises((MemcacheError, OSError)):
-            client.version()
-        client.close()
+        # The client sees before it sends that the server has ended the connection, and makes another one.
         client.version()
+        with Conversation(daemon.server, WITHIN) as control:
+            assert control.number("rdma_cm_queue_pairs", "rdma") == 1
 
 
 def test_authentication(make: DaemonFactory, tmp_path: Path) -> None:
@@ -353,7 +353,8 @@ def test_the_daemon_ends(make: DaemonFactory, how: int) -> None:
         other.set("key", BIG)
         daemon.server.stop(how)
         for each in (client, other):
-            with pytest.raises(MemcacheError, match="the server has ended the connection"):
+            # The second where the end is seen before the call sends.
+            with pytest.raises((MemcacheError, ConnectionRefusedError), match="has ended the connection|nobody listens"):
                 each.get("key")
             with pytest.raises(ConnectionRefusedError):
                 each.get("key")
