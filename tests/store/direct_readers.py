@@ -5,15 +5,18 @@
 
 READS values (1000 million) are found and compared, in rounds beside writers: sets of all kinds, incr, deletes,
 flush_all, expiry, evictions, page moves, an index that grows, chained values, both ways to evict. The exit status is
-1 when one of them was wrong. PROCESSOR: all threads run there.
+1 when one of them was wrong. In every second round readers come and go, and with them the index. PROCESSOR: all
+threads run there.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rmemcached.store._testing import Store
@@ -34,27 +37,53 @@ KINDS: list[tuple[int, int, int, dict[str, Any]]] = [
 ]
 
 
-def readers_beside(store: Store, keys: int, verify: bool = True, lines: bool = False, **stress: Any) -> list[list[int]]:
+def readers_beside(
+    store: Store, keys: int, verify: bool = True, lines: bool = False, leave: bool = False, **stress: Any
+) -> list[list[int]]:
     """Store.stress, and threads that read meanwhile: what each counted, [asked, found, torn]. lines: they copy as an
-    RDMA device may."""
-    readers = [DirectReader(store.direct_fds()) for _ in range(READERS)]
+    RDMA device may. leave: after some milliseconds a reader goes, and a new one comes."""
     counts: list[list[int]] = []
     errors: list[BaseException] = []
+    written = threading.Event()
+    present: list[DirectReader] = []
 
     def run(place: int, reader: DirectReader) -> None:
+        run_one = reader.run_lines if lines else reader.run
+        counts.append(run_one(place, keys, verify))
+
+    def come_and_go(place: int) -> None:
+        draw = random.Random(f"{stress['seed']} {place}")
+        while not written.is_set():
+            reader = DirectReader(store.direct_give())
+            goes = threading.Timer(draw.uniform(0.001, 0.05), reader.end)
+            goes.start()
+            try:
+                run(draw.getrandbits(32), reader)
+            finally:
+                goes.join()
+                store.direct_return()
+            written.wait(draw.uniform(0, 0.01))
+
+    def stay(place: int) -> None:
+        run(place, present[place])
+
+    def catch(body: Callable[[int], None], place: int) -> None:
         try:
-            run_one = reader.run_lines if lines else reader.run
-            counts.append(run_one(place, keys, verify))
+            body(place)
         except AssertionError as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(readers)]
+    if not leave:
+        present += [DirectReader(store.direct_fds()) for _ in range(READERS)]
+    body = come_and_go if leave else stay
+    threads = [threading.Thread(target=catch, args=(body, place)) for place in range(READERS)]
     for thread in threads:
         thread.start()
     try:
         store.stress(keys=keys, **stress)
     finally:
-        for reader in readers:
+        written.set()
+        for reader in present:
             reader.end()
         for thread in threads:
             thread.join()
@@ -69,19 +98,30 @@ def fill(store: Store, items: int) -> None:
         store.set(b"filler-%d" % number, b"x")
 
 
-def one_round(seed: int, keys: int, max_value: int, others: int, options: dict[str, Any]) -> list[int]:
-    """[asked, found, torn] of a round with a store of its own."""
-    with Store(32 * MB, direct=True, **options) as store:
+def one_round(
+    seed: int, leave: bool, keys: int, max_value: int, others: int, options: dict[str, Any]
+) -> tuple[list[int], int]:
+    """[asked, found, torn] of a round with a store of its own, and how often a reader came."""
+    with Store(32 * MB, direct=not leave or None, direct_linger=0, **options) as store:
         fill(store, others)
         before = store.direct_stats()["buckets"]
         moves = options.get("slab_reassign", False)
         writes = WRITES if max_value <= 1000 else WRITES // 8
         # A clock that moves, and flushes, leave too few items for an index that grows.
         counts = readers_beside(
-            store, keys, threads=1, ops=writes, seed=seed, max_value=max_value, clock=not others, move=moves
+            store,
+            keys,
+            leave=leave,
+            threads=1,
+            ops=writes,
+            seed=seed,
+            max_value=max_value,
+            clock=not others,
+            move=moves,
         )
-        assert not others or store.direct_stats()["buckets"] > before, "the index has not grown"
-    return [sum(column) for column in zip(*counts, strict=True)]
+        stats = store.direct_stats()
+        assert leave or not others or stats["buckets"] > before, "the index has not grown"
+    return [sum(column) for column in zip(*counts, strict=True)], stats["clients"]
 
 
 def main() -> int:
@@ -89,19 +129,26 @@ def main() -> int:
     if len(sys.argv) > 2:
         os.sched_setaffinity(0, {int(sys.argv[2])})
     total = [0, 0, 0]
+    came = 0
     began = time.monotonic()
     seed = int.from_bytes(os.urandom(4), "big")
     while total[1] < wanted:
         seed += 1
+        kind, leave = KINDS[seed // 2 % len(KINDS)], bool(seed % 2)
         try:
-            counts = one_round(seed, *KINDS[seed % len(KINDS)])
+            counts, readers = one_round(seed, leave, *kind)
         except AssertionError as error:
-            print(f"\nwrong, with {KINDS[seed % len(KINDS)]} and seed {seed}: {error}")
+            print(f"\nwrong, with {kind} and seed {seed}{', readers come and go' * leave}: {error}")
             return 1
+        came += readers
         total = [before + now for before, now in zip(total, counts, strict=True)]
         asked, found, torn = total
         left = (time.monotonic() - began) * (wanted - found) / max(found, 1)
-        print(f"\r{found:,} read, {torn:,} torn, {asked:,} not found; {max(left, 0):.0f} s left ", end="", flush=True)
+        print(
+            f"\r{found:,} read, {torn:,} torn, {asked:,} not found, {came:,} readers; {max(left, 0):.0f} s left ",
+            end="",
+            flush=True,
+        )
     print(f"\nno wrong value in {time.monotonic() - began:.0f} s")
     return 0
 
