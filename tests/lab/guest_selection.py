@@ -111,8 +111,13 @@ CHOSEN_OF_CLIENT = {
     "test_client_threads": "test_one_client_in_many_threads test_close_while_a_call_is_under_way"
     " test_a_call_during_another_ones_wait_has_a_connection_of_its_own test_after_a_fork_parent_and_child_go_on"
     " test_connections_of_threads_that_have_ended_are_used_again test_a_fork_while_another_thread_is_in_a_call",
+    "test_deadlines": "test_a_call_with_a_buffer test_others_on_the_queue_pair_go_on test_a_cluster"
+    " test_large_values_leave_other_tasks_their_turn test_calls_that_are_given_up",
     "test_foreign_sockets": "test_sock test_a_time_out_of_sock_does_not_disturb test_sock_in_a_forked_child"
     " test_sock_is_made_once_and_closed_with_the_connection",
+    "test_large_values": "test_several_values_of_any_size test_values_that_change_come_whole"
+    " test_threads_get_several_values test_memory_is_the_callers_behind_a_timeout"
+    " test_the_server_writes_several_values_to_memory test_a_value_comes_to_its_place_only",
     "test_making_connections": "test_a_handler_that_raises",
     "test_serde": "test_objects_with_arrays test_arrays_outlive_everything test_gathered test_too_large_for_the_server",
 }
