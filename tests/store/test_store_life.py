@@ -8,6 +8,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from rmemcached.store._testing import Store
 
 
@@ -20,6 +22,7 @@ def mappings_kb() -> int:
         return int(statm.read().split()[0]) * 4
 
 
+@pytest.mark.resident
 def test_a_hundred_stores_leave_nothing() -> None:
     def one(i: int) -> None:
         with Store(maxbytes=64 << 20, hashpower_init=10) as store:
