@@ -286,8 +286,20 @@ cdef class AsyncClient:
         return self.connection is not None and self.connection.reader is not None
 
     cdef bint gives_way(self) except -1:
-        # Whether the other tasks of the loop have their turn first; asked again behind it.
-        return self.may_look() and self.connection.gives_way()
+        # Whether the other tasks of the loop have their turn first: `_turn` waits for it. Another loop's may not come.
+        cdef AsyncConnection c = self.connection
+        return self.may_look() and (c.eager <= 0 or c.readers) and self.reads_from() is c and c.gives_way(None)
+
+    async def _turn(self):
+        # Behind it the caller reads at once.
+        cdef AsyncConnection c = self.connection
+        call = object()
+        c.readers.append(call)
+        try:
+            while c.gives_way(call):
+                await sleep(0)
+        finally:
+            c.readers.remove(call)
 
     cdef AsyncConnection reads_from(self):
         # The connection, if its server's memory can be read; None: ask.
@@ -328,8 +340,8 @@ cdef class AsyncClient:
     async def get(self, key, default=None):
         """As `Client.get`."""
         if self.may_look():
-            while self.gives_way():
-                await sleep(0)
+            if self.gives_way():
+                await self._turn()
             value = self.look(self.reads_from(), key, default, False, False)
             if value is not MISS:
                 return value
@@ -338,8 +350,8 @@ cdef class AsyncClient:
     async def gets(self, key, default=None, cas_default=None):
         """As `Client.gets`."""
         if self.may_look():
-            while self.gives_way():
-                await sleep(0)
+            if self.gives_way():
+                await self._turn()
             found = self.look(self.reads_from(), key, (default, cas_default), True, False)
             if found is not MISS:
                 return found
@@ -374,8 +386,8 @@ cdef class AsyncClient:
         cdef Py_ssize_t i
         if expire is None and self.may_look():
             for i in range(len(names)):
-                while self.gives_way():
-                    await sleep(0)
+                if self.gives_way():
+                    await self._turn()
                 results[i] = self.look(self.reads_from(), names[i], None, kind == REQUEST_GETS, False)
         for i in range(len(names)):
             if results[i] is MISS:
@@ -590,8 +602,8 @@ cdef class AsyncClient:
         """As `Client.get_into`, but for a copy: until it has come, the value is in memory of this client's, so that a
         call that was cancelled writes nothing. What is read without asking is written at once."""
         if self.may_look():
-            while self.gives_way():
-                await sleep(0)
+            if self.gives_way():
+                await self._turn()
             # Nothing can cancel this one between its first byte and its last.
             size = self.look_into(key, target_bytes(buffer, offset))
             if size is not MISS:
@@ -621,8 +633,8 @@ cdef class AsyncClient:
         if self.may_look():
             values = []
             for key in keys:
-                while self.gives_way():
-                    await sleep(0)
+                if self.gives_way():
+                    await self._turn()
                 values.append(self.look(self.reads_from(), key, None, False, True))
             requests = [r for r, value in zip(requests, values) if value is MISS]
         else:

@@ -49,6 +49,7 @@ cdef class AsyncConnection:
     cdef dict changing           # with a reader: key -> how many requests that may change it have no answer yet
     cdef Py_ssize_t eager        # what may still be read before other tasks of the loop have their turn, in bytes
     cdef bint renews             # with the next turn there is more
+    cdef object readers          # deque of calls that wait for that, each an object of its own: the first comes first
 
     cdef bint full(self)
     # The value of a key without asking, or None. In the order of the requests that were submitted.
@@ -58,8 +59,8 @@ cdef class AsyncConnection:
     cdef bint may_read(self, bytes key)
     # Pays for values of so many bytes.
     cdef int has_read(self, Py_ssize_t length) except -1
-    # Whether it is other tasks' turn: the caller lets the loop run once before it reads.
-    cdef bint gives_way(self) except -1
+    # Whether it is other tasks' turn: the call lets the loop run, and asks again. It is one of the readers, or None.
+    cdef bint gives_way(self, object call) except -1
     # Appends the line that tells the server of what was read.
     cdef int put_hits(self) except -1
     cdef int tell_all(self) except -1

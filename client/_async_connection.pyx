@@ -75,6 +75,7 @@ cdef class AsyncConnection:
         self.stream = connection.stream
         self.answers = deque()
         self.waiting = deque()
+        self.readers = deque()
         self.exposed = []
         self.eager = EAGER_MOST
         if memory is not None:
@@ -218,10 +219,10 @@ cdef class AsyncConnection:
             self.look_again()
         return 0
 
-    cdef bint gives_way(self) except -1:
-        if self.eager > 0:
+    cdef bint gives_way(self, object call) except -1:
+        if self.reader is None or self.eager > 0 and (not self.readers or self.readers[0] is call):
             return False
-        if not self.renews:
+        if self.eager <= 0 and not self.renews:
             # Once in a turn of the loop, however many tasks ask for it.
             self.renews = True
             self.loop.call_soon(self._renew)

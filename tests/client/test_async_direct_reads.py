@@ -238,6 +238,87 @@ def test_cas_of_several_tasks(run: Run, server: Server, key: str) -> None:
     run(body())
 
 
+@pytest.mark.parametrize("size", [100, 2_000_000])
+def test_all_who_read_have_their_turn(run: Run, server: Server, key: str, size: int) -> None:
+    """A task that reads without end keeps no other one from reading."""
+    most, least = 4000, 20
+
+    async def body() -> None:
+        reads = 0
+
+        async def greedy(client: AsyncClient) -> int:
+            nonlocal reads
+            while reads < most:
+                await client.get(f"{key}-large")
+                reads += 1
+            return reads
+
+        async def modest(client: AsyncClient) -> int:
+            for _ in range(least):
+                assert await client.get(key) == b"value"
+                assert list(await client.get_many([key, f"{key}-large"])) == [key, f"{key}-large"]
+            return reads
+
+        async with AsyncClient(server.address, **OPTIONS) as client:
+            await client.set(key, b"value")
+            await client.set(f"{key}-large", bytes(size))
+            others = [modest(client) for _ in range(3)]
+            end, *seen = await asyncio.gather(greedy(client), *others)
+            assert all(one < end for one in seen), seen
+
+    run(body())
+
+
+def test_a_reader_that_is_cancelled_gives_its_turn_up(run: Run, server: Server, key: str) -> None:
+    async def body() -> None:
+        async with AsyncClient(server.address, **OPTIONS) as client:
+            await client.set(key, bytes(2_000_000))
+            for _ in range(3):
+                tasks = [asyncio.create_task(client.get(key)) for _ in range(5)]
+                await asyncio.sleep(0)
+                for one in (0, 1, 3):
+                    tasks[one].cancel()
+                for one in (2, 4):
+                    assert len(await tasks[one]) == 2_000_000
+
+    run(body())
+
+
+def test_the_next_loop_reads_as_well(run: Run, server: Server, key: str) -> None:
+    """Whatever the one before has left: its connection, and calls that waited for their turn. So does a child."""
+    client = AsyncClient(server.address, **OPTIONS)
+    value = os.urandom(2_000_000)
+
+    async def first() -> None:
+        await client.set(key, value)
+        assert await client.get(key) == value
+        waiting = asyncio.create_task(client.get(key))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+
+    async def second() -> None:
+        async with asyncio.timeout(20):
+            assert await client.get(key) == value
+            assert await client.get_many([key]) == {key: value}
+            await client.close()
+
+    run(first())
+    run(second())
+    run(first())
+    in_child(lambda: asyncio.run(second()))
+
+    async def parent() -> None:
+        assert await client.get(key) == value
+        in_child(lambda: in_new_loop(second()))
+        await client.close()
+
+    def in_new_loop(work: Coroutine[Any, Any, Any]) -> None:
+        asyncio._set_running_loop(None)
+        asyncio.run(work)
+
+    run(parent())
+
+
 def test_others_have_their_turn(run: Run, server: Server, key: str) -> None:
     """A task that does nothing but read does not keep others from writing, nor from being cancelled."""
 
