@@ -65,7 +65,7 @@ cdef Py_ssize_t size_of(Request r) except -1:
     # Bytes of the value that it sends.
     if r.data is None:
         return 0
-    return len(r.data) if type(r.data) is bytes else r.data.nbytes
+    return len(r.data) if isinstance(r.data, bytes) else r.data.nbytes
 
 
 def _open(Client client, logged):

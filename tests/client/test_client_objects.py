@@ -30,6 +30,7 @@ from rmemcached.client import (
     AsyncClusterClient,
     Client,
     ClusterClient,
+    Gathered,
     MemcacheIllegalInputError,
     Pipeline,
 )
@@ -157,6 +158,22 @@ def test_subclasses_of_bytes_and_str(make_client: Callable[..., Client], key: st
     assert client.delete(name) is True
     assert client.raw_command(of("mn"), of("\r\n")) == b"MN"
     assert client.stats(of("settings"))
+
+
+@pytest.mark.parametrize("kind", [Text, Octets, np.bytes_, bytearray, Gathered], ids=lambda kind: kind.__name__)
+def test_an_event_loops_first_call_stores_any_kind(backend: Backend, key: str, kind: Callable[..., Any]) -> None:
+    """Also those that wait for room."""
+    kinds: dict[Any, Any] = {Text: "value", Gathered: [b"val", b"ue"]}
+    value = kind(kinds.get(kind, b"value"))
+
+    async def body() -> None:
+        async with AsyncClient(backend.server.address, transport=backend.transport, timeout=20) as client:
+            assert await client.set(key, value, noreply=False) is True
+            assert await client.get(key) == b"value"
+            keys = [f"{key}{number}" for number in range(3000)]
+            assert all(await asyncio.gather(*(client.set(one, value, noreply=False) for one in keys)))
+
+    asyncio.run(body())
 
 
 EXPIRES = [0, 5, 2**31 - 1, 2**31, 2**32, 2**32 + 5, 2**62, 2**63 - 1, 2**63, 2**64]
