@@ -89,7 +89,8 @@ cdef class Sink(Memory):
     cdef size_t copied               # bytes of it that are there
     cdef uint64_t stale              # what `written` said before
 
-    # Makes the region, unless it is there. lends: one that can be lent. False: there is none. OSError, MemoryError.
+    # Makes the region, unless one that is large enough is there. lends: one that can be lent. False: there is none.
+    # OSError, MemoryError. No request names the one that is there.
     cdef bint prepare(self, bint lends) except -1
     # Of it, for the server.
     cdef uint64_t address(self) noexcept

@@ -256,7 +256,7 @@ cdef class Sink(Memory):
     cdef bint prepare(self, bint lends) except -1:
         cdef int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | SOFT_ACCESS_SCRATCH
         cdef bytes fresh
-        if lends and self.mr != NULL:
+        if self.size < self.next_size or lends and self.mr != NULL:
             self.close()
         if self.mr != NULL or self.borrowed != NULL:
             return True
@@ -307,8 +307,9 @@ cdef class Sink(Memory):
         assert_that(length <= self.size)
         # One that is kept as a result has another owner, and so keeps its size.
         if self.block != NULL and (length == self.size or length * 2 >= self.size and Py_REFCNT(self.block) == 1):
+            value = self.hand_out(length)
             self.learn(length)
-            return self.hand_out(length)
+            return value
         value = self.take_early(length)
         if value is not None:
             return value
@@ -384,10 +385,10 @@ cdef class Sink(Memory):
 
     cdef void saw_length(self, size_t length) noexcept:
         if self.next_size < length <= <size_t>(REGIONS_MOST if self.pooled and not self.pool.server_maps else SINK_MAX):
+            # The one that is there may be named by a request that has no answer: `prepare` replaces it.
             self.next_size = length
             self.misfits = 0
             self.peak = 0
-            self.close()
 
     cdef void close(self) noexcept:
         self.forget()

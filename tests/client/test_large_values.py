@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import resource
 import time
@@ -16,7 +17,7 @@ from servers import Server
 from suspended import suspended
 from transport import PACE, RDMA_TRANSPORTS
 
-from rmemcached.client import Client, ClusterClient
+from rmemcached.client import AsyncClient, Client, ClusterClient
 
 TIMEOUT = 20.0 * PACE
 MB = 1 << 20
@@ -151,6 +152,27 @@ def test_values_that_change_come_whole(make: Make, transport: str) -> None:
     with ThreadPoolExecutor(3) as pool:
         for done in [pool.submit(store, 2), pool.submit(fetch, 0), pool.submit(fetch, 1)]:
             done.result()
+
+
+@pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
+def test_memory_that_a_get_of_an_event_loop_has_named_stays(make: Make, server: Server, transport: str) -> None:
+    """Also when values come in messages meanwhile for which it would be too small."""
+    sizes = [300_000, 300_001, 300_002, 300_003, 3 * MB, 9 * MB]
+    values = {f"key{number}": random_bytes(size, number) for number, size in enumerate(sizes)}
+    assert make(transport).set_many(values) == []
+
+    async def body(draw: random.Random) -> None:
+        async def one() -> None:
+            for _ in range(4):
+                keys = draw.sample(list(values), 4)
+                assert await client.get_many(keys) == {key: values[key] for key in keys}
+
+        async with AsyncClient(server.address, transport=transport, timeout=TIMEOUT) as client:
+            await asyncio.gather(*(one() for _ in range(12)))
+
+    # What is named grows in the first calls of each.
+    for seed in range(20):
+        asyncio.run(body(random.Random(seed)))
 
 
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
