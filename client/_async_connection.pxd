@@ -80,5 +80,5 @@ cdef class AsyncConnection:
     cdef int fail(self, object error) except -1
 
 
-# (connection, the transport that the log has) for a client; in a thread that may wait. logged: what the log has so far.
+# (connection, what the log says of it) for a client; in a thread that may wait. logged: what the log says so far.
 cdef tuple open_connection(Client client, object logged)

@@ -37,7 +37,7 @@ cdef class Session:
     cdef readonly bint allow_unicode_keys
     cdef readonly str encoding
     cdef str _wanted             # the transport argument
-    cdef object _logged          # the transport that was last reported
+    cdef object _logged          # what the log said last of transport and reads
     cdef str _transport          # of the connection that was made last
     cdef object _current         # returns the greenlet that runs; None: connections belong to threads only
     cdef Connection _idle        # those that no call uses, the one that was used last first

@@ -252,10 +252,10 @@ def name_connecting(error: OSError, client: Options, wanted: str) -> None:
 
 
 def open_stream(client: Options, wanted: str, logged: str | None, alone: bool = False) -> tuple[Any, str, str]:
-    """(stream, transport, transport reported in the log) of a new connection of the client.
+    """(stream, transport, what the log says of it) of a new connection of the client.
 
-    wanted: one of TRANSPORTS. logged: the transport that the log has last, or None; another one is reported.
-    alone: no other connection shares its queue pair. Raises
+    wanted: one of TRANSPORTS. logged: what the log said last, or None. Another transport is reported, and that gets
+    begin or cease to ask, as where another server listens now. alone: no other connection shares its queue pair. Raises
     MemcacheServerError (TransportUnavailable when the transport is not there at both ends), OSError, TimeoutError.
     """
     choice = Choice(client, wanted, alone)
@@ -268,8 +268,8 @@ def open_stream(client: Options, wanted: str, logged: str | None, alone: bool = 
         error.server = server_text(client.server)
         error.command = f"connecting ({wanted})"
         raise
-    if logged != transport:
-        reads = getattr(stream, "reads", "")
-        why = choice.why(transport)
-        logger.info("%s: transport %s (%s)%s", client.server, transport, why, f"; {reads}" if reads else "")
-    return stream, transport, transport
+    reads = getattr(stream, "reads", "")
+    says = f"; {reads}" if reads else ""
+    if logged != transport + says:
+        logger.info("%s: transport %s (%s)%s", client.server, transport, choice.why(transport), says)
+    return stream, transport, transport + says

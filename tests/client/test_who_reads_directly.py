@@ -131,6 +131,24 @@ def test_nobody_reads(
     assert transport == "tcp" or f"; gets ask: the server's rdma_direct is off ({word})" in caplog.text
 
 
+def test_the_log_says_that_gets_begin_to_ask(
+    rmemcached_server: ServerFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another daemon listens where one that let clients read was: the transport is the same, and gets ask."""
+    path = str(tmp_path / "socket")
+    said_last = []
+    with caplog.at_level(logging.INFO, "rmemcached.client"), Client(path, **OPTIONS) as client:
+        for who in ("all", "off", "off", "all"):
+            server = rmemcached_server("-o", f"rdma_direct={who}", path=path)
+            client.set("key", b"value")
+            assert client.direct == (who == "all")
+            said_last.append(caplog.messages[-1].rpartition("; ")[2])
+            server.stop()
+    reading, asking = "gets read its items and ask nobody", "gets ask: the server's rdma_direct is off (rdma_direct)"
+    assert said_last == [reading, asking, asking, reading]
+    assert len(caplog.messages) == 3
+
+
 def test_nobody_reads_over_a_socket_with_a_file(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
     server = rmemcached_server(path=str(tmp_path / "socket"))
     assert reads(server.address) == ("soft_shm", False, False)
