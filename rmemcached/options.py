@@ -433,9 +433,10 @@ EXTENDED = {
 
 def takes_nothing(name: str) -> bool:
     """Whether it is an option of our own without an argument. memcached ignores one that its own have: here somebody
-    who writes rdma_direct=no would get the contrary of what was meant.
+    who writes huge_pages=no would get the contrary of what was meant.
     """
-    ours = name.removeprefix("no_").startswith("rdma") or name == "debug_commands"
+    plain = name.removeprefix("no_")
+    ours = plain.startswith("rdma") or plain in ("huge_pages", "debug_commands")
     return ours and name in EXTENDED and EXTENDED[name].parse is None
 
 

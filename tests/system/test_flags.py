@@ -74,6 +74,8 @@ REFUSED = [
             ("no_rdma", "yes"),
             ("rdma", ""),
             ("debug_commands", "no"),
+            ("huge_pages", "no"),
+            ("no_huge_pages", "1"),
         )
     ),
     *(
