@@ -62,6 +62,7 @@ cdef struct rdma_limits:
     uint32_t nobody              # the user id of peers that have none in this user namespace; UINT32_MAX: no such
     bint crc
     direct_clients direct        # who reads items over soft_shm (docs/direct-reads.md)
+    unsigned int direct_linger   # seconds after the last of them in which their index stays
     const char *direct_off       # why nobody does, as `stats rdma` says it; NULL: somebody does
     bint remote                  # clients READ items (docs/direct-reads.md)
 

@@ -91,6 +91,7 @@ cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
     stat_append(out, b"rdma_max_lanes", dev.limits.lanes)
     stat_append(out, b"rdma_ready_timeout", dev.limits.ready_timeout)
     stat_append(out, b"rdma_peer_memory", <uint64_t>dev.limits.peer_memory << 20)
+    stat_append(out, b"rdma_direct_linger", dev.limits.direct_linger)
     stat_append(out, b"rdma_direct_remote", dev.limits.remote)
     stat_append(out, b"rdma_view_limit", dev.limits.view_bytes)
     stat_append(out, b"rdma_view_items", dev.limits.views)

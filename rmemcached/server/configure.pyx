@@ -39,6 +39,7 @@ cdef void fill_rdma_limits(rdma_limits *out, wanted) except *:
     out.nobody = overflow_uid()
     out.crc = wanted.rdma_crc
     out.direct = DIRECT_READERS.index(wanted.rdma_direct)
+    out.direct_linger = wanted.rdma_direct_linger
     out.remote = wanted.rdma_direct_remote
 
 

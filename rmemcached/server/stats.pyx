@@ -153,7 +153,9 @@ cdef void general_items(const store_stats *st, const store_config *config, stat_
 cdef void direct_text(server *s, const thread_stats *t, stat_buf *out) noexcept nogil:
     cdef direct_stats direct
     store_direct_stats(s.store, &direct)
-    # memcached has no such lines: they come with the first client that they are about.
+    # memcached has no such lines: they come with the first huge page, and client, that they are about.
+    if direct.huge_pages != 0:
+        stat_append(out, b"huge_pages_made", direct.huge_pages)
     if direct.clients == 0:
         return
     stat_append(out, b"direct_buckets", direct.buckets)
@@ -164,6 +166,7 @@ cdef void direct_text(server *s, const thread_stats *t, stat_buf *out) noexcept 
     stat_append(out, b"direct_clients", direct.clients)
     stat_append(out, b"direct_readers", direct.readers)
     stat_append(out, b"direct_building", direct.building)
+    stat_append(out, b"direct_sealed", direct.sealed)
 
 
 cdef void general(server *s, stat_buf *out) noexcept nogil:

@@ -341,6 +341,7 @@ cdef struct direct_stats:
     uint64_t left_out           # times that there was no room for an item
     uint64_t clients            # that got the memory,
     uint64_t readers            # ... and those that have it now
+    uint64_t sealed             # 1: a client has had the memory, of which no page goes back to the system any more
     uint64_t building           # what was stored before the index was made is being entered
     uint64_t pinned_pages       # with items that clients look at
     uint64_t huge_pages         # of 2 MB, that were made (store_config.huge_pages)

@@ -174,6 +174,8 @@ GENERAL = [
     ),
     _gauge("", "direct_readers", "rmemcached_direct_readers", "Clients that can do so now."),
     _gauge("", "direct_building", "rmemcached_direct_building", "1: their index is being made."),
+    _gauge("", "direct_sealed", "rmemcached_direct_sealed", "1: no memory of items goes back to the system any more."),
+    _counter("", "huge_pages_made", "rmemcached_huge_pages_made_total", "Memory pages of 2 MB that items got."),
 ]
 
 CRAWLER = "memcached_lru_crawler_"
@@ -302,6 +304,7 @@ RDMA = [
             ("rdma_max_lanes", "max_lanes", "Lanes of a queue pair at most.", 1),
             ("rdma_ready_timeout", "ready_timeout_seconds", "Time for a client to say READY.", 1),
             ("rdma_peer_memory", "peer_memory_limit_bytes", "Memory of clients that is mapped at most.", 1),
+            ("rdma_direct_linger", "direct_linger_seconds", "Time for which the index outlasts its last reader.", 1),
             ("rdma_direct_remote", "direct_remote", "1: clients of RDMA devices read values themselves.", 1),
             ("rdma_view_limit", "views_limit_bytes", "Items that clients may have views of at most.", 1),
             ("rdma_view_items", "views_limit", "Views at most.", 1),

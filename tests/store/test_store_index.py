@@ -170,6 +170,30 @@ def test_memory_is_given_back_before_somebody_reads() -> None:
         while store.reassign(store.largest_class, 0) in ("OK", "RUNNING"):
             os.sched_yield()
         before = store.stats()["total_malloced"]
+        assert store.direct_stats()["sealed"] == 0
         _, arena = store.direct_give()
+        assert store.direct_stats()["sealed"] == 1
         assert before < 6 * MB
         assert os.fstat(arena).st_blocks * 512 <= before + MB
+
+
+def test_memory_is_kept_for_other_items_once_somebody_has_read() -> None:
+    with Store(64 * MB, slab_reassign=True, huge_pages=False) as store:
+        store.direct_give()
+        store.direct_return()
+        for number in range(40):
+            store.set(b"%d" % number, bytes(MB // 2))
+        for number in range(40):
+            store.delete(b"%d" % number)
+        full = store.stats()["total_malloced"]
+        assert store.set_memory_limit(full - 8 * MB)
+        while store.reassign(store.largest_class, 0) in ("OK", "RUNNING"):
+            os.sched_yield()
+        pool = store.stats()["slab_global_page_pool"]
+        assert pool > 8
+        assert store.stats()["total_malloced"] == full and store.direct_stats()["sealed"] == 1
+        values = {b"key-%d" % number: os.urandom(1000) for number in range(4 * 1024)}
+        assert {store.set(key, value) for key, value in values.items()} == {"STORED"}
+        assert store.stats()["total_malloced"] == full
+        assert store.stats()["slab_global_page_pool"] < pool
+        store.check()

@@ -176,6 +176,18 @@ def test_general(rmemcached_server: ServerFactory) -> None:
     assert os.sysconf("SC_PAGE_SIZE") and int(found["hash_power_level"]) == 16
 
 
+def test_huge_pages_are_counted(rmemcached_server: ServerFactory) -> None:
+    for options in ("huge_pages", "no_huge_pages"):
+        with Conversation(rmemcached_server("-m", "128", "-o", options)) as talk:
+            assert "huge_pages_made" not in talk.stats()
+            for number in range(100):
+                assert talk.ask(b"set %d 0 0 500000\r\n" % number + b"x" * 500_000 + b"\r\n") == b"STORED\r\n"
+            if options == "huge_pages":
+                eventually(lambda: int(talk.stats().get("huge_pages_made", 0)) > 10)
+            else:
+                assert "huge_pages_made" not in talk.stats()
+
+
 def test_bytes_of_the_sockets(rmemcached_server: ServerFactory) -> None:
     with Conversation(rmemcached_server()) as talk:
         before = talk.stats()
