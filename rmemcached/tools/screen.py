@@ -317,6 +317,8 @@ def rdma_rows(reading: Reading) -> Iterator[tuple[str, str]]:
     for name, statistic in LANES:
         if (number := reading.rdma(statistic)) is not None:
             yield name, count(number)
+    if (number := reading.general("direct_readers")) is not None:
+        yield "readers", count(number)
     for name, text, counted in RDMA_RATES:
         if reading.rdma(*counted) is not None:
             yield name, text(reading.rate(in_rdma, *counted))

@@ -144,6 +144,15 @@ def test_it_shows_what_happens(rmemcached_server: ServerFactory, terminal: Calla
     shown.is_as_it_was()
 
 
+def test_it_shows_who_reads_without_asking(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal]) -> None:
+    server = rmemcached_server()
+    with Client(server.address) as client:
+        client.set("key", b"value", noreply=False)
+        shown = terminal(place(server), "--interval", "0.2")
+        shown.until(r"readers\s+1\s*$")
+    shown.until(r"readers\s+0\s*$")
+
+
 def test_memcached_has_no_rdma(terminal: Callable[..., Terminal]) -> None:
     with start_memcached() as server:
         load(server, 1, 0)
