@@ -159,7 +159,7 @@ cdef class AsyncClient:
     def direct(self):
         """As `Client.direct`."""
         cdef AsyncConnection c = self.connection
-        return c is not None and c.reader is not None and c.reader.is_alive()
+        return c is not None and c.reader is not None and c.reader.memory.is_read()
 
     @property
     def serde(self):

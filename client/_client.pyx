@@ -22,6 +22,7 @@ from rmemcached.client._commands cimport (
     read_statistic,
 )
 from rmemcached.client._connection cimport Connection
+from rmemcached.client._direct cimport DirectMemory
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._meta cimport Meta
 from rmemcached.client._pipeline cimport Pipeline
@@ -266,9 +267,11 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     @property
     def direct(self):
         """Whether gets read the server's items where they lie, and ask nobody (docs/direct-reads.md). False while there
-        is no connection. If it is False on this host, the log and `stats rdma` say why.
+        is no connection, and while the server stands still. If it is False on this host, the log and `stats rdma` say
+        why.
         """
-        return self.memory() is not None
+        cdef DirectMemory memory = self.memory()
+        return memory is not None and memory.is_read()
 
     @property
     def sock(self):

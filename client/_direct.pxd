@@ -21,6 +21,9 @@ cdef class DirectMemory:
     """A server's memory, mapped here for reading. Any thread; nothing of it changes."""
     cdef direct_memory memory
 
+    # Whether gets read it, and do not ask.
+    cdef bint is_read(self) noexcept
+
 # From the descriptors of index and arena, which stay the caller's. Raises OSError, with the reason alone, when this
 # process cannot use them.
 cdef DirectMemory map_memory(int index, int arena)

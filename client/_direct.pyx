@@ -17,6 +17,7 @@ from rmemcached.direct cimport (
     direct_header,
     direct_hit,
     direct_is_alive,
+    direct_is_read,
     direct_line,
     direct_map,
     direct_note,
@@ -37,6 +38,9 @@ cdef class DirectMemory:
     def __dealloc__(self):
         if self.memory.base != NULL:
             direct_unmap(&self.memory)
+
+    cdef bint is_read(self) noexcept:
+        return direct_is_read(&self.memory)
 
 
 cdef DirectMemory map_memory(int index, int arena):

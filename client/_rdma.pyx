@@ -161,7 +161,9 @@ cdef class RdmaStream(Stream):
         if queue is None or not queue.memory:
             return ""
         if queue.direct is not None:
-            return "gets read its items and ask nobody"
+            if queue.direct.is_read():
+                return "gets read its items and ask nobody"
+            return "gets ask: its clock does not move here (a stopped server, or another time namespace)"
         if queue.memory in ("own", "all"):
             return "gets ask: its items cannot be mapped here"
         return f"gets ask: the server's rdma_direct is off ({queue.memory})"

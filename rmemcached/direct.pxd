@@ -258,6 +258,8 @@ cdef void direct_unmap(direct_memory *m) noexcept nogil
 cdef bint direct_prefault(const direct_memory *m, uint64_t *at, uint64_t *mapped) noexcept nogil
 # Whether the daemon that writes it lives.
 cdef bint direct_is_alive(const direct_memory *m) noexcept nogil
+# Whether what is found is taken: it lives, and its clock moves, as seen from this time namespace.
+cdef bint direct_is_read(const direct_memory *m) noexcept nogil
 # Looks for the key. Any thread.
 cdef direct_answer direct_find(const direct_memory *m, const char *key, size_t nkey, direct_hit *hit) noexcept nogil
 # Copies hit.length bytes. DIRECT_FOUND: they are the value that the key had at one moment of the call.

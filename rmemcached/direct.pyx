@@ -159,6 +159,10 @@ cdef inline bint clock_moves(const direct_header *h) noexcept nogil:
     return -STALL_MS <= since <= STALL_MS
 
 
+cdef bint direct_is_read(const direct_memory *m) noexcept nogil:
+    return direct_is_alive(m) and clock_moves(m.header)
+
+
 # ---- finding and copying ---------------------------------------------------------------------------------------------
 
 cdef inline bint is_unchanged(const direct_bucket *bucket, uint64_t version) noexcept nogil:

@@ -8,7 +8,7 @@ VIEWS = 4096
 DIRECT_READERS = ("off", "own", "all")
 """Values of rdma_direct."""
 DIRECT_OFF = {
-    "rdma_direct": "an option says so",
+    "rdma_direct": "the server was started with -o rdma_direct=off",
     "shared_memory": "there is no shared memory, or none for items",
     "-s": "the socket has a file, by which others may come: -o rdma_direct=all lets them read",
     "rdma_shm": "the socket has a file, by which others may come: -o rdma_direct=all lets them read",

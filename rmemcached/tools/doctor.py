@@ -419,7 +419,10 @@ def reads(facts: Facts, one: Finding) -> str:
     if facts.direct == "off":
         reason = DIRECT_OFF.get(facts.direct_off, facts.direct_off)
         return f"gets ask, though they could read the items where they lie: rdma_direct is off: {reason}"
-    return "gets ask: this process cannot map the server's items (ulimit -v)"
+    return (
+        "gets ask: this process cannot map the server's items (ulimit -v), or has another clock (a time namespace of"
+        " its own)"
+    )
 
 
 def show(facts: Facts, findings: Sequence[Finding], taken: str, notes: Sequence[str]) -> None:

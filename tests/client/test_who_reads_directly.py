@@ -215,6 +215,28 @@ def test_another_container_does_not(rmemcached_server: ServerFactory) -> None:
 
 
 @needs_root
+def test_a_client_with_another_clock_says_that_it_asks(rmemcached_server: ServerFactory) -> None:
+    """In a time namespace of its own it cannot tell whether the daemon's clock moves."""
+    server = rmemcached_server()
+    child = "import asyncio, logging, sys; from rmemcached.client import AsyncClient, Client\n"
+    child += "logging.basicConfig(level=logging.INFO, stream=sys.stdout, format='%(message)s')\n"
+    child += f"with Client({server.address!r}) as client:\n"
+    child += "    client.set('key', 'value', noreply=False)\n"
+    child += "    print(client.get('key'), client.transport, client.direct)\n"
+    child += "async def body():\n"
+    child += f"    async with AsyncClient({server.address!r}) as client:\n"
+    child += "        print(await client.get('key'), client.transport, client.direct)\n"
+    child += "asyncio.run(body())\n"
+    namespace = ["unshare", "--time", "--monotonic", "100000", sys.executable, "-c", child]
+    printed = subprocess.run(namespace, capture_output=True, text=True, check=True, timeout=TIMEOUT).stdout
+    assert printed.count("b'value' soft_shm False\n") == 2
+    assert printed.count("; gets ask: its clock does not move here (a stopped server, or another time namespace)") == 2
+    doctor = [*namespace[:5], "-m", "rmemcached.tools.doctor", "{}:{}".format(*server.address)]
+    said = subprocess.run(doctor, capture_output=True, text=True, check=False, timeout=2 * TIMEOUT).stdout
+    assert "soft_shm: gets ask: this process cannot map the server's items (ulimit -v), or has another clock" in said
+
+
+@needs_root
 def test_a_daemon_that_became_another_user(rmemcached_server: ServerFactory) -> None:
     """Its clients are that user's, and root's."""
     server = rmemcached_server("-u", "nobody")
