@@ -235,7 +235,10 @@ def serve(settings: Settings, action: Action) -> int:
     check_page_size(resource.getpagesize())
     if settings.preallocate:
         check_large_pages()
-    if settings.rdma_direct_off in ("-Y", "-X", "overcommit_memory"):
+    # A socket with a file, as the packaged service has, is no reason to say something at each start.
+    if settings.rdma_direct_off in ("-Y", "-X", "overcommit_memory") or (
+        settings.verbose and settings.rdma_direct_off in ("-s", "rdma_shm")
+    ):
         print(f"rdma_direct is off: {DIRECT_OFF[settings.rdma_direct_off]}", file=sys.stderr)
     if action.daemonize:
         open_standard_streams()

@@ -106,6 +106,7 @@ def test_async_clients_of_the_own_user_read(rmemcached_server: ServerFactory) ->
         (["-X"], "-X", "rdma_direct is off: -X keeps keys from clients: -o rdma_direct=own shows them to the"),
         (["-Y", "{users}"], "-Y", "rdma_direct is off: -Y asks for a password: -o rdma_direct=own lets clients"),
         (["-o", "rdma_shm={folder}/shm"], "rdma_shm", ""),
+        (["-v", "-o", "rdma_shm={folder}/shm"], "rdma_shm", "rdma_direct is off: the socket has a file, by"),
         (["-o", "rdma_direct=off"], "rdma_direct", ""),
         (["-o", "rdma_shm=none"], "shared_memory", ""),
     ],
