@@ -34,7 +34,12 @@ from rmemcached.sys.linux cimport memmem
 
 from rmemcached.client import dumps
 from rmemcached.client.arguments import check_choices, check_encoding, check_serde, looks_like_port
-from rmemcached.client.exceptions import MemcacheClientError, MemcacheUnexpectedCloseError, MemcacheUnknownError
+from rmemcached.client.exceptions import (
+    MemcacheClientError,
+    MemcacheError,
+    MemcacheUnexpectedCloseError,
+    MemcacheUnknownError,
+)
 from rmemcached.client.urls import expanded, is_url
 
 cdef enum:
@@ -370,8 +375,11 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         cdef dict result
         try:
             result = self._stats(words)
-        except Exception:
+        except Exception as error:
             if not self.ignore_exc:
+                if isinstance(error, MemcacheError) and error.command == "stats":
+                    # Which statistics they were.
+                    error.command = b" ".join([b"stats", *words]).decode("ascii", "backslashreplace")
                 raise
             return {}
         convert_statistics(result)

@@ -55,6 +55,12 @@ class MemcacheClientError(MemcacheError, _ClientError):  # type: ignore[misc, va
 class MemcacheUnknownCommandError(MemcacheClientError, _UnknownCommandError):  # type: ignore[misc, valid-type]
     """The server answered ERROR: it does not know the command."""
 
+    def __str__(self) -> str:
+        # Its argument, as pymemcache's, is the command's name.
+        if not self.server or not self.command:
+            return super().__str__()
+        return f"{self.server}: {self.command}: the server does not know this command"
+
 
 class MemcacheIllegalInputError(MemcacheClientError, _IllegalInputError):  # type: ignore[misc, valid-type]
     """A key, value or number is not one that memcached takes. Nothing was sent."""

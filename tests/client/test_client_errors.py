@@ -207,6 +207,15 @@ def test_a_server_that_answers_error_to_everything_behind_a_set() -> None:
                 client.get("key")
 
 
+def test_which_command_a_server_does_not_know(rmemcached_server: ServerFactory) -> None:
+    unknown = r": stats rdma: the server does not know this command$"
+    with (
+        Client(rmemcached_server("-o", "no_rdma").address) as client,
+        pytest.raises(MemcacheUnknownCommandError, match=unknown),
+    ):
+        client.stats("rdma")
+
+
 def test_cache_memlimit_tells_the_truth(rmemcached_server: ServerFactory) -> None:
     with Client(rmemcached_server("-m", "64").address) as client:
         assert client.cache_memlimit(128) is True
