@@ -1,9 +1,3 @@
-cdef enum:
-    DIRECT_RESERVE = 4          # with direct_remote the arena is so many times what the memory limit needs
-
-cdef size_t ARENA_RESERVE = <size_t>1 << 40     # address space for a memory limit that grows at run time
-
-
 cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil:
     base[0] = s.slabs.arena
     length[0] = s.slabs.arena_length
