@@ -1,8 +1,3 @@
-cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil:
-    base[0] = s.slabs.arena
-    length[0] = s.slabs.arena_length
-
-
 cdef bint _arena_share(store *s) noexcept nogil:
     """Puts a memfd in the place of the arena's address space, and of what is before it."""
     cdef size_t length = s.slabs.arena_length

@@ -343,7 +343,6 @@ cdef void store_direct_stats(store *s, direct_stats *out) noexcept nogil:
     out.left_out = relaxed_load(&s.direct.left_out)
     out.clients = relaxed_load(&s.direct.clients)
     out.pinned_pages = relaxed_load(&s.slabs.pinned_pages)
-    out.huge_pages = relaxed_load(&s.huge.made)
     lock_ranked(&s.direct.lock, DIRECT_LOCK)
     out.readers = s.direct.readers
     out.building = relaxed_load(&s.direct.building)

@@ -331,8 +331,6 @@ cdef void store_destroy(store *s) noexcept nogil
 # For what never changes, and for integers with relaxed_load; store_copy_config is for all settings at one moment.
 cdef const store_config *store_get_config(store *s) noexcept nogil
 cdef void store_copy_config(store *s, store_config *out) noexcept nogil
-# The reserved range of addresses in which all items lie.
-cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil
 
 # --- reads of clients that do not ask (docs/direct-reads.md) ---
 cdef struct direct_stats:
@@ -343,7 +341,6 @@ cdef struct direct_stats:
     uint64_t readers            # ... and those that have it now
     uint64_t building           # what was stored before the index was made is being entered
     uint64_t pinned_pages       # with items that clients look at
-    uint64_t huge_pages         # of 2 MB, that were made (store_config.huge_pages)
 
 # A client gets the memory: two descriptors, of the index and of the arena. They are the store's, and stay what they are
 # until store_direct_return. The first client's index is made while it asks. False: there is none to be had.

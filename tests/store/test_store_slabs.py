@@ -61,7 +61,7 @@ with Store(maxbytes=512 << 20, huge_pages=False) as store:
     before = resident_kb()
     items = [store.alloc(b"%d" % i, 1_000_000) for i in range(100)]
     assert all(items)
-    print(resident_kb() - before, store.direct_stats()["huge_pages"])
+    print(resident_kb() - before, store.huge_pages())
 """
 
 
@@ -186,9 +186,9 @@ def test_pages_that_are_full_become_huge(direct: bool | None) -> None:
             store.set(key, value)
         full = store.stats()["total_malloced"] // (2 * MB) - 2
         deadline = time.monotonic() + 60
-        while store.direct_stats()["huge_pages"] < full and time.monotonic() < deadline:
+        while store.huge_pages() < full and time.monotonic() < deadline:
             os.sched_yield()
-        assert store.direct_stats()["huge_pages"] >= full * 0.9
+        assert store.huge_pages() >= full * 0.9
         assert all(store.get(key) == value for key, value in values.items())
         store.check()
 
