@@ -43,7 +43,7 @@ cdef class AsyncConnection:
     cdef bint behind_value       # classic: of the value all has been received but its END
     cdef object timer
     cdef object progress         # the loop's time when something has come or gone
-    cdef int64_t left            # coarse_ms() when the loop has last looked
+    cdef int64_t looked          # coarse_ms() when the loop has last looked
     cdef object error            # why it was closed
     cdef DirectReader reader     # of the server's memory; None: values are asked for
     cdef dict changing           # with a reader: key -> how many requests that may change it have no answer yet

@@ -269,7 +269,7 @@ cdef class AsyncConnection:
 
     def _step(self, sends=True):
         # Sends what can be sent and takes what has come.
-        self.left = coarse_ms()
+        self.looked = coarse_ms()
         try:
             if sends:
                 self.send_some()
@@ -551,7 +551,7 @@ cdef class AsyncConnection:
         if self.connection is None or self.connection.generation != fork_count():
             return False
         # A loop that did something else, or did not run, has not seen the end.
-        if not self.answers and coarse_ms() - self.left >= IDLE_MS and self.stream.has_gone():
+        if not self.answers and coarse_ms() - self.looked >= IDLE_MS and self.stream.has_gone():
             self.fail(self.connection.named(MemcacheUnexpectedCloseError("the server has ended the connection")))
         return self.connection is not None
 

@@ -37,8 +37,9 @@ VERBS = transport_name(TRANSPORT_VERBS).decode()
 LINE_MAX = RDMA_LINE_MAX
 """Bytes of an exchange line, without its end."""
 SHM_REPLY = SHM_REPLY_KEY[:SHM_KEY_LENGTH]
-SHM_MEMORY_PARTS = MEMORY_PARTS
 """The answer to shm_request."""
+SHM_MEMORY_PARTS = MEMORY_PARTS
+"""Descriptors that come with it, if the server gives its items' memory."""
 
 
 cdef int read_offer(Offer offer, dict tokens, str transport) except -1:

@@ -40,7 +40,8 @@ cdef class RdmaStream(Stream):
     cdef size_t target_size          # bytes of either
 
     cdef int put_memory(self, uint64_t address, uint32_t key, size_t size) except -1
-    cdef int sink_filled(self, size_t length) except -1
+    # A value has come to memory of so many bytes, which the request has named.
+    cdef int memory_filled(self, size_t length, size_t size) except -1
     cdef bint has_target(self) noexcept
     cdef void drop_target(self, bint lost) noexcept
     cdef void leave_queue(self, QueuePair queue) noexcept

@@ -472,35 +472,29 @@ cdef class RdmaStream(Stream):
             self.target = None
 
     cdef int take_target(self, char *to, size_t size, size_t length) except -1:
-        self.sink_named = False
-        self.small_values = 0
-        self.large = length >= LARGE
-        if length > (self.target_size if self.has_target() else self.sink.size):
-            raise MemcacheUnknownError(self.line[:min(self.line_length, <size_t>32)])
-        self.spin_result(True)
-        self.leave_hints()
+        self.memory_filled(length, self.target_size if self.has_target() else self.sink.size)
         if self.has_target():
             self.sink.last = length
         elif length <= size:
             self.sink.take_into(to, length)
         return 0
 
-    cdef int sink_filled(self, size_t length) except -1:
+    cdef int memory_filled(self, size_t length, size_t size) except -1:
         self.sink_named = False
         self.small_values = 0
         self.large = length >= LARGE
-        if length > self.sink.size:
+        if length > size:
             raise MemcacheUnknownError(self.line[:min(self.line_length, <size_t>32)])
         self.spin_result(True)
         self.leave_hints()
         return 0
 
     cdef bytes take_sink(self, size_t length):
-        self.sink_filled(length)
+        self.memory_filled(length, self.sink.size)
         return self.sink.take(length)
 
     cdef object lend_sink(self, size_t length):
-        self.sink_filled(length)
+        self.memory_filled(length, self.sink.size)
         return self.sink.lend(length)
 
     cdef void saw_length(self, size_t length) noexcept:

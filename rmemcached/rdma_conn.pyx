@@ -22,8 +22,8 @@ from rmemcached.protocol.conn cimport (
 from rmemcached.rdma.attach cimport attach_accept, attach_parse, attach_refuse, make_token, token_worker
 from rmemcached.rdma.cm cimport rdma_cm_refuse, read_hello, send_welcome
 from rmemcached.rdma.device cimport (
-    INLINE_LEAST, RDMA_DEVICES, extent_of, rdma_device_admit, rdma_device_enter_counters, rdma_device_find_memory,
-    rdma_device_memory, rdma_device_release, rdma_device_retire_counters, reads_answered,
+    DIRECT_NOBODY, INLINE_LEAST, RDMA_DEVICES, extent_of, rdma_device_admit, rdma_device_enter_counters,
+    rdma_device_find_memory, rdma_device_memory, rdma_device_release, rdma_device_retire_counters, reads_answered,
 )
 from rmemcached.rdma.exchange cimport exchange_offer, exchange_request, key_is, parse_exchange, write_offer
 from rmemcached.rdma.wire cimport (

@@ -115,9 +115,9 @@ class Settings:
     slab_sizes: list[int]
     """Chunk sizes of the slab classes; none: by factor."""
     preallocate: bool = False
+    """Take all memory at start (-L)."""
     huge_pages: bool = True
     """Items get pages of 2 MB where they fill them."""
-    """Take all memory at start (-L)."""
     track_sizes: bool = False
     """Count items by size for `stats sizes`."""
     verbose: int = 0

@@ -70,7 +70,6 @@ cdef struct rdma_limits:
 cdef struct shm_endpoint:
     char host[RDMA_HOST_MAX + 1]
     unsigned long netns          # the network namespace that the path belongs to; 0: any
-    bint gives                   # clients get the items' memory, to read it themselves
     char path[RDMA_PATH_MAX]     # as in the exchange: a path, or @ and an abstract name. Empty: the lifeline's socket
 
 # Written by one worker with counter_add, read by any thread. uint64_t only: they are added up as an array.

@@ -142,7 +142,7 @@ cdef const ibv_mr *rdma_device_find_memory(rdma_device *dev, const void *addr) n
 cdef const char *rdma_device_memory(const rdma_device *dev) noexcept nogil:
     if not dev.same_host:
         return NULL
-    if not dev.endpoint.gives:
+    if dev.limits.direct == DIRECT_NOBODY:
         return dev.limits.direct_off
     return b"own" if dev.limits.direct == DIRECT_OWN else b"all"
 

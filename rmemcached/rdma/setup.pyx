@@ -62,7 +62,8 @@ cdef void setup_end(rdma_conn *rc) noexcept nogil:
 
 cdef bint setup_give(rdma_conn *rc, int *memory) noexcept nogil:
     """Whether the client gets the items' memory, by these descriptors."""
-    rc.given = rc.direct and rc.q.t.dev.endpoint.gives \
+    cdef const rdma_device *dev = rc.q.t.dev
+    rc.given = rc.direct and dev.same_host and dev.limits.direct != DIRECT_NOBODY \
         and store_direct_give(rc.q.t.worker.store, &memory[0], &memory[1])
     return rc.given
 

@@ -6,7 +6,7 @@ from libc.string cimport memset
 
 from rmemcached.protocol.stats_text cimport stat_append, stat_append_text
 from rmemcached.rdma.device cimport (
-    RDMA_DEVICES, RDMA_INPUT_MAX, RDMA_LANE_BYTES, add_counts, counter_entry, rdma_counters, rdma_device,
+    DIRECT_NOBODY, RDMA_DEVICES, RDMA_INPUT_MAX, RDMA_LANE_BYTES, add_counts, counter_entry, rdma_counters, rdma_device,
     rdma_device_memory, rdma_limits,
 )
 from rmemcached.rdma.wire cimport TRANSPORT_SOFT_SHM, transport_name
@@ -107,7 +107,7 @@ cdef void append_place(rdma_device *shm, const rdma_limits *limits, stat_buf *ou
     cdef const char *who = b"off"
     if limits.direct_off != NULL:
         reason = limits.direct_off
-    if shm != NULL and shm.endpoint.gives:
+    if shm != NULL and limits.direct != DIRECT_NOBODY:
         who = rdma_device_memory(shm)
     if shm != NULL:
         place = b"-s"

@@ -28,10 +28,9 @@ cdef enum:
 
 # ---- the software devices --------------------------------------------------------------------------------------------
 
-cdef void fill_endpoint(shm_endpoint *endpoint, shm_path, bint gives) except *:
+cdef void fill_endpoint(shm_endpoint *endpoint, shm_path) except *:
     """Where clients are to connect for shared memory."""
     memset(endpoint, 0, sizeof(shm_endpoint))
-    endpoint.gives = gives
     identity, netns = host_identity()
     host = identity.encode()
     path = os.fsencode(shm_path)
@@ -131,7 +130,7 @@ cdef void setup_devices(server *s, settings, sockets, shm_path, bytes device_nam
     if settings.socket_path is None:
         open_soft(s, b"soft_iw0", TRANSPORT_SOFT_IW, NULL)
     if shm_path is not None:
-        fill_endpoint(&endpoint, shm_path, settings.rdma_direct != "off")
+        fill_endpoint(&endpoint, shm_path)
         open_soft(s, b"soft_shm0", TRANSPORT_SOFT_SHM, &endpoint)
     if settings.rdma_device == "none" or settings.socket_path is not None:
         return

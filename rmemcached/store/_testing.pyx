@@ -105,9 +105,7 @@ cdef class Item:
         """(offset in the arena, length) of each run of data bytes."""
         cdef iovec *iov = <iovec *>malloc(max_iov * sizeof(iovec))
         cdef int i, n
-        cdef char *base
-        cdef size_t arena_length
-        st.store_arena(self.owner.s, <void **>&base, &arena_length)
+        cdef char *base = self.owner.s.slabs.arena
         n = st.item_iov(self.it, offset, self.it.nbytes if length is None else length, iov, max_iov)
         runs = [(<char *>iov[i].iov_base - base, iov[i].iov_len) for i in range(n)]
         free(iov)
@@ -115,9 +113,8 @@ cdef class Item:
 
     def data(self, size_t offset=0, length=None):
         """Data bytes, the final CR LF included."""
-        cdef char *base
-        cdef size_t arena_length, start, n
-        st.store_arena(self.owner.s, <void **>&base, &arena_length)
+        cdef char *base = self.owner.s.slabs.arena
+        cdef size_t start, n
         parts = []
         for start, n in self.iov(offset, length):
             parts.append((base + start)[:n])
@@ -125,9 +122,8 @@ cdef class Item:
 
     def write(self, bytes value):
         """Writes the data bytes from the start, as a receiver of the payload does."""
-        cdef char *base
-        cdef size_t arena_length, start, n, done = 0
-        st.store_arena(self.owner.s, <void **>&base, &arena_length)
+        cdef char *base = self.owner.s.slabs.arena
+        cdef size_t start, n, done = 0
         for start, n in self.iov(0, len(value)):
             memcpy(base + start, <const char *>value + done, n)
             done += n
@@ -584,10 +580,7 @@ cdef class Store:
 
     def arena(self):
         """(address, length) of the reserved range."""
-        cdef void *base
-        cdef size_t length
-        st.store_arena(self.s, &base, &length)
-        return <size_t>base, length
+        return <size_t>self.s.slabs.arena, self.s.slabs.arena_length
 
     def extents(self):
         """(address, length) of each extent that was announced."""

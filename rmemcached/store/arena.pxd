@@ -7,8 +7,8 @@ cdef enum:
 # refuses.
 cdef bint arena_reserve(store *s, size_t length) noexcept nogil
 cdef void arena_release(store *s) noexcept nogil
-# The slabs lock is held: makes the arena accessible up to top; its memfd, if there is one, long enough for that part.
-# False: the system refuses.
+# The slabs lock is held: makes the arena accessible up to top, in whole extents; its memfd, if there is one, long
+# enough for that part. False: the system refuses.
 cdef bint arena_open_to(store *s, size_t top) noexcept nogil
 cdef bint arena_lengthen(store *s, size_t top) noexcept nogil
 # Readies memfd for clients: from now on its pages stay where they are, and nobody else can write to it. Returns how

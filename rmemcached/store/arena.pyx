@@ -1,14 +1,3 @@
-cdef enum:
-    DIRECT_RESERVE = 4          # with direct_remote the arena is so many times what the memory limit needs
-
-cdef size_t ARENA_RESERVE = <size_t>1 << 40     # address space for a memory limit that grows at run time
-
-
-cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil:
-    base[0] = s.slabs.arena
-    length[0] = s.slabs.arena_length
-
-
 cdef bint _arena_share(store *s) noexcept nogil:
     """Puts a memfd in the place of the arena's address space, and of what is before it."""
     cdef size_t length = s.slabs.arena_length
@@ -36,7 +25,6 @@ cdef void arena_release(store *s) noexcept nogil:
 
 
 cdef bint arena_reserve(store *s, size_t length) noexcept nogil:
-    """Reserves address space for an arena of length bytes, inaccessible and without a claim on memory."""
     cdef size_t before = direct_bytes(length) + DIRECT_LIFE if s.config.direct else 0
     cdef size_t total = before + length + HUGE_PAGE
     cdef void *mapping = mmap(NULL, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
@@ -84,12 +72,6 @@ cdef size_t arena_seal(store *s) noexcept nogil:
 
 
 cdef bint arena_open_to(store *s, size_t top) noexcept nogil:
-    """Makes the arena accessible up to top, in whole extents. False: the system refuses the memory.
-
-    The system clears memory when it is touched first, and a huge page at once: 0.2 to 5 ms, for which a worker would
-    stand still because of a header of 50 bytes. So what is new is used in small pages, unless all of it is touched now
-    or by a device. See do_join_pages.
-    """
     assert_held(&s.slabs.lock)
     cdef size_t length
     if top <= s.slabs.arena_open:
@@ -97,6 +79,7 @@ cdef bint arena_open_to(store *s, size_t top) noexcept nogil:
     length = (top - s.slabs.arena_open + ARENA_EXTENT - 1) // ARENA_EXTENT * ARENA_EXTENT
     if mprotect(s.slabs.arena + s.slabs.arena_open, length, PROT_READ | PROT_WRITE) != 0:
         return False
+    # In small pages, which huge.pxd has the reason for, unless all of it is touched now or by a device.
     madvise(s.slabs.arena + s.slabs.arena_open, length,
             MADV_HUGEPAGE if s.config.preallocate or s.slabs.pinned else MADV_NOHUGEPAGE)
     s.slabs.arena_open += length
@@ -104,7 +87,6 @@ cdef bint arena_open_to(store *s, size_t top) noexcept nogil:
 
 
 cdef bint arena_lengthen(store *s, size_t top) noexcept nogil:
-    """Makes memfd, if there is one, long enough for that part of the arena. False: the system refuses."""
     assert_held(&s.slabs.lock)
     cdef size_t length = (top + HUGE_PAGE - 1) // HUGE_PAGE * HUGE_PAGE
     if s.slabs.memfd < 0 or top <= s.slabs.file_length:

@@ -21,9 +21,9 @@ cdef struct huge_pages:
     bint joinable
     bint stop
     bint woken                  # there may be something to do
-    bint refused                # the system has no such pages
-    size_t ready                # bytes of the arena up to which pages were made ahead; a multiple of HUGE_PAGE
+    bint refused                # the system has no such pages,
     unsigned int refusals       # ... as it has said so often in a row
+    size_t ready                # bytes of the arena up to which pages were made ahead; a multiple of HUGE_PAGE
     uint8_t *state              # by huge page of the arena
     uint32_t waiting            # of these, those that are to be made of small ones
     uint32_t next               # where to look for one

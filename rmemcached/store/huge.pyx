@@ -94,12 +94,12 @@ cdef bint _huge_may_make_ahead(store *s) noexcept nogil:
 cdef void _huge_try(store *s, uint32_t number, bint ahead) noexcept nogil:
     """Makes one huge page, without the slabs lock, if what is there, or what was used before it, has been written."""
     assert_held(&s.slabs.lock)
+    # The page right before one that is made ahead is in use only in part, as a rule: the one before that tells.
     cdef uint32_t looked = number - 2 if ahead else number
     cdef bint made
     cdef int reason
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
-    made = _huge_is_written(_huge_at(s, looked))
-    if not made:
+    if not _huge_is_written(_huge_at(s, looked)):
         lock_ranked(&s.slabs.lock, SLABS_LOCK)
         return
     made = _huge_make_ahead(s, _huge_at(s, number)) if ahead else _huge_make(s, _huge_at(s, number))

@@ -6,9 +6,9 @@ What a header does not declare stays within its part.
 
 Against the lock order (lock_rank) locks are only tried: eviction has an LRU lock and tries the item lock of its victim,
 the page mover has the slabs lock and tries the item lock of a chunk's item, and whoever links an item tries grow_lock
-and the index's lock. A pull of an LRU tail keeps the item locks that it got so. The growing thread takes all item locks
-in the order of their index, for a moment, and so does the thread that makes the index; store_check takes all item locks
-and all LRU locks in the same way.
+and the lock of direct_index. A pull of an LRU tail keeps the item locks that it got so. The growing thread takes all
+item locks in their order, for a moment, and so does whoever makes or gives up the index of direct reads; store_check
+takes all item locks and all LRU locks in the same way.
 """
 
 cdef enum lock_rank:            # a thread that holds one of these locks may wait only for those that come later

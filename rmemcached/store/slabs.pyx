@@ -1,3 +1,9 @@
+cdef enum:
+    DIRECT_RESERVE = 4          # with direct_remote the arena is so many times what the memory limit needs
+
+cdef size_t ARENA_RESERVE = <size_t>1 << 40     # address space for a memory limit that grows at run time
+
+
 cdef inline unsigned int slabs_clsid(store *s, size_t size) noexcept nogil:
     cdef unsigned int clsid = 1
     if size == 0 or size > s.config.item_size_max:
@@ -43,7 +49,6 @@ cdef bint slabs_init(store *s) noexcept nogil:
     cdef rlimit address_space
     cdef int i
     pthread_mutex_init(&s.slabs.lock, NULL)
-    s.slabs.memfd = s.slabs.shared_fd = -1
     _slabs_set_classes(s)
     for i in range(MAX_NUMBER_OF_SLAB_CLASSES):
         s.slabs.classes[i].pages.head = s.slabs.classes[i].pages.tail = NO_PAGE

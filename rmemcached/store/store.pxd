@@ -331,8 +331,6 @@ cdef void store_destroy(store *s) noexcept nogil
 # For what never changes, and for integers with relaxed_load; store_copy_config is for all settings at one moment.
 cdef const store_config *store_get_config(store *s) noexcept nogil
 cdef void store_copy_config(store *s, store_config *out) noexcept nogil
-# The reserved range of addresses in which all items lie.
-cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil
 
 # --- reads of clients that do not ask (docs/direct-reads.md) ---
 cdef struct direct_stats:

@@ -1,7 +1,4 @@
 cdef void do_direct_tell(store *s) noexcept nogil:
-    """Writes what the store's clock and settings say. The lock is held: of two that tell, the later one has the last
-    word.
-    """
     assert_held(&s.direct.lock)
     cdef direct_header *h = s.direct.mapped
     cdef uint32_t algorithm = DIRECT_SEGMENTED if relaxed_load(&s.config.lru_segmented) else DIRECT_FLAT
