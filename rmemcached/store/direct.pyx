@@ -4,7 +4,7 @@ cdef enum:
     DIRECT_SPLITS = 64          # that one caller makes: some ten microseconds
     DIRECT_CHAINS = 64          # of the hash table that a split looks through
     DIRECT_BUILD_AHEAD = 16     # of these, so many are fetched while others are entered
-    DIRECT_BUILD_NS = 200000    # for which an index is made before the thread rests
+    DIRECT_BUILD_NS = 50000     # for which an index is made before the thread rests: so long a request may wait for it
 
 
 cdef extern from *:
