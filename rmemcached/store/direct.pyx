@@ -450,20 +450,21 @@ cdef inline void _direct_write(direct_bucket *bucket, int i, uint64_t slot) noex
     store_release(&bucket.version, bucket.version + 1)
 
 
-cdef inline void _direct_enter(store *s, direct_bucket *bucket, uint64_t slot, uint32_t hv) noexcept nogil:
+cdef inline void _direct_enter(store *s, direct_bucket *bucket, item *it, uint32_t hv) noexcept nogil:
     cdef item_stripe *stripe = &s.assoc.item_locks[hv & s.assoc.item_lock_mask]
     cdef int i = _direct_find(bucket, 0)
     if i < 0:
         fetch_add(&s.direct.left_out, 1)
         relaxed_store(&bucket.version, bucket.version | DIRECT_CROWDED)
+        relaxed_store(&it.it_flags, it.it_flags | ITEM_LEFT_OUT)
         return
-    _direct_write(bucket, i, slot)
+    _direct_write(bucket, i, _direct_slot(s, it, hv))
     relaxed_store(&stripe.indexed, stripe.indexed + 1)
 
 
 cdef inline void direct_insert(store *s, item *it, uint32_t hv) noexcept nogil:
     if _direct_covers(s, it):
-        _direct_enter(s, _direct_bucket(s, hv), _direct_slot(s, it, hv), hv)
+        _direct_enter(s, _direct_bucket(s, hv), it, hv)
 
 
 cdef inline void direct_remove(store *s, item *it, uint32_t hv) noexcept nogil:
@@ -494,16 +495,17 @@ cdef inline void direct_replace(store *s, item *it, item *fresh, uint32_t hv) no
     if i >= 0:
         _direct_write(bucket, i, _direct_slot(s, fresh, hv))
     else:
-        _direct_enter(s, bucket, _direct_slot(s, fresh, hv), hv)
+        _direct_enter(s, bucket, fresh, hv)
 
 
 cdef void direct_note_use(store *s, item *it, uint32_t hv) noexcept nogil:
     cdef direct_bucket *bucket
-    if not _direct_covers(s, it):
+    # Nobody looks for the others: a bucket is a cache line that a get does not need.
+    if it.it_flags & (ITEM_LINKED | ITEM_LEFT_OUT) != ITEM_LINKED | ITEM_LEFT_OUT or not _direct_covers(s, it):
         return
     bucket = _direct_bucket(s, hv)
-    if it.it_flags & ITEM_LINKED and _direct_find(bucket, _direct_slot(s, it, hv)) < 0:
-        _direct_enter(s, bucket, _direct_slot(s, it, hv), hv)
+    if _direct_find(bucket, _direct_slot(s, it, hv)) < 0:
+        _direct_enter(s, bucket, it, hv)
 
 
 cdef inline void direct_ahead(store *s, uint32_t hv) noexcept nogil:
@@ -582,7 +584,7 @@ cdef void _direct_enter_left_out(store *s, uint64_t number, uint64_t first) noex
             hv = store_hash(ITEM_key(it), it.nkey)
             if hv & (first - 1) == number and _direct_covers(s, it) \
                     and _direct_find(_direct_bucket(s, hv), _direct_slot(s, it, hv)) < 0:
-                _direct_enter(s, _direct_bucket(s, hv), _direct_slot(s, it, hv), hv)
+                _direct_enter(s, _direct_bucket(s, hv), it, hv)
             it = it.h_next
 
 

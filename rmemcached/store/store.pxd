@@ -60,6 +60,8 @@ cdef enum:
     # ours: how often the item was fetched since it entered its queue, 0 to 3 (lru_algorithm=s3fifo)
     ITEM_FREQUENCY_ONE = DIRECT_FREQUENCY_ONE
     ITEM_FREQUENCY = 3 * ITEM_FREQUENCY_ONE
+    # ours: it has found no room in the index for clients that read the memory, and may have found it since
+    ITEM_LEFT_OUT = 32768
 
 cdef struct item:
     # next, prev: the LRU lock of the item's class. refcount: atomic. All else: the item lock once linked,
