@@ -32,6 +32,7 @@ missing_packages() {
         command -v openssl >/dev/null || echo openssl
         command -v tshark >/dev/null || echo tshark
         command -v systemd-analyze >/dev/null || echo systemd
+        [ -x /bin/kill ] || echo procps
         command -v ip >/dev/null || echo iproute2
         command -v nft >/dev/null || [ -x /usr/sbin/nft ] || echo nftables
         command -v strace >/dev/null || echo strace

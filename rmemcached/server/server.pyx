@@ -246,14 +246,15 @@ cdef class Server:
             raise MemoryError()
         self.fill_store_hooks(&config)
         s.store = store_create(&config, &problem)
-        text = (<bytes>problem).decode() if s.store == NULL else ""
-        if text.startswith("cannot make") and self.settings.rdma_direct == "own" and not config.direct_remote:
+        if s.store == NULL and self.settings.rdma_direct == "own" and not config.direct_remote:
             # What nobody has to have is no reason not to start.
-            print(f"RDMA: rdma_direct is off: {text}", file=sys.stderr)
+            first = (<bytes>problem).decode()
             self.share_nothing()
             fill_store_config(&config, self.settings)
             self.fill_store_hooks(&config)
             s.store = store_create(&config, &problem)
+            if s.store != NULL:
+                print(f"RDMA: rdma_direct is off: {first}", file=sys.stderr)
         if s.store == NULL:
             raise ServerError((<bytes>problem).decode())
 

@@ -162,8 +162,10 @@ def test_nobody_reads_over_a_socket_with_a_file(rmemcached_server: ServerFactory
 def test_nobody_reads_where_pages_may_be_missing(tmp_path: Path) -> None:
     """With vm.overcommit_memory=2, which is the whole machine's: here it is another file for the daemon alone."""
     (tmp_path / "two").write_text("2\n")
-    script = 'mount --bind "$0" /proc/sys/vm/overcommit_memory && exec "$@"'
-    with start_rmemcached(under=["unshare", "--mount", "sh", "-c", script, str(tmp_path / "two")]) as server:
+    # Only /proc is made private: the root of a chroot need not be a mount.
+    script = 'mount --make-private /proc && mount --bind "$0" /proc/sys/vm/overcommit_memory && exec "$@"'
+    under = ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", script, str(tmp_path / "two")]
+    with start_rmemcached(under=under) as server:
         assert reads(server.address)[1:] == (False, False)
         assert said(server) == ("off", "overcommit_memory")
         assert server.stderr().startswith("rdma_direct is off: vm.overcommit_memory is 2")
