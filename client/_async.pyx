@@ -286,7 +286,8 @@ cdef class AsyncClient:
         return self.connection is not None and self.connection.reader is not None
 
     cdef bint gives_way(self) except -1:
-        # Whether the other tasks of the loop have their turn first: `_turn` waits for it. Another loop's may not come.
+        # Whether the other tasks of the loop have their turn first: `_turn` waits for that turn. A call of another loop
+        # reads from no connection of this one, and must not wait for it.
         cdef AsyncConnection c = self.connection
         return self.may_look() and (c.eager <= 0 or c.readers) and self.reads_from() is c and c.gives_way(None)
 
