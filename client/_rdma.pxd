@@ -33,7 +33,7 @@ cdef class RdmaStream(Stream):
     cdef int64_t looked              # now_ns() of the last look whether the connection has ended
     cdef Source source
     cdef Sink sink                   # named by put_sink, for the present reply
-    cdef list sinks                  # all sinks; `sink` is the first, except in a call of several requests with a sink each
+    cdef list sinks                  # all sinks; `sink` is the first, or the chosen sink (choose_sink)
     cdef bint large                  # the last value was
     cdef Buffer target               # named by the request in place of the sink
     cdef ibv_mr *borrowed            # registration for this call of target memory outside Buffers
