@@ -16,7 +16,7 @@ from rmemcached.client._views cimport Pins
 cdef enum:
     AHEAD = 50
     AHEAD_WITH_VALUES = 34
-    AHEAD_BYTES = 1 << 17        # ... or with so many bytes of named memory: the server moves them during the next copies
+    AHEAD_BYTES = 1 << 17        # ... or with named memory of so many bytes: the server moves them meanwhile
 
 # Steps of a call on the Stream.
 cdef enum stream_step:

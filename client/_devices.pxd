@@ -1,8 +1,8 @@
 """The RDMA devices of this process, one for each transport: opened by the first connection and kept for the next.
 
-When a device is lost (its port is down, it was removed), its connections leave it one by one, and the last connection
-closes it. The next connection then opens a present device. rdma_cm chooses a device for each connection; the process
-keeps the last device chosen.
+When a device is lost (its port is down, or it was removed), its connections leave the device one by one, and the last
+connection closes it. The next connection then opens a present device. rdma_cm chooses a device for each connection; the
+process keeps the last device chosen.
 
 Each server of the process has a protection domain of its own on a device, and its connections share the domain. So a
 server reaches the memory exposed to it, and with no key the memory exposed to another server. A server is the address

@@ -97,7 +97,7 @@ class PickleSerde:
         return serialize_simple(value) or (pickle.dumps(value, self.pickle_version), FLAG_PICKLE)
 
     def deserialize(self, key: Any, value: Any, flags: int) -> Any:
-        """The object. What cannot be unpickled is None, and logged."""
+        """The object. A broken pickle gives None, and a line in the log."""
         return python_memcache_deserializer(key, value, flags)
 
 
