@@ -702,8 +702,8 @@ cdef class AsyncClient:
         """As `Client.stats`."""
         cdef AsyncConnection c = self.reads_from()
         if c is not None and c.reader.report.total:
-            # The statistics count the direct reads until now, which a request reports. After an error here they raise
-            # it.
+            # A request first reports the direct reads until now, since the statistics count them. An error here shows
+            # again in the statistics' own request.
             with contextlib.suppress(MemcacheError, OSError):
                 await self.meta_noop()
         return await self._in_thread(self.client.stats, *args)

@@ -37,8 +37,8 @@ cdef class AsyncConnection:
     cdef bint flushing           # `flush` will be called
     cdef bint writing            # the loop says when there is room for output
     cdef bint sink_taken         # by a request without an answer yet
-    cdef list exposed            # values in memory for the server, since no request was under way
-    cdef bytes body              # a value in reception; None: a line is
+    cdef list exposed            # values in memory for the server, until no request is under way
+    cdef bytes body              # a value being received; None: a line is
     cdef bint behind_value       # classic: only the value's END has not come yet
     cdef object timer
     cdef object progress         # the loop's time when something has come or gone

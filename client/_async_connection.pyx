@@ -81,7 +81,7 @@ cdef class AsyncConnection:
         if memory is not None:
             self.changing = {}
             self.reader = new_reader(memory)
-        # All connections of a device have the same descriptors: a loop would take a copy for the connection before.
+        # Connections of a device share its descriptors, and a loop has a single reader for each: so they are copied.
         self.descriptors = []
         try:
             for descriptor in self.stream.descriptors():

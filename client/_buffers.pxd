@@ -69,7 +69,7 @@ cdef class Loan:
 cdef class Buffer:
     cdef server_domain *domain   # NULL: no server reaches the Buffer
     cdef region memory
-    cdef forked_memory shared    # the part mapped by a server
+    cdef forked_memory shared    # the shared mapping for a server
     cdef bint open
     cdef bint readonly
     cdef object owner            # a memoryview of the caller's memory; None: the Buffer's own memory
@@ -89,7 +89,7 @@ cdef class Buffer:
 
 # Counts a registration of values' memory.
 cdef void count_registration() noexcept
-# A Buffer within the queue pair's server's reach; None: within no server's. ValueError, MemoryError, OSError.
+# A Buffer for the queue pair's server; None: no server reaches the Buffer. ValueError, MemoryError, OSError.
 cdef Buffer new_buffer(QueuePair queue, size_t size)
 # A Buffer of the caller's memory. A server on this host (soft_shm) does not reach it: such memory cannot be mapped.
 cdef Buffer register_memory(QueuePair queue, object view)

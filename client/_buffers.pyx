@@ -135,7 +135,7 @@ cdef void empty(const verbs_provider *provider, region *one) noexcept:
 
 
 cdef int touch(const region *one) noexcept:
-    # A server maps only present memory. 0 or an errno value.
+    # A server maps only pages that exist. 0 or an errno value.
     cdef int result
     with nogil:
         result = populate_read(one.data, one.size)

@@ -10,7 +10,7 @@ from rmemcached.client._stream cimport Stream
 
 # A key in its form for the server: encoded, behind the prefix. TypeError: neither str nor bytes.
 cdef bytes encode_key(object key, bytes prefix, bint unicode_keys)
-# The same for put_fetch and put_store: a str with these very bytes in memory is returned as it is.
+# The same for put_fetch and put_store: an ASCII str is returned unchanged, if there is no prefix.
 cdef object sendable_key(object key, bytes prefix, bint unicode_keys)
 # Where its text is.
 cdef const char *text_of(object key, size_t *length) noexcept

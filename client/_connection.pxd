@@ -39,7 +39,7 @@ cdef class Connection:
     cdef unsigned int epoch      # of the Session, at the connection's creation
     cdef object sock             # the result of Client.sock; the Connection's, or the Stream's
     cdef Pins pins               # items kept by the server for views; None: there never were any
-    cdef size_t late             # bytes of a report of reads and views at the request's begin, sent in any case
+    cdef size_t late             # bytes of a report of reads and views at the request's beginning, sent in any case
     cdef int64_t left            # coarse_ms() when the last call has ended
     cdef bint ended              # by the server, or the network
     cdef Connection next         # in the list of idle connections
@@ -65,7 +65,7 @@ cdef class Connection:
     cdef int synchronise(self) except -1
     # The end of a call with values: afterwards no value is needed any more.
     cdef int values_sent(self) except -1
-    # For a VA line: checks whose answer it is, by the key. Raises MemcacheUnknownError.
+    # Checks that a VA line answers the request for this key. Raises MemcacheUnknownError.
     cdef int check_value(self, object key, bint with_cas) except -1
     # Reads the value behind a VA line.
     cdef bytes value(self)
@@ -75,8 +75,8 @@ cdef class Connection:
     # length of the value.
     cdef Py_ssize_t value_into(self, char *to, size_t size) except -1
     cdef int read_inline(self, char *to, size_t length) except -1
-    # Appends the exception for the error line just read, or for `line`. Raises an exception that makes the connection
-    # useless.
+    # Appends the exception for the error line just read, or for `line`; raises it if the connection is useless
+    # afterwards.
     cdef int refused(self, list errors) except -1
     cdef int refused_by(self, bytes line, list errors) except -1
     # The answer to a storage command: True, False or None as in pymemcache; or `refused`.
@@ -95,5 +95,5 @@ cdef class Connection:
     cdef object failed(self, object error)
     # The exception for a return code of the Stream's methods.
     cdef object broken(self, int code)
-    # Raises this exception. But for -EINTR, runs signal handlers and returns, and the caller repeats the step.
+    # -EINTR: runs signal handlers; then the caller repeats the step. Any other code: raises the exception.
     cdef int interrupted(self, int code) except -1

@@ -118,7 +118,7 @@ cdef class DirectReader:
             w = &wants[i]
             w.answer = direct_find(m, w.text, w.text_length, &w.hit)
             if w.answer == DIRECT_FOUND and w.hit.length > w.room:
-                # As for changed values, the caller must look closer.
+                # read_into handles this value below, like a value that changed meanwhile.
                 w.answer = DIRECT_TORN
             elif w.answer == DIRECT_FOUND:
                 nbytes += w.hit.length

@@ -1,4 +1,4 @@
-"""The server's exchange line, and the request at the begin of a soft_shm connection."""
+"""The server's exchange line, and the request at the beginning of a soft_shm connection."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 

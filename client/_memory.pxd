@@ -77,7 +77,7 @@ cdef class Source(Memory):
 cdef class Sink(Memory):
     cdef region *borrowed            # of the pool; NULL: none
     cdef ibv_mr *mr                  # of block; NULL: there is none now
-    cdef PyObject *block             # the Sink's own memory: a bytes object unknown to all else
+    cdef PyObject *block             # the Sink's own memory: a bytes object without another owner
     cdef size_t size                 # bytes of either
     cdef size_t next_size            # of the next region or block
     cdef size_t last                 # bytes of the last value in the sink

@@ -30,8 +30,8 @@ cdef extern from "Python.h":
 
 cdef enum:
     COPY_MOST = 1 << 17      # bytes of values that are always copied, as long as there is room
-    RING_FROM = 1 << 23      # soft_shm: larger values go through the ring, with copies by both sides at a time,
-    LOOP_RING_FROM = 1 << 20  # ... in pieces: an event loop, which also receives in pieces, does more between them
+    RING_FROM = 1 << 23      # soft_shm: larger values go through the ring, and both sides copy at the same time;
+    LOOP_RING_FROM = 1 << 20  # ... for an event loop, which sends and receives in pieces, with other tasks in between
     SINK_FIRST = 1 << 20     # bytes of the first sink
     SINK_MIN = 1 << 18       # of a block, as the next
     SINK_MAX = 1 << 28

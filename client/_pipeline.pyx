@@ -39,8 +39,9 @@ cdef class Pipeline:
 
     The methods have the names, arguments and checks of the Client's, without noreply: each command has a result. They
     queue commands, return nothing, and need no connection. `execute` sends the queued commands. So does the end of the
-    `with` block, but for an exception. Commands are carried out in their order, but not as a unit: commands of other
-    clients may come between them. Values are not copied: they must not be changed before `execute` has returned.
+    `with` block, unless an exception has ended it. Commands are carried out in their order, but not as a unit: commands
+    of other clients may come between them. Values are not copied: they must not be changed before `execute` has
+    returned.
 
     Not thread-safe: each thread takes a Pipeline of its own. After `execute` it can be used again.
     """

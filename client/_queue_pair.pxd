@@ -46,9 +46,9 @@ cdef class QueuePair(Endpoint):
     cdef lane_table lanes
     cdef unsigned int unclosed       # lanes whose CLOSE could not be sent yet
     cdef unsigned int unanswered     # lanes without an owner, and not yet closed by the server
-    cdef unsigned int heard          # messages received (also read without the lock), and their count
-    cdef unsigned int heard_then     # ... when a lane first waited for the server's CLOSE since,
-    cdef int64_t waits_since         # ... at this time
+    cdef unsigned int heard          # messages received (also read without the lock),
+    cdef unsigned int heard_then     # ... as of the first wait for a CLOSE since a message,
+    cdef int64_t waits_since         # ... and now_ns() then
     cdef lane_state *send_lanes[SEND_BUFFERS]    # whose SENDs these are; NULL: nobody's
     # waiting
     cdef bint sleeping               # a thread sleeps for completions

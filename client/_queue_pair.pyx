@@ -41,7 +41,7 @@ from rmemcached.client.exceptions import MemcacheServerError, MemcacheUnexpected
 cdef enum:
     POLL_BATCH = 16
     CLOSE_WAIT = 1000        # ms of the server's silence after which the wait for its CLOSE ends,
-    CLOSE_WAIT_MOST = 5000   # ... and ms of the whole wait
+    CLOSE_WAIT_MOST = 5000   # ... and ms of the whole wait at most
 
 
 cdef class QueuePair(Endpoint):

@@ -2,7 +2,7 @@
 
 The cache of a queue pair holds a reference to each object, so its memory cannot go away, and a bytes object never
 changes or moves. An object is found again by its identity. An object is registered when it comes for the second time;
-where objects have gone unused before, few are. Limits apply to the bytes and the number of objects. Objects without
+after registrations in vain, few are. Limits apply to the bytes and the number of objects. Objects without
 another owner go first, when another object is registered.
 
 Needs the GIL, or the lock of _state.pxd, which the methods take.

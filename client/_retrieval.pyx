@@ -561,8 +561,8 @@ cdef class Retrieval(Session):
         The object cannot be resized until the Buffer is closed. Over "verbs" and "soft_iw" values are then sent from
         there without a copy and, if the object is writable, received there without a copy. A server on this host
         ("soft_shm") reaches Buffers of `buffer` only. Raises TypeError for an object without the buffer protocol,
-        BufferError for memory in several pieces, ValueError for no memory; OSError when the memory cannot be locked for
-        a device.
+        BufferError for non-contiguous memory, ValueError for no memory; OSError when the memory cannot be locked for a
+        device.
         """
         cdef object view = view_of(memory)
         cdef Connection c = self.enter(True, b"register")

@@ -131,7 +131,7 @@ cdef class Stream:
     # From now on neither push nor close waits. False: the stream has no such mode.
     cdef bint join_loop(self) noexcept
     cdef object socket_object(self)                     # a socket.socket of the connection, which the caller closes
-    cdef bint must_authenticate(self) noexcept          # itself; authentication of the lifeline does not count
+    cdef bint must_authenticate(self) noexcept          # whether the stream needs authentication of its own
     cdef bint has_ended(self) noexcept nogil            # for a connection whose writes do not show its end
     cdef bint has_gone(self) noexcept                   # the server ended the connection between calls: a system call
     cdef int take_input(self) noexcept nogil            # takes the present input, never waits; -EAGAIN: there is none
@@ -145,8 +145,8 @@ cdef class Stream:
     cdef bytes take_sink(self, size_t length)           # the value written there by the server
     cdef object lend_sink(self, size_t length)          # the same as a read-only memoryview, without a copy
     cdef int release_sink(self) except -1               # no request needs the sink any more
-    # For a call of several requests with a sink each: the number of sinks at a time, from 0. The methods above are
-    # about the chosen sink. 0: values come in the stream.
+    # For a call of several requests with a sink each: how many sinks at a time; their numbers begin at 0. The methods
+    # above mean the chosen sink. 0: values come in the stream.
     cdef Py_ssize_t sinks_at_once(self) noexcept
     cdef bint large_values(self) noexcept               # whether sinks pay for values as large as the last
     cdef int choose_sink(self, Py_ssize_t number) except -1

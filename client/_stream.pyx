@@ -408,7 +408,7 @@ cdef class Stream:
 
     cdef void spun_well(self) noexcept nogil:
         # An idle stream halves its pause after a time as long as the pause (see pauses). A busy stream need not wait
-        # for so long: visitors for a moment now and then would keep the pause alive for ever.
+        # for so long: short visits of other threads now and then would keep the pause alive for ever.
         if self.spin_pause == 0:
             return
         self.well += 1

@@ -1,4 +1,4 @@
-"""The client's name for servers that ask: ASCII authentication (memcached -Y, doc/protocol.txt "Authentication").
+"""The client's authentication: memcached's ASCII authentication (memcached -Y, doc/protocol.txt "Authentication").
 
 SASL is a part of the binary protocol, which the client does not have.
 """
@@ -64,7 +64,7 @@ def request(credentials: tuple[bytes, bytes]) -> bytes:
 
 def check_answer(line: bytes, credentials: tuple[bytes, bytes]) -> None:
     """The answer to `request`. Raises MemcacheClientError when the server does not know the client, MemcacheServerError
-    for its further errors, MemcacheUnknownError."""
+    for SERVER_ERROR, MemcacheUnknownError for any further answer."""
     if line == FULL:
         raise too_many_connections()
     if credentials[1] in line:
@@ -105,7 +105,7 @@ def read_lines(plain: socket.socket, count: int) -> list[bytes]:
 
 def ask(plain: socket.socket, commands: bytes, count: int = 1) -> list[bytes]:
     """Sends commands, and returns the lines of the answers. Raises the errors of read_lines."""
-    # A server that refuses the connection may have told so, and closed, before it read anything.
+    # A server that refuses the connection may have sent its answer, and closed, before it read anything.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         plain.sendall(commands)
     return read_lines(plain, count)

@@ -167,7 +167,7 @@ class Choice:
         client.closes_on_meta = True
 
     def open_again(self) -> None:
-        """A new self.plain in place of an ended or doomed connection. Raises the same errors as open_plain."""
+        """A new self.plain: the old connection has ended, or soon may. Raises the same errors as open_plain."""
         self.plain.close()
         self.plain = open_plain(self.client)
         self.plain.settimeout(exchange.patience(self.client))
@@ -206,8 +206,8 @@ class Choice:
         except TooManyConnections:
             raise
         except (MemcacheServerError, OSError) as error:
-            # A server without an answer over TCP in time will not answer next time either. The timeout of a verbs
-            # device is of another network.
+            # A server without an answer over TCP in time will not answer next time either. A timeout over a verbs
+            # device is a matter of another network.
             if self.wanted != "auto" or (isinstance(error, TimeoutError) and transport != VERBS):
                 raise
             self.reasons.append(f"{transport} failed: {error}")

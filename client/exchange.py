@@ -143,7 +143,7 @@ def ask(queue: QueuePair, plain: socket.socket, transport: str) -> Offer:
 
 def answer_to(line: bytes, plain: socket.socket) -> bytes:
     """Sends a line of the exchange, and returns the server's. Raises the errors of read_reply_line."""
-    # A server that refuses the connection may have told so, and closed, before it read anything.
+    # A server that refuses the connection may have sent its answer, and closed, before it read anything.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         plain.sendall(line)
     return read_reply_line(plain)
