@@ -46,7 +46,7 @@ cdef object get_running_loop = asyncio.get_running_loop
 cdef object sleep = asyncio.sleep
 
 cdef enum:
-    PIECE = 1 << 20          # bytes of values that are copied before other tasks of the loop have their turn
+    PIECE = 1 << 20          # bytes of values copied before other tasks of the loop have their turn
     PREFAULT_TURNS = 16      # of direct_prefault, each of 32 MB, in one call of a thread
 
 cdef extern from "Python.h":
@@ -62,7 +62,7 @@ def target_bytes(buffer, offset):
 
 
 cdef Py_ssize_t size_of(Request r) except -1:
-    # Bytes of the value that it sends.
+    # Bytes of the request's value.
     if r.data is None:
         return 0
     return len(r.data) if isinstance(r.data, bytes) else r.data.nbytes
@@ -73,7 +73,7 @@ def _open(Client client, logged):
 
 
 def _prefault(DirectMemory memory, uint64_t at, uint64_t mapped):
-    # Maps a part of it. Returns whether there is more, and both numbers of direct_prefault.
+    # Maps a part of the memory. Returns whether there is more, and both numbers of direct_prefault.
     cdef bint more = True
     cdef int _turn
     with nogil:
@@ -83,7 +83,7 @@ def _prefault(DirectMemory memory, uint64_t at, uint64_t mapped):
 
 
 def _forget(task):
-    # Nobody may have waited for it to the end.
+    # Retrieves the exception: perhaps nobody has awaited the task to its end.
     if not task.cancelled():
         task.exception()
 
@@ -95,22 +95,22 @@ cdef class AsyncClient:
     ...     await client.set("key", b"value")
     ...     await client.get("key")
 
-    Args: those of `Client`. There is one connection. Any number of tasks may use it at the same time: their requests
-    are sent without waiting for each other's answers, those of one turn of the loop together. Beyond some thousand
+    Args: as for `Client`. There is one connection. Any number of tasks may use it at the same time. Requests do not
+    wait for each other's answers, and are sent together if they come in the same turn of the loop. Beyond some thousand
     requests under way a call waits until there is room.
 
-    A call can be cancelled at any time, by asyncio.timeout for one: its request may have been carried out or not, its
-    answer is dropped, and other calls go on. timeout: seconds without anything from the server while answers are
-    awaited; then all calls under way get TimeoutError and the connection is closed. The next call makes a new one.
-    With ``noreply`` a call returns when its request has been queued, and its errors are dropped.
+    A call can be cancelled at any time, for example by asyncio.timeout. Its request may have been carried out or not,
+    its answer is dropped, and other calls go on. timeout: seconds without any input from the server while answers are
+    awaited; then all calls under way get TimeoutError and the connection is closed. The next call makes a new
+    connection. With ``noreply`` a call returns when its request has been queued, and its errors are dropped.
 
-    Where the server lets them (`direct`), gets read its memory: they are done at once, behind all that was sent
-    before for the same key. Now and then one lets other tasks run, so that a task which only reads does not keep the
-    loop to itself.
+    Where the server allows direct reads (`direct`), gets read its memory. They are done at once, after all earlier
+    requests for the same key. Now and then a get lets other tasks run, so a task with nothing but gets does not keep
+    the loop to itself.
 
-    It belongs to the event loop that uses it: another one gets a connection of its own once the first has none. Works
-    on asyncio's loops and on uvloop. Not thread-safe. After a fork the child makes its own connection. Methods raise
-    what those of `Client` raise.
+    An AsyncClient belongs to the event loop of its connection. Another loop gets a connection of its own after `close`,
+    or when the first loop does not run any more. Works on asyncio's loops and on uvloop. Not thread-safe. After a fork
+    the child makes its own connection. Methods raise the same errors as `Client`'s.
     """
 
     cdef Client client
@@ -121,7 +121,7 @@ cdef class AsyncClient:
     cdef object __weakref__
 
     def __init__(self, *arguments, **options):
-        """Takes the arguments of `Client`, and raises what it raises. Does not connect."""
+        """Takes the arguments of `Client`, and raises the same errors. Does not connect."""
         self.client = Client(*arguments, **options)
         if self.client.socket_module is not None:
             raise ValueError("socket_module is Client's: an AsyncClient waits by its event loop, on plain sockets")
@@ -163,7 +163,7 @@ cdef class AsyncClient:
 
     @property
     def serde(self):
-        """What makes bytes of values, and values of bytes; None: bytes and str are stored as they are."""
+        """The object that turns values into bytes and back; None: bytes and str are stored as they are."""
         return self.client.serde
 
     @property
@@ -178,7 +178,7 @@ cdef class AsyncClient:
         await self.close()
 
     async def close(self):
-        """Closes the connection, if there is one. Calls that wait for answers get MemcacheUnexpectedCloseError.
+        """Closes the connection, if there is one. Waiting calls get MemcacheUnexpectedCloseError.
 
         Any number of times. The next command makes a new connection.
         """
@@ -210,7 +210,7 @@ cdef class AsyncClient:
         return None
 
     async def _room(self, size):
-        # A connection that takes one more request, with a value of so many bytes.
+        # A connection with room for another request, whose value has `size` bytes.
         loop = asyncio.get_running_loop()
         while True:
             c = self._usable(loop)
@@ -227,13 +227,13 @@ cdef class AsyncClient:
                     raise
                 c = self.connection
                 if c is not None and (<AsyncConnection>c).connection is None:
-                    # It has ended before this call could use it: the next one would end so, too.
+                    # The connection ended before this call could use it. A new connection would end in the same way.
                     raise (<AsyncConnection>c).error
             elif (<AsyncConnection>c).full():
                 try:
                     await c.room(size)
                 except asyncio.CancelledError:
-                    # Its place may be another call's.
+                    # Another call may take the place of this call.
                     c.look_again()
                     raise
                 if c.usable and len((<AsyncConnection>c).answers) < ANSWERS_MOST and (
@@ -252,7 +252,7 @@ cdef class AsyncClient:
         return await r.future
 
     async def _send(self, Request r):
-        # Nobody waits for its answer, nor keeps the value as it is until it has been sent.
+        # Nobody waits for the answer, or keeps the value unchanged until it is sent.
         if r.data is not None and type(r.data) is not bytes:
             r.data = bytes(r.data)
         cdef AsyncConnection c = await self._room(size_of(r))
@@ -279,20 +279,20 @@ cdef class AsyncClient:
             c.submit(r)
         return await group.future
 
-    # --- reads that do not ask (docs/direct-reads.md) ---
+    # --- direct reads (docs/direct-reads.md) ---
 
     cdef bint may_look(self) noexcept:
-        # Whether it is worth a look.
+        # Whether a direct read is worth a try.
         return self.connection is not None and self.connection.reader is not None
 
     cdef bint gives_way(self) except -1:
-        # Whether the other tasks of the loop have their turn first: `_turn` waits for that turn. A call of another loop
-        # reads from no connection of this one, and must not wait for it.
+        # Whether other tasks of the loop have their turn first: `_turn` waits for their turn. A call in another loop
+        # reads from no connection of this loop, and must not wait for this loop.
         cdef AsyncConnection c = self.connection
         return self.may_look() and (c.eager <= 0 or c.readers) and self.reads_from() is c and c.gives_way(None)
 
     async def _turn(self):
-        # Behind it the caller reads at once.
+        # Afterwards the caller reads at once.
         cdef AsyncConnection c = self.connection
         call = object()
         c.readers.append(call)
@@ -310,7 +310,7 @@ cdef class AsyncClient:
         return c
 
     cdef object look(self, AsyncConnection c, object key, object default, bint with_cas, bint raw):
-        # What a get of the key returns, or MISS: it is to be asked for. default: for what fails with ignore_exc.
+        # The result of a get of the key, or MISS: the client must ask. default: the result of an error with ignore_exc.
         cdef bytes encoded = self.client.encoded_key(key)
         cdef uint32_t flags = 0
         cdef uint64_t cas = 0
@@ -327,7 +327,7 @@ cdef class AsyncClient:
         return (value, cas_bytes(cas)) if with_cas else value
 
     cdef object look_into(self, object key, object target):
-        # The length of the value, which has been copied to the target; or MISS.
+        # Copies the value to the target. Returns its length; or MISS.
         cdef bytes encoded = self.client.encoded_key(key)
         cdef AsyncConnection c = self.reads_from()
         cdef Py_buffer *memory = PyMemoryView_GET_BUFFER(target)
@@ -449,7 +449,7 @@ cdef class AsyncClient:
         return await self._store_many(self._stores(values, expire, flags), noreply)
 
     def _stores(self, values, expire, flags):
-        # The requests of set_many. Raises for a value that cannot be sent.
+        # The requests of set_many. Raises for a bad value.
         return [
             store_request(self.client, STORE_SET, b"set", key, values[key], expire, flags, None)
             for key in list(values)]
@@ -572,16 +572,15 @@ cdef class AsyncClient:
         return await leases.drive_async(self, compute, leases.steps(key, expire, lease, wait, refresh, stale))
 
     async def prefault(self):
-        """As `Client.prefault`, in another thread, for the connection of this client. A call that is cancelled stops
-        mapping some 25 ms later."""
+        """As `Client.prefault`, in another thread, for the connection of this client. A cancelled call stops mapping
+        some 25 ms later."""
         cdef AsyncConnection c = self.reads_from()
         cdef uint64_t at = 0
         cdef uint64_t mapped = 0
         cdef bint more = True
         if c is None or not c.usable or not c.reader.is_alive():
             c = await self._room(0)
-            # A connection whose server has ended shows only when the server is asked. Those that have memory to be
-            # read know the command.
+            # Only a request shows the end of a connection's server. A server with memory for direct reads knows mn.
             await (self.meta_noop() if c.stream.remote else self.version())
             c = self.reads_from()
         memory = None if c is None else c.reader.memory
@@ -600,12 +599,12 @@ cdef class AsyncClient:
         return await self._in_thread(self.client.register, memory)
 
     async def get_into(self, key, buffer, offset=0, default=None):
-        """As `Client.get_into`, but for a copy: until it has come, the value is in memory of this client's, so that a
-        call that was cancelled writes nothing. What is read without asking is written at once."""
+        """As `Client.get_into`, but with a copy: the value comes into the client's own memory first, so a cancelled
+        call writes nothing. A direct read writes at once."""
         if self.may_look():
             if self.gives_way():
                 await self._turn()
-            # Nothing can cancel this one between its first byte and its last.
+            # Nothing can cancel this call between its first byte and its last.
             size = self.look_into(key, target_bytes(buffer, offset))
             if size is not MISS:
                 return size
@@ -613,8 +612,8 @@ cdef class AsyncClient:
         return default if size is None else size
 
     async def get_many_into(self, pairs):
-        """As `Client.get_many_into`, with that copy. All values are asked for at once. Other tasks have their turn
-        between pieces of what is copied: a call that is cancelled then has written some of it."""
+        """As `Client.get_many_into`, with the same copy as `get_into`. Requests all values at once. Other tasks have
+        their turn between pieces of the copy: a call cancelled there has written some pieces."""
         cdef list keys = []
         cdef list targets = []
         cdef list values = []
@@ -627,7 +626,7 @@ cdef class AsyncClient:
             keys.append(key)
             targets.append(target_bytes(buffer, offset[0] if offset else 0))
             r = get_request(self.client, REQUEST_GET, b"get_into", key, None, None)
-            # The value is as it was stored.
+            # The value is as stored: no serde is applied.
             r.raw = True
             r.ignores = False
             requests.append(r)
@@ -667,19 +666,19 @@ cdef class AsyncClient:
     # --- dumps: each on a connection of its own ---
 
     def metadump(self, classes="all"):
-        """As `Client.metadump`, for `async for`. `aclose` ends it early."""
+        """As `Client.metadump`, for `async for`. `aclose` ends the dump early."""
         return self._lines(self.client.metadump, classes)
 
     def mgdump(self, classes="all"):
-        """As `Client.mgdump`, for `async for`. `aclose` ends it early."""
+        """As `Client.mgdump`, for `async for`. `aclose` ends the dump early."""
         return self._lines(self.client.mgdump, classes)
 
     def watch(self, *streams, timeout=None):
-        """As `Client.watch`, for `async for`. `aclose` ends it."""
+        """As `Client.watch`, for `async for`. `aclose` ends the watch."""
         return self._lines(functools.partial(self.client.watch, timeout=timeout), *streams)
 
     async def _lines(self, method, *arguments):
-        # A thread waits for the next line; to shut the connection down ends that.
+        # A thread waits for the next line, until shut_down of the connection.
         end = object()
         lines = await self._in_thread(method, *arguments)
         try:
@@ -695,7 +694,7 @@ cdef class AsyncClient:
     # --- administration: on connections of their own ---
 
     async def _in_thread(self, function, *arguments):
-        # What was sent before is carried out before, as far as this client waits for it.
+        # The server has carried out earlier requests by then, as far as this client waits for their answers.
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, function, *arguments)
 
@@ -703,7 +702,8 @@ cdef class AsyncClient:
         """As `Client.stats`."""
         cdef AsyncConnection c = self.reads_from()
         if c is not None and c.reader.report.total:
-            # They count what was read until now. If that cannot be told, they say why.
+            # A request first reports the direct reads until now, since the statistics count them. An error here shows
+            # again in the statistics' own request.
             with contextlib.suppress(MemcacheError, OSError):
                 await self.meta_noop()
         return await self._in_thread(self.client.stats, *args)
@@ -713,8 +713,8 @@ cdef class AsyncClient:
         return await self._in_thread(self.client.version)
 
     async def flush_all(self, delay=0, noreply=None):
-        """As `Client.flush_all`. It waits for the server in any case."""
-        # For what it refuses.
+        """As `Client.flush_all`, but always waits for the server."""
+        # Raises for a bad noreply.
         self.client.is_quiet(noreply)
         return await self._in_thread(self.client.flush_all, delay, False)
 

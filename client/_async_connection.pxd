@@ -1,8 +1,7 @@
-"""The connection of an AsyncClient: a Stream that an event loop drives.
+"""The connection of an AsyncClient: a Stream driven by an event loop.
 
-The loop calls when a descriptor of the Stream is readable or, while output is left, writable. Requests of one turn of
-the loop are sent together at its end. Answers come in the order of the requests. All of it is done by the loop's
-thread.
+The loop calls when a descriptor of the Stream is readable or, while output is left, writable. Requests of the same turn
+of the loop are sent together at its end. Answers come in the order of the requests. The loop's thread does everything.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -15,7 +14,7 @@ from rmemcached.client._stream cimport Stream
 
 cdef enum:
     ANSWERS_MOST = 1024      # requests under way, and
-    EXPOSED_MOST = 64        # values in memory that the server reads, which are all given back when it has answered all
+    EXPOSED_MOST = 64        # values in memory for the server, given back together after all answers
 
 
 cdef class Group:
@@ -32,39 +31,39 @@ cdef class AsyncConnection:
     cdef readonly object loop
     cdef Connection connection   # None: closed
     cdef Stream stream           # the connection's
-    cdef object answers          # deque of Requests that have no answer yet
-    cdef object waiting          # deque of futures: of calls for which there is no room
-    cdef list descriptors        # that the loop watches
+    cdef object answers          # deque of Requests without an answer yet
+    cdef object waiting          # deque of futures: of calls without room
+    cdef list descriptors        # watched by the loop
     cdef bint flushing           # `flush` will be called
     cdef bint writing            # the loop says when there is room for output
-    cdef bint sink_taken         # by a request that has no answer yet
-    cdef list exposed            # values that the server reads from memory, or has read since none was under way
-    cdef bytes body              # a value that is being received; None: a line is
-    cdef bint behind_value       # classic: of the value all has been received but its END
+    cdef bint sink_taken         # by a request without an answer yet
+    cdef list exposed            # values in memory for the server, until no request is under way
+    cdef bytes body              # a value being received; None: a line is
+    cdef bint behind_value       # classic: only the value's END has not come yet
     cdef object timer
     cdef object progress         # the loop's time when something has come or gone
     cdef int64_t looked          # coarse_ms() when the loop has last looked
-    cdef object error            # why it was closed
+    cdef object error            # why the connection was closed
     cdef DirectReader reader     # of the server's memory; None: values are asked for
-    cdef dict changing           # with a reader: key -> how many requests that may change it have no answer yet
-    cdef Py_ssize_t eager        # what may still be read before other tasks of the loop have their turn, in bytes
+    cdef dict changing           # with a reader: key -> number of unanswered requests that may change its item
+    cdef Py_ssize_t eager        # bytes of direct reads left before other tasks have their turn
     cdef bint renews             # with the next turn there is more
-    cdef object readers          # deque of calls that wait for that, each an object of its own: the first comes first
+    cdef object readers          # deque of calls that wait for more, each an object: first come, first served
 
     cdef bint full(self)
-    # The value of a key without asking, or None. In the order of the requests that were submitted.
+    # The value of a key by a direct read, or None. In the order of the submitted requests.
     cdef bytes read(self, bytes key, uint32_t *flags, uint64_t *cas)
-    # The same, to memory: the value's length, or -1. A value that is longer than the memory is not copied.
+    # The same, to memory: the value's length, or -1. A value longer than the memory is not copied.
     cdef Py_ssize_t read_into(self, bytes key, char *to, Py_ssize_t room) except -2
     cdef bint may_read(self, bytes key)
     # Pays for values of so many bytes.
     cdef int has_read(self, Py_ssize_t length) except -1
-    # Whether it is other tasks' turn: the call lets the loop run, and asks again. It is one of the readers, or None.
+    # Whether the call lets the loop run other tasks first, and asks again. call: an object of `readers`, or None.
     cdef bint gives_way(self, object call) except -1
-    # Appends the line that tells the server of what was read.
+    # Appends the line with the report of direct reads.
     cdef int put_hits(self) except -1
     cdef int tell_all(self) except -1
-    # Counts a request among those that may change their key; by: 1, or -1.
+    # Counts a request that may change its key's item; by: 1, or -1.
     cdef int count_change(self, Request r, int by) except -1
     cdef int submit(self, Request r) except -1
     cdef bint all_sent(self)
@@ -80,5 +79,5 @@ cdef class AsyncConnection:
     cdef int fail(self, object error) except -1
 
 
-# (connection, what the log says of it) for a client; in a thread that may wait. logged: what the log says so far.
+# (connection, log text about it) for a client; in a thread that may wait. logged: the last text in the log.
 cdef tuple open_connection(Client client, object logged)

@@ -38,12 +38,12 @@ from rmemcached.client.connection import open_stream
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError, MemcacheUnknownError
 
 cdef enum:
-    OUTPUT_MOST = 1 << 20    # bytes of requests that are not sent yet, beyond which calls wait
-    VALUE_MOST = 0x7FFFFFFF  # bytes; a reply that announces more is not believed
-    TURN_NS = 1000000        # ns of reading before other tasks of the loop have their turn,
-    TURN_MOST = 1 << 20      # ... and bytes of values that are copied for requests
-    EAGER_MOST = 1 << 20     # bytes of values that are read without asking before that,
-    READ_COST = 4096         # ... and what each counts more
+    OUTPUT_MOST = 1 << 20    # bytes of requests not sent yet, beyond which calls wait
+    VALUE_MOST = 0x7FFFFFFF  # bytes; a longer value in a reply is not believed
+    TURN_NS = 1000000        # ns of reception before other tasks of the loop have their turn,
+    TURN_MOST = 1 << 20      # ... and bytes of values copied for requests
+    EAGER_MOST = 1 << 20     # bytes of direct reads before other tasks have their turn,
+    READ_COST = 4096         # ... and extra bytes for each read
 
 
 cdef class Group:
@@ -81,7 +81,7 @@ cdef class AsyncConnection:
         if memory is not None:
             self.changing = {}
             self.reader = new_reader(memory)
-        # Those of a device are of all its connections: a loop takes each of these for one.
+        # Connections of a device share its descriptors, and a loop has a single reader for each: so they are copied.
         self.descriptors = []
         try:
             for descriptor in self.stream.descriptors():
@@ -99,7 +99,7 @@ cdef class AsyncConnection:
                 or self.stream.copied > TURN_MOST or len(self.waiting) != 0)
 
     def room(self, size):
-        """A future that is done when `full` may be false. size: bytes of the value that waits."""
+        """A future, done when `full` may be false. size: bytes of the waiting value."""
         future = self.loop.create_future()
         self.waiting.append((future, size))
         return future
@@ -125,7 +125,7 @@ cdef class AsyncConnection:
         if r.kind == REQUEST_META and s.classic:
             raise self.connection.named(no_meta())
         if not self.answers:
-            # The line of what was read before may wait to be sent.
+            # The line about direct reads may still wait to be sent.
             if s.buffers == NULL or self.all_sent():
                 s.begin()
             self.progress = self.loop.time()
@@ -153,7 +153,7 @@ cdef class AsyncConnection:
             else:
                 put_request(self.connection, r)
         except BaseException as error:
-            # Half of it may be there.
+            # Half of the request may be there.
             self.fail(error)
             raise
         self.answers.append(r)
@@ -162,13 +162,13 @@ cdef class AsyncConnection:
         self.look_again()
         return 0
 
-    # --- reads that do not ask (docs/direct-reads.md) ---
+    # --- direct reads (docs/direct-reads.md) ---
 
     cdef int count_change(self, Request r, int by) except -1:
         cdef bytes key = r.encoded
         cdef object count
         if r.kind == REQUEST_GET or r.kind == REQUEST_GETS:
-            # It may expire by that.
+            # Only gat and gats change the expiry time.
             if r.expire is None:
                 return 0
         elif r.kind == REQUEST_META:
@@ -183,7 +183,7 @@ cdef class AsyncConnection:
         return 0
 
     cdef bint may_read(self, bytes key):
-        # Those that wait for room come before this call, too.
+        # Calls waiting for room come before this call, too.
         return (self.reader is not None and not self.waiting and not (self.changing and key in self.changing)
                 and self.connection.generation == fork_count())
 
@@ -207,7 +207,7 @@ cdef class AsyncConnection:
 
     cdef int has_read(self, Py_ssize_t length) except -1:
         self.eager -= READ_COST + length
-        # A line by itself, where there may be no next request. A server that takes nothing gets none.
+        # A line of its own, since there may be no next request. A server that takes no input gets none.
         if self.reader.told_later and self.stream.wlen <= OUTPUT_MOST:
             try:
                 if self.stream.buffers == NULL:
@@ -223,7 +223,7 @@ cdef class AsyncConnection:
         if self.reader is None or self.eager > 0 and (not self.readers or self.readers[0] is call):
             return False
         if self.eager <= 0 and not self.renews:
-            # Once in a turn of the loop, however many tasks ask for it.
+            # Once in a turn of the loop, for any number of waiting tasks.
             self.renews = True
             self.loop.call_soon(self._renew)
         return True
@@ -238,7 +238,7 @@ cdef class AsyncConnection:
         return 0
 
     cdef int tell_all(self) except -1:
-        # Before the connection is closed: as far as it can be sent at once.
+        # Before the end of the connection: as much as can be sent at once.
         if (self.reader is not None and self.reader.report.total and self.connection is not None
                 and self.connection.generation == fork_count()):
             if self.stream.buffers == NULL:
@@ -248,7 +248,7 @@ cdef class AsyncConnection:
         return 0
 
     def look_again(self):
-        """Does soon what an event would."""
+        """Makes the next step soon, without an event."""
         if not self.flushing and self.connection is not None:
             self.flushing = True
             self.loop.call_soon(self._flush)
@@ -268,7 +268,7 @@ cdef class AsyncConnection:
             self._step()
 
     def _step(self, sends=True):
-        # Sends what can be sent and takes what has come.
+        # Sends as much as possible, and takes the input.
         self.looked = coarse_ms()
         try:
             if sends:
@@ -398,7 +398,7 @@ cdef class AsyncConnection:
         return True
 
     cdef bint take_body(self) except -1:
-        # False: not all of it has come.
+        # False: a part of the value has not come yet.
         cdef Stream s = self.stream
         cdef Request r
         cdef size_t n = min(s.rend - s.rpos, s.dst_left)
@@ -446,7 +446,7 @@ cdef class AsyncConnection:
             self.connection.name = (<Request>self.answers[0]).name
         self.resolve(r, result)
         if more:
-            # It belongs to the refusal, or to nothing.
+            # The rest belongs to the refusal, or to nothing.
             raise self.connection.unasked()
         return 0
 
@@ -454,7 +454,7 @@ cdef class AsyncConnection:
         # The answer to a request has come: its result, or an exception.
         cdef bint failed = isinstance(result, BaseException)
         if r.data is not None and self.stream.iov_next != self.stream.iov_count:
-            # A value may be refused before all of it was sent.
+            # The server may refuse a value before all of it was sent.
             self.exposed.append(r.data)
         if r.sinks:
             self.stream.release_sink()
@@ -463,7 +463,7 @@ cdef class AsyncConnection:
             try:
                 result = load_result(self.client, r, result)
             except BaseException as error:
-                # Also one that ends the program, or a task: it is for the caller, who would wait for ever.
+                # Also an exception to end the program or a task: otherwise the caller would wait for ever.
                 result = error
                 failed = True
         if failed and r.ignores and self.client.ignore_exc and isinstance(result, Exception):
@@ -495,8 +495,8 @@ cdef class AsyncConnection:
     def _look_at_time(self):
         self.timer = None
         if self.connection is not None and self.answers:
-            # What has come meanwhile may be unread, where the loop was busy with other things. The few bytes that fit
-            # into a socket which is not writable are no sign of life.
+            # Input may be unread, if the loop was busy. A few bytes that fit into a socket without room for more are no
+            # sign of life.
             self._step(not self.writing or is_writable(self.descriptors[0]))
         if self.connection is None or not self.answers:
             return
@@ -507,7 +507,7 @@ cdef class AsyncConnection:
             self.fail(self.connection.broken(-ETIMEDOUT))
 
     def close(self, error=None):
-        """Closes it. Calls that wait for answers get the error."""
+        """Closes the connection. Waiting calls get the error."""
         try:
             self.tell_all()
         except Exception as failure:
@@ -550,7 +550,7 @@ cdef class AsyncConnection:
         """Whether requests can be submitted, in this process."""
         if self.connection is None or self.connection.generation != fork_count():
             return False
-        # A loop that did something else, or did not run, has not seen the end.
+        # A loop that was busy, or did not run, has not seen the end.
         if not self.answers and coarse_ms() - self.looked >= IDLE_MS and self.stream.has_gone():
             self.fail(self.connection.named(MemcacheUnexpectedCloseError("the server has ended the connection")))
         return self.connection is not None

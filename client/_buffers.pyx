@@ -41,7 +41,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
-    STEPS = 8                # sizes of regions from one power of two to the next
+    STEPS = 8                # sizes of regions from a power of two to the next
 
 # The modules' names are gone when the interpreter ends.
 cdef object warn = warnings.warn
@@ -56,12 +56,12 @@ cdef region *newest = NULL           # unused
 cdef region *oldest = NULL
 cdef void *buffers = NULL
 cdef size_t registered = 0           # how many registrations there ever were
-cdef unsigned int generation = 0     # how many forks separate it from the one that imported the module
-cdef unsigned int children = 0       # how many forks it has made, or begun
+cdef unsigned int generation = 0     # forks between this process and the importer of the module
+cdef unsigned int children = 0       # forks made or begun by this process
 
 
 cdef void after_fork_in_child() noexcept nogil:
-    # What the parent has stays the parent's.
+    # The parent's objects stay the parent's.
     global all_bytes, unused_bytes, newest, oldest, buffers, generation
     all_bytes = unused_bytes = 0
     newest = oldest = NULL
@@ -86,7 +86,7 @@ cdef void count_registration() noexcept:
 
 
 def usage():
-    """What this process has for values, in bytes: of regions, in use or not; and how often memory was registered."""
+    """This process's memory for values, in bytes: of regions, in use or not; and how often memory was registered."""
     return {"regions": all_bytes, "unused": unused_bytes, "registered": registered}
 
 
@@ -135,7 +135,7 @@ cdef void empty(const verbs_provider *provider, region *one) noexcept:
 
 
 cdef int touch(const region *one) noexcept:
-    # A server maps only memory that is there. 0 or an errno value.
+    # A server maps only pages that exist. 0 or an errno value.
     cdef int result
     with nogil:
         result = populate_read(one.data, one.size)
@@ -143,7 +143,7 @@ cdef int touch(const region *one) noexcept:
 
 
 cdef void unlink(region *one) noexcept:
-    """Takes it out of the unused ones."""
+    """Takes a region out of the unused ones."""
     global unused_bytes, newest, oldest
     cdef Pool pool = <Pool>one.pool
     if one.prev != NULL:
@@ -188,7 +188,7 @@ cdef class Pool:
         self.domain = queue.protection_domain
 
     cdef region *find(self, size_t size) noexcept:
-        # The smallest that is large enough, and not much too large.
+        # The smallest sufficient region, unless much too large.
         cdef region *one = self.unused
         cdef region *best = NULL
         while one != NULL:
@@ -285,7 +285,7 @@ cdef class Pool:
         unlock_state(&shared_state)
 
 
-# The collector would take away what __dealloc__ needs.
+# The collector would clear the objects needed by __dealloc__.
 @cython.no_gc_clear
 cdef class Loan:
 
@@ -293,7 +293,7 @@ cdef class Loan:
         PyBuffer_FillInfo(out, self, self.lent.data, <Py_ssize_t>self.length, True, flags)
 
     def __dealloc__(self):
-        # In a forked child all of it is the parent's.
+        # In a forked child everything is the parent's.
         if self.lent == NULL or self.generation != generation:
             return
         if self.children != children:
@@ -322,15 +322,15 @@ cdef object lend_region(Pool pool, region *one, size_t length):
 
 @cython.no_gc_clear
 cdef class Buffer:
-    """Memory for values, which `Client.buffer` makes and `Client.register` makes of an object's memory.
+    """Memory for values. `Client.buffer` makes a Buffer, and `Client.register` makes a Buffer of an object's memory.
 
-    It has the buffer protocol: memoryview(b), numpy.frombuffer(b). A value in a Buffer, or in a part of it, is sent and
-    received without a copy on this side, by any Client of the same server, where the transport allows it: "verbs" and
-    "soft_iw"; "soft_shm" for what `Client.buffer` has made. Elsewhere it is memory like any other. It outlives the
-    Client, the connection and the server. Views, and requests that name it, keep it from being closed. A forked child
-    has it as memory like any other, with what was there at the fork: what one of both writes the other does not see.
+    It has the buffer protocol: memoryview(b), numpy.frombuffer(b). Any Client of the same server sends and receives
+    values in a Buffer, or in a part of a Buffer, without a copy on this side, where the transport allows it: "verbs"
+    and "soft_iw"; "soft_shm" for Buffers of `Client.buffer`. Elsewhere a Buffer is ordinary memory. It outlives the
+    Client, the connection and the server. Views, and requests that name the Buffer, keep it from being closed. A forked
+    child has ordinary memory there with the contents at the fork, and neither process sees later writes of the other.
 
-    A Buffer that is collected while it is open is closed, with a ResourceWarning. Thread-safe.
+    A Buffer collected while open is closed, with a ResourceWarning. Thread-safe.
     """
 
     def __init__(self):
@@ -365,7 +365,7 @@ cdef class Buffer:
         unlock_state(&shared_state)
 
     def __len__(self):
-        """Bytes; 0 when it is closed."""
+        """The number of bytes; 0 for a closed Buffer."""
         return self.memory.size if self.open else 0
 
     def __enter__(self):
@@ -382,7 +382,7 @@ cdef class Buffer:
     def close(self):
         """Gives the memory up, or the caller's memory back. Any number of times.
 
-        Raises BufferError while there are views of it, or a request names it.
+        Raises BufferError while views of the Buffer exist, or a request names it.
         """
         cdef bint seen, named
         lock_state(&shared_state)
@@ -445,7 +445,7 @@ cdef str caller():
 
 
 cdef Buffer closed_buffer():
-    # Before there is memory that would be lost if a signal's handler raised an exception here.
+    # Made before the memory: an exception of a signal's handler here would lose the memory.
     cdef Buffer one = Buffer.__new__(Buffer)
     one.made = caller()
     one.generation = generation
@@ -454,7 +454,7 @@ cdef Buffer closed_buffer():
 
 
 cdef void open_buffer(Buffer one, QueuePair queue) noexcept:
-    # It has its memory, which is registered for the queue pair's server, if there is one.
+    # The Buffer has its memory by now, registered for the queue pair's server if there is a queue pair.
     lock_state(&shared_state)
     one.open = True
     if queue is not None:

@@ -1,6 +1,6 @@
-"""Requests of the classic protocol, for servers and proxies that do not know meta commands (doc/protocol.txt).
+"""Requests of the classic protocol, for servers and proxies without meta commands (doc/protocol.txt).
 
-Their answers are read as the meta replies that say the same (_reply.pxd). Arguments are those of _commands.pxd.
+Their answers are read as the equivalent meta replies (_reply.pxd). Arguments are the same as in _commands.pxd.
 """
 
 from rmemcached.client._modes cimport store_mode
@@ -11,7 +11,7 @@ cdef int put_classic_fetch(Stream s, bytes key, bint with_cas, bytes expire) exc
 # Of a command with a value, up to the value.
 cdef int put_classic_store(Stream s, store_mode mode, bytes key, size_t length, bytes flags, bytes expire, bytes cas,
                            bint quiet) except -1
-# Whether the VALUE line just read is that of the key.
+# Whether the VALUE line just read has this key.
 cdef bint is_value_of(Stream s, bytes key) noexcept
-# A command of a key, and of a number if there is one.
+# A command with a key, and perhaps a number.
 cdef int put_classic(Stream s, const char *command, bytes key, bytes number, bint quiet) except -1

@@ -1,4 +1,4 @@
-"""The Client: what its options are, and the commands of administration."""
+"""The Client: its options, and the commands of administration."""
 
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._meta cimport Meta

@@ -43,7 +43,7 @@ from rmemcached.client.exceptions import (
 from rmemcached.client.urls import expanded, is_url
 
 cdef enum:
-    STATISTICS_MOST = 1 << 20  # lines; a server that sends more is not believed
+    STATISTICS_MOST = 1 << 20  # lines; more of them are not believed
 
 
 # The modules' names are gone when the interpreter ends.
@@ -53,7 +53,7 @@ cdef object STORAGE = re.compile(rb"(set|add|replace|append|prepend|cas|ms) [^\n
 
 
 cdef bint goes_on(bytes line):
-    # Whether a raw command may have more than one answer.
+    # Whether a raw command may have several answers.
     return line.startswith(b"watch") or b"\n" in line and STORAGE.fullmatch(line) is None
 
 
@@ -74,11 +74,11 @@ class FunctionSerde:
         self._deserializer = deserializer
 
     def serialize(self, key, value):
-        """What is stored for a value: (value, flags)."""
+        """Returns (value, flags) to store for a value."""
         return (value, 0) if self._serializer is None else self._serializer(key, value)
 
     def deserialize(self, key, value, flags):
-        """The value, from the bytes and flags that were stored for it."""
+        """Returns the value for stored bytes and flags."""
         return value if self._deserializer is None else self._deserializer(key, value, flags)
 
 
@@ -95,62 +95,64 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         server: (host, port), "host", "host:port", "[v6]:port", or the path of a UNIX socket ("/path" or "unix:/path").
             ``Client("host", port)`` is understood as well, with a port of digits in a text, too; or a URL, see below.
         serde: an object with ``serialize(key, value) -> (value, flags)`` and ``deserialize(key, value, flags)``.
-            rmemcached.client.serde has some. If it has a true attribute ``takes_views``, the value may be a read-only
-            memoryview in place of bytes. The value of serialize may be a Gathered.
+            rmemcached.client.serde has some. With a true attribute ``takes_views`` it may get a read-only memoryview
+            in place of bytes as the value. The value of serialize may be a Gathered.
         serializer, deserializer: the two as functions, where there is no serde.
         connect_timeout, timeout: seconds for connecting, and for each wait for the server. None: no limit.
-        no_delay: TCP_NODELAY. True by default: a command behind one without a reply would wait for the server's ACK.
-        ignore_exc: get, gets, gat, gats, get_many, gets_many and stats return what a miss does in place of raising.
-        socket_module: gevent.socket, eventlet.green.socket, or another with socket and getaddrinfo: over TCP other
-            greenlets run while a call waits. None: the standard library's. If that is patched, as by gevent.monkey, the
-            same is done. "auto" is "tcp" then; another transport blocks the greenlets of its thread, of
-            which rmemcached.client's logger warns.
+        no_delay: TCP_NODELAY. True by default: without it a command behind a noreply one waits for the server's ACK.
+        ignore_exc: get, gets, gat, gats, get_many, gets_many and stats return the result of a miss in place of raising.
+        socket_module: gevent.socket, eventlet.green.socket, or another module with socket and getaddrinfo: over TCP
+            greenlets run while a call waits. None: the standard library's module, with the same effect if it is
+            patched, as by gevent.monkey. "auto" is "tcp" then. Another transport blocks the greenlets of its thread,
+            and the logger rmemcached.client warns.
         socket_keepalive: a KeepaliveOpts, or None.
         key_prefix: bytes put before every key.
-        default_noreply: the value of ``noreply`` for calls that do not give it (cas, incr and decr: False).
+        default_noreply: the value of ``noreply`` in calls without this argument (cas, incr and decr: False).
         allow_unicode_keys: str keys are sent as UTF-8; otherwise they must be ASCII.
-        encoding: of str values (and of the text of other objects that are not bytes-like).
+        encoding: of str values, and of the text of objects that are not bytes-like.
         tls_context: an ssl.SSLContext for a connection by TLS over TCP; "auto" is "tcp" then.
-        transport: "verbs": RDMA on a device of the system (RMEMCACHED_RDMA_DEVICE names it, "none" forbids it),
+        transport: "verbs": RDMA on a device of the system (RMEMCACHED_RDMA_DEVICE names it, "none" forbids all),
             "soft_shm": shared memory with a server on this host, "tcp": a plain connection, "auto": the first of these
-            that both ends have; the logger rmemcached.client says which and why. "soft_iw": RDMA (iWARP in software),
-            which "auto" does not choose, since plain TCP is faster for requests with pauses between them. Over a UNIX
-            socket: "soft_shm" or "tcp". "rdma_cm": as "verbs", but connected through rdma_cm, without a TCP connection;
-            iWARP devices too. None: what the environment variable RMEMCACHED_TRANSPORT says, else "auto".
-        spin: microseconds for which a wait polls before it blocks, while that pays. 0: never. None: the default of the
+            available to both ends; the logger rmemcached.client reports the choice and the reason. "soft_iw": RDMA
+            (iWARP in software), never chosen by "auto", since plain TCP is faster for requests with pauses between
+            them. Over a UNIX socket: "soft_shm" or "tcp". "rdma_cm": as "verbs", but connected through rdma_cm,
+            without a TCP connection; iWARP devices too. None: the environment variable RMEMCACHED_TRANSPORT, else
+            "auto".
+        spin: microseconds of polling before a wait blocks, while polling pays. 0: never. None: the default of the
             transport (0 for tcp, 50 for others).
-        rdma_cm_port: the server's port of rdma_cm (its -o rdma_cm_port=). With it "auto" tries rdma_cm first. None:
-            "rdma_cm" takes the number of the TCP port.
-        username, password: for a server that wants authentication (memcached -Y), on every transport. str or bytes,
+        rdma_cm_port: the server's port of rdma_cm (its -o rdma_cm_port=). With a number "auto" tries rdma_cm first.
+            None: "rdma_cm" takes the number of the TCP port.
+        username, password: for a server with authentication (memcached -Y), on every transport. str or bytes,
             without blanks. They go over the wire in the clear.
 
     A URL names server and transport: ``memcached://host:port`` ("auto"), ``rdma://`` ("verbs"), ``shm://``
     ("soft_shm"), ``iwarp://`` ("soft_iw"), ``tcp://``, ``unix:///path``. Before the host there can be
     ``user:password@``, and behind it options: ``?timeout=0.5&connect_timeout=1&no_delay=false&key_prefix=app:``, also
     spin, ignore_exc, default_noreply, allow_unicode_keys, encoding, rdma_cm_port, and for memcached:// and unix://
-    transport. Seconds can be ``none``. What is special in a URL is written as %40 for @. What a URL says cannot be an
-    argument as well, unless that is its default. The transport of a URL is taken before that of the environment.
+    transport. Seconds can be ``none``. Special characters are percent-encoded: %40 for @. A setting in the URL cannot
+    be an argument as well, unless the argument has its default value. The transport of a URL comes before the
+    environment's.
 
-    A server or proxy that knows no meta commands (memcached before 1.6) is spoken to in classic ones.
+    With a server or proxy without meta commands (memcached before 1.6) the client uses classic commands.
 
-    Keys are str or bytes: 1 to 250 bytes with the prefix, without white space and NUL. Values are bytes; any object
-    with a contiguous buffer is sent from where it is, without a copy. The values of get are bytes objects into which
-    the data was received. With ``noreply`` a call does not wait for the server: it returns as if it had succeeded, and
-    errors of the server are not raised.
+    Keys are str or bytes: 1 to 250 bytes with the prefix, without white space and NUL. Values are bytes, or any object
+    with a contiguous buffer, which is sent in place, without a copy. get returns bytes objects, and receives the data
+    into them directly. With ``noreply`` a call does not wait for the server: it returns as after a success, and does
+    not raise errors of the server.
 
-    The first command makes a connection. After `close`, or after an error that leaves the connection unusable, the next
-    command makes a new one; also in place of one that the server has closed while no call used it, for 20 ms or more.
-    Thread-safe: calls of different threads run at the same time, each on a connection of its
-    own, which the client keeps for later calls. Where a transport has lanes, these connections share queue pairs. The
-    commands of a thread reach the server in their order. After a fork the child makes its own connections, and leaves
-    the parent's alone. copy.copy, copy.deepcopy and pickle make a client with the same options and no connection.
+    The first command makes a connection. The next command makes a new one after `close`, after an error that leaves the
+    connection unusable, and after the server has closed a connection unused for 20 ms or more. Thread-safe: calls of
+    different threads run at the same time, each on a connection of its own, which the client keeps for later calls.
+    Where a transport has lanes, these connections share queue pairs. The commands of a thread reach the server in their
+    order. After a fork the child makes its own connections, and leaves the parent's alone. copy.copy, copy.deepcopy and
+    pickle make a client with the same options and no connection.
 
     Every command raises, where its own text says nothing else:
 
     - MemcacheIllegalInputError, and TypeError for a key: the arguments cannot be sent. Nothing was sent.
     - MemcacheClientError, MemcacheServerError: the server's error line. The connection stays.
-    - MemcacheUnknownCommandError, MemcacheUnknownError: the answer is ERROR, or none of memcached's. The connection is
-      closed, as by those that follow.
+    - MemcacheUnknownCommandError, MemcacheUnknownError: the answer is ERROR, or no answer of memcached's. These errors,
+      and the following, close the connection.
     - MemcacheUnexpectedCloseError, OSError: the connection has ended, or cannot be made. TimeoutError: the server does
       not answer within the time limit.
     """
@@ -211,7 +213,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     def __deepcopy__(self, memo):
         cdef object one = copyreg.__newobj__(type(self))
         memo[id(self)] = one
-        # It cannot be copied.
+        # An SSL context cannot be copied.
         memo[id(self.tls_context)] = self.tls_context
         one.__setstate__(copy.deepcopy((self._options(), vars(self)), memo))
         return one
@@ -224,7 +226,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         vars(self).update(attributes)
 
     cdef dict _options(self):
-        # The arguments that make such a client.
+        # The arguments for an equal client.
         return {
             "server": self.server,
             "serde": self.serde,
@@ -271,18 +273,19 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
     @property
     def direct(self):
-        """Whether gets read the server's items where they lie, and ask nobody (docs/direct-reads.md). False while there
-        is no connection, and while the server stands still. If it is False on this host, the log and `stats rdma` say
-        why.
+        """Whether gets read the server's items directly, without a request (docs/direct-reads.md). False without a
+        connection, and while the server stands still. If it is False on this host, the log and `stats rdma` give the
+        reason.
         """
         cdef DirectMemory memory = self.memory()
         return memory is not None and memory.is_read()
 
     @property
     def sock(self):
-        """A socket object of the connection that was used last, or None while there is none. It is closed with it.
+        """A socket object of the connection used last, or None without a connection. It is closed with the connection.
 
-        To look at, and not to read from. Over RDMA it is that of the TCP connection beside it.
+        Use it for inspection, and not to read from it. Over RDMA it belongs to the TCP connection beside the queue
+        pair.
         """
         lock_state(&shared_state)
         try:
@@ -300,10 +303,10 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             except OSError as error:
                 if error.errno != EBADF:
                     raise
-                # Another thread closes it.
+                # Another thread closes the connection.
                 return None
             if c.stream is None:
-                # Another thread has closed it meanwhile.
+                # Another thread has closed the connection meanwhile.
                 if sock is not None:
                     sock.close()
                 return None
@@ -312,7 +315,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
     @property
     def connections(self):
-        """How many connections there are, in calls or kept for later ones."""
+        """How many connections there are, in calls or kept for later calls."""
         return self._open if self._generation == fork_count() else 0
 
     @property
@@ -330,15 +333,15 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         return found if self._generation == fork_count() else 0
 
     def close(self):
-        """Closes the connections, those that other threads are using as soon as their calls end. Any number of times.
+        """Closes the connections, and connections of calls in other threads as soon as these end. Any number of times.
 
-        The next command makes a new one.
+        The next command makes a new connection.
         """
         try:
             if self.has_hits() and self._generation == fork_count():
                 self.tell_hits()
             if self._releases.waiting:
-                # Of connections that other views keep open.
+                # On connections kept open by other views.
                 self.tell_releases()
         finally:
             self.close_all()
@@ -347,7 +350,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     disconnect_all = close
 
     cdef bytes _command(self, bytes command, bytes name, bytes wanted=None):
-        # Sends one line and returns the line of the answer; another one than is wanted is an error.
+        # Sends a line and returns the line of the answer. An answer other than `wanted` is an error.
         cdef Connection c = self.enter(False, name)
         cdef Stream s = c.stream
         cdef list errors = []
@@ -369,7 +372,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     def stats(self, *args):
         """Returns {name: value} of the server's statistics; args as in memcached's stats command.
 
-        Names are bytes. Values are converted as pymemcache does it: to int, float, bool or bytes.
+        Names are bytes. Values are converted as in pymemcache: to int, float, bool or bytes.
         """
         cdef list words = [checked_key(as_bytes(arg)) for arg in args]
         cdef dict result
@@ -378,7 +381,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         except Exception as error:
             if not self.ignore_exc:
                 if isinstance(error, MemcacheError) and error.command == "stats":
-                    # Which statistics they were.
+                    # Names the statistics.
                     error.command = b" ".join([b"stats", *words]).decode("ascii", "backslashreplace")
                 raise
             return {}
@@ -443,22 +446,22 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     def cache_memlimit(self, memlimit):
         """Sets the server's memory limit, in megabytes. Returns True.
 
-        Raises MemcacheClientError when the server does not want it; pymemcache returns True then as well.
+        Raises MemcacheClientError when the server refuses; pymemcache returns True then as well.
         """
         self._command(
             b"cache_memlimit " + integer_text(memlimit, "memlimit") + b"\r\n", b"cache_memlimit", b"OK")
         return True
 
     def check_key(self, key, key_prefix=b""):
-        """Returns the bytes that are sent for a key behind a prefix. Raises MemcacheIllegalInputError, TypeError."""
+        """Returns the bytes sent for a key behind a prefix. Raises MemcacheIllegalInputError, TypeError."""
         return encode_key(key, as_bytes(key_prefix), self.allow_unicode_keys)
 
     def raw_command(self, command, end_tokens="\r\n"):
-        """Sends a command line, to which \\r\\n is added.
+        """Sends a command line, and adds \\r\\n.
 
-        Returns the bytes of the answer before the first end_tokens; what follows them is dropped, if need be with the
-        connection. An error line at its beginning ends the answer, and is raised. command and end_tokens are bytes or
-        str.
+        Returns the bytes of the answer before the first end_tokens; the rest is dropped, if need be with the
+        connection. An error line at the beginning of the answer ends it, and is raised. command and end_tokens are
+        bytes or str.
         """
         cdef str encoding = "utf8" if self.allow_unicode_keys else "ascii"
         cdef bytes line = as_bytes(command, encoding)
@@ -472,7 +475,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             put_bytes(s, line + b"\r\n")
             c.exchange()
             text = answer(s)
-            # Where an answer is one line, the caller is told BUSY as it came.
+            # The caller gets BUSY as the text of an answer of one line.
             refused = is_error(text) or token != b"\r\n" and is_refusal(text)
             if not refused:
                 text = self._read_until(c, token)
@@ -515,10 +518,10 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     def metadump(self, classes="all"):
         """Iterates over the items of the server: a dict of each, with key (bytes), exp, la, cas, fetch, cls, size.
 
-        classes: "all", "hash", or the numbers of slab classes ("1,2"). On a plain connection of its own, which the
-        last item closes, `close`, or the end of a `with` block: the Client can be used meanwhile. Raises
-        MemcacheServerError when the server is busy with another dump, and MemcacheUnexpectedCloseError rather than end
-        early.
+        classes: "all", "hash", or the numbers of slab classes ("1,2"). The dump has a plain connection of its own,
+        closed after the last item, by `close`, or at the end of a `with` block: the Client can be used meanwhile.
+        Raises MemcacheServerError when the server is busy with another dump, and MemcacheUnexpectedCloseError when a
+        dump ends early.
         """
         return dumps.metadump(self, classes)
 
@@ -527,7 +530,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         return dumps.mgdump(self, classes)
 
     def watch(self, *streams, timeout=None):
-        """Iterates over what the server logs: a dict of each line. It does not end until it is closed.
+        """Iterates over the server's log: a dict of each line. The iteration goes on until `close`.
 
         streams: "fetchers", "mutations", "evictions", ...; none: fetchers. timeout: seconds for each line, or None. On
         a plain connection of its own, as `metadump`. Returns when the server has begun.
@@ -535,28 +538,28 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         return dumps.watch(self, streams, timeout)
 
     def quit(self):
-        """Tells the server that the connection ends, and closes it. Returns None."""
+        """Tells the server of the end of the connection, and closes it. Returns None."""
         cdef Connection c = self.enter(True, b"quit")
         cdef Stream s = c.stream
         try:
             s.put("quit\r\n", 6)
             c.send()
         except MemcacheUnexpectedCloseError:
-            # The server has ended it before this side heard that it has everything.
+            # The server ended the connection before this side had confirmed the send.
             return
         finally:
             self.drop(c)
 
     def shutdown(self, graceful=False):
-        """Ends the server, where it was started with -A (--enable-shutdown). Returns None."""
+        """Ends a server started with -A (--enable-shutdown). Returns None."""
         try:
             self._command(b"shutdown graceful\r\n" if graceful else b"shutdown\r\n", b"shutdown")
         except MemcacheUnexpectedCloseError:
-            # That is its answer.
+            # The end of the connection is the answer.
             return
 
     def pipeline(self):
-        """Returns a Pipeline: commands that are queued, then sent together and answered together."""
+        """Returns a Pipeline, which queues commands, sends them together, and reads their answers together."""
         return Pipeline(self)
 
     # --- as a dict ---

@@ -67,7 +67,7 @@ cdef int raise_rejected(const cm_event *event) except -1:
 
 
 cdef class CmRoute:
-    """A way to an address through rdma_cm, with the device that leads there.
+    """A way to an address through rdma_cm, and its device.
 
     family, address: as of socket.getaddrinfo. timeout: seconds or None. OSError: there is no such way; ENODEV: no RDMA
     device leads there. TimeoutError.
@@ -111,7 +111,7 @@ cdef class CmRoute:
             close(self.fd)
 
     cdef int expect(self, cm_event_type wanted, cm_event *event, int error, int64_t deadline) except -1:
-        # Waits for an event; `error` is what asking for it returned.
+        # Waits for an event; `error` is the result of the request for the event.
         if error == 0:
             wait_cm_event(self.fd, event, deadline)
             if event.type == wanted:

@@ -37,7 +37,7 @@ cdef enum:
     NUMBER_MAX = 20          # digits of 2**64 - 1
 
 cdef uint64_t HIGHEST_BITS = 0x8080808080808080ULL
-cdef uint64_t LOWEST = 0x2121212121212121ULL   # the lowest characters of a key that need no look
+cdef uint64_t LOWEST = 0x2121212121212121ULL   # the lowest characters of a key without further checks
 
 
 # --- keys, values and numbers ---
@@ -60,7 +60,7 @@ cdef bytes checked_key(bytes key):
 
 
 cdef const char *text_of(object key, size_t *length) noexcept:
-    # Of what sendable_key has returned.
+    # For a result of sendable_key.
     if type(key) is bytes:
         length[0] = PyBytes_GET_SIZE(key)
         return PyBytes_AS_STRING(key)
@@ -75,7 +75,7 @@ cdef bytes bytes_of_key(object key):
 
 
 cdef inline bint is_plain(const char *text, Py_ssize_t length) noexcept:
-    # Whether it is a key without anything that could be whitespace or a null.
+    # Whether the text is a key without bytes of whitespace or null.
     cdef uint64_t eight
     cdef Py_ssize_t i = 0
     if length == 0 or length > KEY_MAX:
@@ -188,7 +188,7 @@ cdef bytes expire_text(object expire):
 cdef bytes delta_text(object value, str name):
     value = integer_of(value, name)
     if not 0 <= value < 1 << 64:
-        # What the server would say to it.
+        # The server's answer to such a delta.
         raise MemcacheClientError(b"invalid numeric delta argument")
     return b"%d" % value
 
@@ -294,7 +294,7 @@ cdef bint put_meta_store(Stream s, bytes line, bytes flags, object data) except 
 
 
 cdef inline const char *bytes_of(object data, size_t *length):
-    # Of bytes, or of a contiguous memoryview. NULL: it is Gathered.
+    # For bytes, or a contiguous memoryview. NULL: data is Gathered.
     cdef Py_buffer *view
     if isinstance(data, Gathered):
         length[0] = (<Gathered>data).nbytes
@@ -319,7 +319,7 @@ cdef int put_bytes_of(Stream s, object data, const char *address, size_t length)
 
 
 cdef bint put_value(Stream s, object data, const char *address, size_t length, bint quiet) except -1:
-    # The end of ms, and the value or where it is.
+    # The end of ms, and the value or its place.
     cdef uint64_t remote_address = 0
     cdef uint32_t remote_key = 0
     cdef char *to
@@ -434,7 +434,7 @@ def _to_umask(value):
     return int(value, 8)
 
 
-# Statistics that are not integers: name -> conversion of the value's bytes.
+# Statistics other than integers: name -> conversion of the value's bytes.
 cdef dict STAT_TYPES = {
     b"version": bytes,
     b"rusage_user": _to_float,
@@ -459,6 +459,6 @@ cdef int convert_statistics(dict found) except -1:
         try:
             found[name] = STAT_TYPES.get(name, int)(value)
         except ValueError:
-            # It stays bytes, as with pymemcache.
+            # The value stays bytes, as with pymemcache.
             continue
     return 0

@@ -21,8 +21,8 @@ from rmemcached.client.sockets import name_failure, server_text
 
 cdef enum:
     SYNC_INTERVAL = 1024     # commands without a reply after which the client looks for error lines
-    BODY_MAX = 0x7FFFFFFF    # bytes; a reply that announces more is not believed
-    SHOWN = 32               # bytes of a line that an exception shows
+    BODY_MAX = 0x7FFFFFFF    # bytes; a longer value in a reply is not believed
+    SHOWN = 32               # bytes of a line in an exception
 
 
 cdef int take_step(Stream s, stream_step what) noexcept nogil:
@@ -58,7 +58,7 @@ cdef class Connection:
                 s.close()
 
     cdef bint leaves_open(self, Stream s) noexcept:
-        # The last of the views closes it.
+        # True: the last of the views closes the stream.
         cdef Pins pins = self.pins
         if pins is None:
             return False
@@ -92,7 +92,7 @@ cdef class Connection:
         return OSError(-code, f"{strerror(-code).decode()} during {self.command()}", server_text(self.server))
 
     cdef object failed(self, object error):
-        # What has no errno is the caller's: of a signal handler, of an event loop.
+        # An error without an errno is the caller's: of a signal handler, of an event loop.
         if isinstance(error, OSError) and error.errno is not None:
             self.ended = True
             name_failure(error, self.server, self.command())
@@ -108,7 +108,7 @@ cdef class Connection:
         return error
 
     cdef bint has_more(self) noexcept:
-        # Error lines of commands that wanted no answer may come at any time.
+        # Error lines of commands without replies may come at any time.
         return self.stream.rpos != self.stream.rend and self.stream.noreplies == 0
 
     cdef object unasked(self):
@@ -197,7 +197,7 @@ cdef class Connection:
     cdef int values_sent(self) except -1:
         cdef Stream s = self.stream
         if s.iov_next < s.iov_count:
-            # A value that is refused is answered before all of it was sent.
+            # The server answers a refused value before all of it was sent.
             self.send()
         return s.unexpose()
 
@@ -237,7 +237,7 @@ cdef class Connection:
         return n
 
     cdef int read_inline(self, char *to, size_t length) except -1:
-        # A value that comes in the stream.
+        # A value in the stream.
         cdef Stream s = self.stream
         cdef int r
         s.dst = to

@@ -34,11 +34,11 @@ cdef shared_device *devices[DEVICES]
 
 
 cdef void raise_alarm(shared_device *d) noexcept nogil:
-    """Marks the device as lost, for all who use it."""
+    """Marks the device as lost, for all its users."""
     cdef uint64_t one = 1
     assert_held(&d.lock)
     store_release(&d.lost, 1)
-    # An eventfd that has been written to stays readable.
+    # An eventfd stays readable after a write.
     while write(d.alarm, &one, sizeof(one)) < 0:
         pass
 
@@ -110,7 +110,7 @@ cdef void leave_domain(server_domain *domain) noexcept:
 
 
 cdef void leave_device(shared_device *d) noexcept:
-    """One user less."""
+    """Takes a user off."""
     assert_that(d.users > 0)
     d.users -= 1
     if devices[d.which] == d and device_lost(d):
@@ -148,14 +148,14 @@ cdef int open_port(int which, uint64_t node_guid, uint8_t port_num, verbs_port *
 
 
 cdef bint serves(shared_device *d, uint64_t node_guid, uint8_t port_num) noexcept:
-    """Whether the device can be used, and is the one that rdma_cm has chosen."""
+    """Whether the device can be used, and is rdma_cm's choice."""
     if d.which == DEVICE_OF_CM and (d.port.node_guid != node_guid or d.port.port_num != port_num):
         return False
     return not device_lost(d)
 
 
 cdef shared_device *open_device(int which, uint64_t node_guid, uint8_t port_num) except NULL:
-    """The device, with one user more. OSError."""
+    """The device, with another user. OSError."""
     cdef shared_device *d = devices[which]
     cdef verbs_port port
     cdef int error

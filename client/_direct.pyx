@@ -28,9 +28,9 @@ from rmemcached.sys.key_hash cimport hash_secrets
 from rmemcached.sys.linux cimport snprintf
 
 cdef enum:
-    TRIES = 3                # of a value that is being changed
-    LONG_COPY = 64 * 1024    # bytes, from which on other threads of Python run meanwhile
-    CAS_MOST = 24            # bytes of a number, with the zero behind it
+    TRIES = 3                # for a value under change
+    LONG_COPY = 64 * 1024    # bytes; other threads of Python run during longer copies
+    CAS_MOST = 24            # bytes of a number and a zero
 
 
 cdef class DirectMemory:
@@ -118,7 +118,7 @@ cdef class DirectReader:
             w = &wants[i]
             w.answer = direct_find(m, w.text, w.text_length, &w.hit)
             if w.answer == DIRECT_FOUND and w.hit.length > w.room:
-                # As with what changes meanwhile, there is more to it.
+                # read_into handles this value below, like a value that changed meanwhile.
                 w.answer = DIRECT_TORN
             elif w.answer == DIRECT_FOUND:
                 nbytes += w.hit.length

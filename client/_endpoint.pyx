@@ -68,23 +68,23 @@ from rmemcached.client.exceptions import MemcacheServerError
 
 cdef enum:
     REMOTE_ACCESS = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
-    LAST_WORDS_WAIT = 1000   # ms that the server gets to say why the queue pair failed
-    LAST_WORDS_MOST = 1024   # bytes of that
+    LAST_WORDS_WAIT = 1000   # ms for the server to give the reason of the queue pair's failure
+    LAST_WORDS_MOST = 1024   # bytes of the reason
 
 cdef dict DEVICES = {transport_name(which).decode(): which for which in range(RDMA_TRANSPORTS)}
 
 
 cdef inline uint16_t reads_of(Offer offer):
-    # READs that go on at a time: a device that gets more than it answers ends the connection. A server that offers no
-    # reads answers none.
+    # Concurrent READs: a device ends the connection at more READs than it answers. A server that offers no reads
+    # answers none.
     return min(<unsigned int>READS, offer.answers) if offer.direct else 1
 
 
 cdef class Endpoint:
     """A queue pair that waits for its peer. OSError: no device, or out of resources.
 
-    transport: one of the exchange, or "rdma_cm". server: the Client's; it alone reaches memory that is
-    registered for the queue pair. route: for rdma_cm; its descriptor belongs to the Endpoint afterwards.
+    transport: one of the exchange, or "rdma_cm". server: the Client's; no other server reaches memory registered for
+    the queue pair. route: for rdma_cm; its descriptor belongs to the Endpoint afterwards.
     """
 
     def __cinit__(self, *_):
@@ -349,7 +349,7 @@ cdef class Endpoint:
             if event == CM_DEVICE_REMOVAL:
                 device_removed(self.device)
             return True
-        # Nothing is ever asked on the lifeline: it ends. Completions may be there that have not been reaped yet.
+        # The server never asks anything on the lifeline: this is its end. Completions may still wait to be reaped.
         if self.lifeline_ended:
             return False
         self.lifeline_ended = True

@@ -1,8 +1,9 @@
-"""Exceptions for what C functions return."""
+"""Exceptions for return codes of C functions."""
 
 from rmemcached.verbs.verbs cimport verbs_provider
 
-# An OSError, or the subclass that goes with the errno value, whose text begins with what failed.
+# An OSError, or the subclass for the errno value. Its text begins with the failed operation.
 cdef object os_error(str what, int error)
-# For a region of so many bytes that could not be registered. It names the limit on locked memory where that is why.
+# For a region of `length` bytes that could not be registered. The text names the limit on locked memory if this is the
+# reason.
 cdef object registration_error(const verbs_provider *provider, size_t length, int error)

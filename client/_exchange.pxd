@@ -13,12 +13,12 @@ cdef class Offer:
     cdef readonly unsigned int credits
     cdef readonly size_t msgsize         # bytes
     cdef readonly size_t eager           # bytes
-    cdef readonly unsigned int reads     # RDMA READs that the server has outstanding at most
-    cdef readonly unsigned int answers   # RDMA READs that the server answers at a time
+    cdef readonly unsigned int reads     # RDMA READs outstanding from the server at most
+    cdef readonly unsigned int answers   # RDMA READs answered by the server at a time
     cdef readonly bint crc
     cdef readonly bint direct            # items can be read by READs (docs/direct-reads.md)
     cdef readonly str memory             # of soft_shm: who gets the items' memory, or why nobody does; empty: not said
     cdef readonly unsigned int version   # of the protocol
-    cdef readonly unsigned int workers   # that the server has; 1 in version 1
-    cdef readonly unsigned int lanes     # that the queue pair may have; 1 in version 1
-    cdef readonly size_t lane_bytes      # that the server keeps for each
+    cdef readonly unsigned int workers   # of the server; 1 in version 1
+    cdef readonly unsigned int lanes     # allowed on the queue pair; 1 in version 1
+    cdef readonly size_t lane_bytes      # kept by the server for each lane

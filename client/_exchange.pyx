@@ -1,4 +1,4 @@
-"""The server's exchange line, and the request that begins a connection of soft_shm."""
+"""The server's exchange line, and the request at the beginning of a soft_shm connection."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
@@ -27,7 +27,7 @@ from rmemcached.rdma.wire cimport (
 from rmemcached.client.exceptions import ExchangeRefused, MemcacheServerError
 
 cdef enum:
-    DEFAULT_EAGER = 4096     # of a server that does not say it
+    DEFAULT_EAGER = 4096     # for a server without `eager` in its line
 
 # The transports of the exchange.
 SOFT_IW = transport_name(TRANSPORT_SOFT_IW).decode()
@@ -75,9 +75,9 @@ cdef int read_offer(Offer offer, dict tokens, str transport) except -1:
 
 
 cdef class Offer:
-    """The server's end of a queue pair, as its exchange line describes it.
+    """The server's end of a queue pair, described by its exchange line.
 
-    line: without its end. transport: the one that was asked for. ExchangeRefused: the server has refused.
+    line: without its end. transport: the transport asked for. ExchangeRefused: the server has refused.
     MemcacheServerError: the line makes no sense.
     """
 
@@ -93,7 +93,7 @@ cdef class Offer:
 
 
 def shm_request(Offer offer):
-    """The bytes that begin the connection of a soft_shm queue pair."""
+    """The first bytes on the connection of a soft_shm queue pair."""
     cdef bytes request = PyBytes_FromStringAndSize(NULL, SHM_REQUEST_LENGTH)
     put_shm_request(PyBytes_AS_STRING(request), offer.qpn, PyBytes_AS_STRING(offer.token))
     return request

@@ -143,20 +143,20 @@ cdef int run(list batches, bytes name, bint sends_values, bint looks) except -1:
             batch.results = [None] * len(batch.requests)
             if looks and batch.error is None:
                 batch.look()
-        # Connecting takes time: those that need not are asked before.
+        # Connecting takes time: batches with a connection are sent before.
         for batch in batches:
             if batch.error is None and not batch.whole and batch.client._idle is not None:
                 batch.ask(name)
         for batch in batches:
             if batch.error is None and not batch.whole and batch.connection is None:
                 batch.ask(name)
-        # Servers that fetch values may have needed this side, which has done nothing for them meanwhile.
+        # Servers fetching values may have waited for this side, which did nothing for them meanwhile.
         asked = 0 if sends_values else now_ns()
         for batch in batches:
             if batch.error is None and not batch.whole:
                 batch.take(asked)
     except BaseException as error:
-        # A signal handler's: nobody will take the other answers.
+        # An exception of a signal handler: nobody will take the rest of the answers.
         for batch in batches:
             if batch.connection is not None:
                 batch.give_up(error)
@@ -182,8 +182,8 @@ def check_key(key, bytes prefix, bint unicode_keys):
 def fetch_all(list clients, list keys, bint with_cas):
     """Asks each client for its list of keys.
 
-    Returns a list with {key: value}, or {key: (value, cas)}, of each; or the exception that it has failed with. Raises
-    MemcacheIllegalInputError, and TypeError for a key, before anything is sent.
+    Returns a list with {key: value}, or {key: (value, cas)}, for each client; or with the exception of its failure.
+    Raises MemcacheIllegalInputError, and TypeError for a key, before anything is sent.
     """
     cdef list batches = make_batches(clients)
     cdef Batch batch
@@ -230,8 +230,8 @@ def store_all_quietly(list clients, list values, expire, flags, bint ignore_exc)
 def store_all(list clients, list values, expire, flags, bint ignore_exc):
     """Has each client store its dict of values.
 
-    Returns a list with the keys that were not stored of each; or the exception that it has failed with, also because of
-    a value that cannot be sent. With one of those nothing is sent to any server, unless exceptions are to be ignored.
+    Returns a list with the keys not stored, for each client; or with the exception of its failure, also for a bad
+    value. With a bad value nothing is sent to any server, unless exceptions are ignored.
     """
     cdef list batches = make_batches(clients)
     cdef Batch batch

@@ -58,7 +58,7 @@ cdef void stop_copying(forked_memory *one) noexcept nogil:
 
 
 cdef void before_fork() noexcept nogil:
-    # Here, not in the child: the parent may write to it, or have it written to, as soon as it goes on.
+    # Here, not in the child: the parent, or a server, may write to the memory as soon as the parent goes on.
     cdef forked_memory *one
     pthread_mutex_lock(&lock)
     one = copied
@@ -90,7 +90,7 @@ cdef void after_fork_in_child() noexcept nogil:
     count += 1
     while one != NULL:
         if not replace(one):
-            # To end at the first access is better than to share what nobody knows to be shared.
+            # A crash at the first access is better than sharing unknown to the program.
             one.lost = True
             if mmap(one.data, one.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
                     0) == MAP_FAILED:

@@ -10,7 +10,7 @@ cdef class Gathered:
     cdef list views              # contiguous memoryviews of bytes
     cdef readonly Py_ssize_t nbytes
 
-    # Where they are, one for each view. The caller frees it.
+    # The places of the bytes, one for each view. The caller frees the array.
     cdef iovec *places(self) except NULL
-    # Copies all to memory that has room for nbytes.
+    # Copies all bytes to memory with room for nbytes.
     cdef int copy_to(self, char *to) except -1

@@ -9,11 +9,11 @@ from libc.string cimport memcpy
 cdef extern from "Python.h":
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
 
-# Objects, pointers, functions, and ctypes' pointers to text: z, and Z, which is a complex number's before its type.
+# Objects, pointers, functions, and ctypes' pointers to text: z, and Z, unless before the type of a complex number.
 cdef object ADDRESSES = re.compile("[OP&Xz]|Z(?![fdg])")
 
 cdef enum:
-    LONG_COPY = 1 << 18      # bytes that are copied without the GIL
+    LONG_COPY = 1 << 18      # bytes of a copy made without the GIL
 
 
 cdef bint holds_addresses(str format):
@@ -22,12 +22,12 @@ cdef bint holds_addresses(str format):
 
 
 cdef class Gathered:
-    """Gathered(parts): the bytes of several objects, one after the other, as one value.
+    """Gathered(parts): the bytes of several objects, one after the other, as a single value.
 
-    A serde may return it as the value to be stored. The parts are sent from where they are; over "verbs", and up to
-    8 MB over "soft_shm", they are copied once, to memory that the server reads. parts: objects with a contiguous
-    buffer, which must not be changed before the command is over. Raises TypeError, and BufferError for a part that is
-    not contiguous or has Python objects. bytes(gathered) joins them.
+    A serde may return a Gathered as the value to store. The parts are sent in place; over "verbs", and up to 8 MB over
+    "soft_shm", they are copied once, to memory for the server. parts: objects with a contiguous buffer, unchanged until
+    the command is over. Raises TypeError, and BufferError for a part that is not contiguous or has Python objects.
+    bytes(gathered) joins them.
     """
 
     def __cinit__(self, *arguments, **options):

@@ -30,14 +30,14 @@ cdef extern from "Python.h":
 
 cdef enum:
     COPY_MOST = 1 << 17      # bytes of values that are always copied, as long as there is room
-    RING_FROM = 1 << 23      # soft_shm: larger ones are sent through the ring, which both sides copy at a time,
-    LOOP_RING_FROM = 1 << 20  # ... in pieces: an event loop, which also receives so, does other things between them
+    RING_FROM = 1 << 23      # soft_shm: larger values go through the ring, and both sides copy at the same time;
+    LOOP_RING_FROM = 1 << 20  # ... for an event loop, which sends and receives in pieces, with other tasks in between
     SINK_FIRST = 1 << 20     # bytes of the first sink
     SINK_MIN = 1 << 18       # of a block, as the next
     SINK_MAX = 1 << 28
-    SINK_WINDOW = 16         # values after which a sink that is too large for them gets smaller
+    SINK_WINDOW = 16         # values after which a too large sink gets smaller
     EARLY_MIN = 1 << 21      # bytes of a value that is copied while it comes: two pieces of a WRITE on soft_shm
-    LONG_COPY = 1 << 18      # bytes that are copied without the GIL
+    LONG_COPY = 1 << 18      # bytes of a copy made without the GIL
 
 
 cdef void copy_bytes(char *to, const char *data, size_t length) noexcept:
@@ -150,12 +150,12 @@ cdef class Source(Memory):
         to = one.data + self.copies_used
         address[0] = <uint64_t><uintptr_t>to
         key[0] = one.mr.rkey
-        # The next one begins a cache line of its own.
+        # The next copy begins a cache line of its own.
         self.copies_used = min((self.copies_used + length + 63) & ~<size_t>63, one.size)
         return to
 
     cdef bint expose_parts(self, Gathered value, size_t length, uint64_t *address, uint32_t *key) except -1:
-        # Where one piece of memory would be registered, a software device takes several. False: it does not.
+        # A software device takes several pieces in place of a single one. False: not these pieces.
         cdef iovec *parts
         cdef ibv_mr *mr
         if self.in_pool(length):
@@ -165,7 +165,7 @@ cdef class Source(Memory):
         mr = soft_reg_list(self.pd, parts, <uint32_t>len(value.views))
         free(parts)
         if mr == NULL:
-            # Too many small ones.
+            # Too many small pieces.
             return False
         count_registration()
         self.borrows = True
@@ -173,7 +173,7 @@ cdef class Source(Memory):
         return True
 
     cdef int make_room(self) except -1:
-        # For one more region.
+        # For another region.
         cdef ibv_mr **grown
         if self.count == self.cap:
             grown = <ibv_mr **>realloc(self.regions, (self.cap * 2 + 8) * sizeof(ibv_mr *))
@@ -284,7 +284,7 @@ cdef class Sink(Memory):
         return self.borrowed.data if self.borrowed != NULL else <char *>self.mr.addr
 
     cdef void learn(self, size_t length) noexcept:
-        # What comes next is likely to be as large as what came last.
+        # The next value is expected to be as large as the last.
         cdef size_t largest
         cdef size_t least = REGION_MIN if self.pooled else SINK_MIN
         self.last = length
@@ -305,7 +305,7 @@ cdef class Sink(Memory):
     cdef bytes take(self, size_t length):
         cdef bytes value
         assert_that(length <= self.size)
-        # One that is kept as a result has another owner, and so keeps its size.
+        # A value kept as a result has another owner, and so keeps its size.
         if self.block != NULL and (length == self.size or length * 2 >= self.size and Py_REFCNT(self.block) == 1):
             value = self.hand_out(length)
             self.learn(length)
@@ -329,7 +329,7 @@ cdef class Sink(Memory):
         return 0
 
     cdef void copy_on(self, uint64_t written) noexcept nogil:
-        # A place in this region that was not there before the request is that of its answer.
+        # A place in this region, unlike the place before the request, belongs to the answer.
         cdef size_t there = written - <uint64_t><uintptr_t>self.borrowed.data
         if written != self.stale and self.copied < there <= self.last:
             memcpy(self.early_data + self.copied, self.borrowed.data + self.copied, there - self.copied)
@@ -350,7 +350,7 @@ cdef class Sink(Memory):
 
     cdef object lend(self, size_t length):
         cdef region *one = self.borrowed
-        # A region that is much larger than the value would be lost to others meanwhile.
+        # A region much larger than the value would be lost to others meanwhile.
         if one == NULL or length * 4 < one.size:
             return memoryview(self.take(length))
         self.borrowed = NULL
@@ -370,8 +370,8 @@ cdef class Sink(Memory):
             self.borrowed = NULL
 
     cdef bytes hand_out(self, size_t length):
-        # The bytes object itself becomes the value. Not worth it for small values: shrinking it costs system calls that
-        # give most of it back, and the next sink page faults.
+        # The bytes object itself becomes the value. This does not pay for small values: the shrinking costs system
+        # calls to give most of the memory back, and the next sink costs page faults.
         cdef PyObject *whole = self.block
         cdef bytes value
         self.release(self.mr)
@@ -385,7 +385,7 @@ cdef class Sink(Memory):
 
     cdef void saw_length(self, size_t length) noexcept:
         if self.next_size < length <= <size_t>(REGIONS_MOST if self.pooled and not self.pool.server_maps else SINK_MAX):
-            # The one that is there may be named by a request that has no answer: `prepare` replaces it.
+            # A request without an answer may name the present region: `prepare` replaces the region later.
             self.next_size = length
             self.misfits = 0
             self.peak = 0

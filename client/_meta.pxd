@@ -1,13 +1,13 @@
-"""The meta commands of a Client, with what they alone can say: mg, ms, md, ma, mn and me.
+"""The meta commands of a Client, with options of their own: mg, ms, md, ma, mn and me.
 
-memcached's doc/protocol.txt, "Meta Commands". A command is a Request that has its line and who reads its answer, so
-that Client, Pipeline and AsyncClient have the same ones.
+memcached's doc/protocol.txt, "Meta Commands". A command is a Request with its line and the function to read its answer,
+so Client, Pipeline and AsyncClient have the same commands.
 """
 
 from rmemcached.client._request cimport Request
 from rmemcached.client._storage cimport Storage
 
-# With the client's checks of arguments; options: what the methods of Meta take behind key and value.
+# With the client's checks of arguments; options: the arguments of Meta's methods behind key and value.
 cdef Request meta_get_request(Storage client, object key, dict options)
 cdef Request meta_set_request(Storage client, object key, object value, dict options)
 cdef Request meta_delete_request(Storage client, object key, dict options)
@@ -19,6 +19,6 @@ cdef Request remaining_request(Storage client, bytes name, object key, object de
 
 
 cdef class Meta(Storage):
-    # Its result; what serde and ignore_exc say is done.
+    # The result of a request, after serde and ignore_exc.
     cdef object call(self, Request r)
     cdef object exchange_meta(self, Request r)

@@ -21,7 +21,7 @@ from rmemcached.client.meta import description_of, item_of, known, number_of, re
 cdef enum:
     KEY_MAX = 250            # bytes
 
-# What the text protocol cannot carry in a key. UTF-8 it can.
+# Bytes unfit for a key in the text protocol. UTF-8 is fit.
 cdef object UNFIT = re.compile(rb"[\x00-\x20\x7f-\xff]")
 cdef object OPAQUE = re.compile(rb"[\x21-\x7e]{1,31}")
 cdef dict MODES = {"set": b"", "add": b" ME", "replace": b" MR", "append": b" MA", "prepend": b" MP"}
@@ -72,7 +72,7 @@ cdef bytes opaque_flag(dict options):
 
 
 cdef bytes asked(dict options, tuple names):
-    # The flags that have nothing but their letter: those of (name, flag) whose option is true.
+    # The flags without arguments: each flag of (name, flag) whose option is true.
     return b"".join([flag for name, flag in names if options.get(name)])
 
 
@@ -190,7 +190,7 @@ cdef Request meta_noop_request(Storage client):
 
 
 cdef Request exists_request(Storage client, object key):
-    # To mg a stale item would give its win.
+    # mg of a stale item would take the win.
     return new_meta(b"exists", key, debug_line(client, key),
                     lambda line, value: description_of(line) is not None)
 
@@ -247,11 +247,11 @@ cdef class Meta(Storage):
     ):
         """Returns a MetaItem of key, or None when there is no item: `mg`.
 
-        value, flags, cas, ttl, size, hit_before, last_access: what the MetaItem shall have; with a serde it has flags,
-        too. bump=False: this is no access of the item. touch: the item expires in so many seconds. vivify: an item that
-        does not exist is made, without a value, for so many seconds; this caller has won it, later ones wait. recache:
-        if the item expires in less than so many seconds, one caller wins it. new_cas: the cas of the item that vivify
-        makes. opaque: 1 to 31 characters that the answer has, too.
+        value, flags, cas, ttl, size, hit_before, last_access: the wanted fields of the MetaItem; with a serde also
+        flags. bump=False: the call is no access of the item. touch: the item expires in so many seconds. vivify: a
+        missing item is made, without a value, for so many seconds; this caller has won it, later callers wait. recache:
+        if the item expires in less than so many seconds, a single caller wins it. new_cas: the cas of an item made by
+        vivify. opaque: 1 to 31 characters, repeated in the answer.
         """
         return self.call(meta_get_request(self, key, {
             "value": value, "flags": flags, "cas": cas, "ttl": ttl, "size": size, "hit_before": hit_before,
@@ -262,20 +262,21 @@ cdef class Meta(Storage):
         self, key, value, *, expire=0, flags=None, mode="set", cas=None, new_cas=None, invalidate=False, vivify=None,
         return_cas=False, return_size=False, opaque=None,
     ):
-        """Stores value under key: `ms`. Returns a MetaResult, which is true if it was stored.
+        """Stores value under key: `ms`. Returns a MetaResult, true if the value was stored.
 
-        mode: "set", "add", "replace", "append" or "prepend". cas: only if the item has this one; with invalidate also
-        if the item's is higher: the value is stored as a stale one then. new_cas: the cas that the item gets. vivify:
-        "append" and "prepend" to no item make one, for so many seconds. return_cas, return_size: the MetaResult has it.
+        mode: "set", "add", "replace", "append" or "prepend". cas: only if the item has this cas; with invalidate also
+        if the item's cas is higher: then the value is stored as stale. new_cas: the item's new cas. vivify: "append"
+        and "prepend" make a missing item, for so many seconds. return_cas, return_size: for these fields of the
+        MetaResult.
         """
         return self.call(meta_set_request(self, key, value, {
             "expire": expire, "flags": flags, "mode": mode, "cas": cas, "new_cas": new_cas, "invalidate": invalidate,
             "vivify": vivify, "return_cas": return_cas, "return_size": return_size, "opaque": opaque}))
 
     def meta_delete(self, key, *, cas=None, new_cas=None, invalidate=False, clear=False, expire=None, opaque=None):
-        """Removes the item of key: `md`. Returns a MetaResult, which is true if that was done.
+        """Removes the item of key: `md`. Returns a MetaResult, true if the server has done so.
 
-        cas: only if the item has this one. invalidate: the item stays and is stale, so that the next meta_get wins it;
+        cas: only if the item has this cas. invalidate: the item stays and is stale, so the next meta_get wins it;
         expire: for so many seconds; new_cas: with this cas. clear: the value and the flags are removed, and the item
         stays.
         """
@@ -287,11 +288,11 @@ cdef class Meta(Storage):
         self, key, delta=1, *, mode="incr", value=True, initial=None, vivify=None, touch=None, cas=None, new_cas=None,
         return_cas=False, ttl=False, opaque=None,
     ):
-        """Adds delta (0 to 2**64 - 1) to the number of key; mode="decr": subtracts it, down to 0: `ma`. Returns a
-        MetaNumber, which is true if that was done.
+        """Adds delta (0 to 2**64 - 1) to the number of key; mode="decr": subtracts delta, down to 0: `ma`. Returns a
+        MetaNumber, true if the server has done so.
 
-        initial: the number of an item that does not exist, and is made for `vivify` seconds (0 or None: for ever).
-        touch: the item expires in so many seconds. value, return_cas, ttl: the MetaNumber has it.
+        initial: the number of a missing item, made for `vivify` seconds (0 or None: for ever). touch: the item expires
+        in so many seconds. value, return_cas, ttl: for these fields of the MetaNumber.
         """
         return self.call(meta_arithmetic_request(self, key, delta, {
             "mode": mode, "value": value, "initial": initial, "vivify": vivify, "touch": touch, "cas": cas,
@@ -302,42 +303,43 @@ cdef class Meta(Storage):
         return self.call(meta_noop_request(self))
 
     def meta_debug(self, key):
-        """Returns what the server says of an item, which is no access of it: `me`. A dict of exp (seconds until it
-        expires; -1: never), la (seconds since it was accessed), cas, fetch, cls, size (bytes of memory); None: there is
-        no item."""
+        """Returns the server's description of an item, without an access: `me`. A dict of exp (seconds until expiry;
+        -1: never), la (seconds since the last access), cas, fetch, cls, size (bytes of memory); None: there is no
+        item."""
         return self.call(meta_debug_request(self, key))
 
     def exists(self, key):
-        """Whether key has an item. It is no access of it."""
+        """Whether key has an item. The call is no access of the item."""
         return self.call(exists_request(self, key))
 
     def ttl(self, key, default=None):
-        """Returns the seconds until the item of key expires; -1: it does not; default: there is none. It is no access
-        of it."""
+        """Returns the seconds until the item of key expires; -1: never; default: there is no item. The call is no
+        access of the item."""
         return self.call(remaining_request(self, b"ttl", key, default))
 
     def last_access(self, key, default=None):
-        """Returns the seconds since the item of key was accessed; default: there is none. It is no access of it."""
+        """Returns the seconds since the last access of key's item; default: there is no item. The call is no access."""
         return self.call(remaining_request(self, b"last_access", key, default))
 
     def invalidate(self, key, expire=30):
         """Makes the item of key stale: the next `get_or_set` computes it anew, while others take the old value, for at
         most `expire` seconds. Returns True, or False when there is no item.
 
-        Read such a key by `get_or_set` or `meta_get`: the first reader has won it, and `get` does not tell.
+        Read such a key by `get_or_set` or `meta_get`: the first reader has won it, which `get` does not tell.
         """
         return bool(self.meta_delete(key, invalidate=True, expire=expire))
 
     def get_or_set(self, key, compute, expire=0, *, lease=30, wait=None, refresh=None, stale=True):
-        """Returns the value of key; if there is none, what compute() returns, which is stored for `expire` seconds.
+        """Returns the value of key; without an item, calls compute() and stores its result for `expire` seconds.
 
-        One caller of all clients computes. The others wait for the value; if that caller fails, or does not return
-        within `lease` seconds, the next one computes. wait: the most seconds for which this call waits before it
-        computes by itself, and does not store. An item that is stale (`invalidate`) is returned to the others, unless
-        stale=False: then they wait, too. refresh: if the item expires in less than so many seconds, one caller computes
-        it anew while the others take it. What was invalidated or deleted during compute() is not stored.
+        Of all clients a single caller computes, and the rest wait for the value. If this caller fails, or does not
+        return within `lease` seconds, the next caller computes. wait: the most seconds of waiting; after them the call
+        computes by itself, and does not store. A stale item (`invalidate`) is returned to the waiting callers, unless
+        stale=False: then they wait, too. refresh: if the item expires in less than so many seconds, a single caller
+        computes it anew while the rest take the present value. A value invalidated or deleted during compute() is not
+        stored.
 
         The keys may be any bytes (1 to 250, or up to 186 if some are not printable ASCII), as in all meta commands. A
-        compute() that raises leaves the key to the next caller. Raises ValueError for a lease below 1.
+        compute() with an exception leaves the key to the next caller. Raises ValueError for a lease below 1.
         """
         return leases.drive(self, compute, leases.steps(key, expire, lease, wait, refresh, stale))

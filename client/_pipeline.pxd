@@ -1,4 +1,4 @@
-"""Several commands in one round trip, whatever they are."""
+"""Several commands of any kind in a single round trip."""
 
 from rmemcached.client._request cimport Request
 from rmemcached.client._storage cimport Storage

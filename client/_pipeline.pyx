@@ -28,7 +28,7 @@ from rmemcached.client.exceptions import MemcacheError
 
 @cython.final
 cdef class Pipeline:
-    """Commands of a Client that are sent together: the work of `Client.pipeline()`.
+    """Commands of a Client, sent together: made by `Client.pipeline()`.
 
     >>> with client.pipeline() as p:
     ...     p.set("a", b"1")
@@ -38,11 +38,12 @@ cdef class Pipeline:
     [True, b'1', False]
 
     The methods have the names, arguments and checks of the Client's, without noreply: each command has a result. They
-    queue, return nothing, and need no connection. `execute` sends what is queued, and so does the end of the `with`
-    block, unless an exception has ended it. Commands are carried out in their order, but not as one: those of other
-    clients may come between them. Values are not copied: they must not be changed before `execute` has returned.
+    queue commands, return nothing, and need no connection. `execute` sends the queued commands. So does the end of the
+    `with` block, unless an exception has ended it. Commands are carried out in their order, but not as a unit: commands
+    of other clients may come between them. Values are not copied: they must not be changed before `execute` has
+    returned.
 
-    Not thread-safe: each thread takes a Pipeline of its own. Afterwards it can be used again.
+    Not thread-safe: each thread takes a Pipeline of its own. After `execute` it can be used again.
     """
 
     def __init__(self, Storage client not None):
@@ -64,11 +65,11 @@ cdef class Pipeline:
             self.execute()
 
     def execute(self):
-        """Sends what is queued. Returns a list with the result of each command, in order, which stays in `results`.
+        """Sends the queued commands. Returns a list with the result of each command, in order, also kept in `results`.
 
-        The result of a command that fails is its exception, which is not raised: so is that of each command behind one
-        at which the connection has ended. Raises OSError, TimeoutError and MemcacheServerError when there is no
-        connection and none can be made; then nothing was sent.
+        The result of a failed command is its exception, which is not raised. After the end of the connection, each of
+        the remaining commands has the same exception. Raises OSError, TimeoutError and MemcacheServerError when there
+        is no connection and none can be made; then nothing was sent.
         """
         cdef list requests = self.requests
         self.requests = []
@@ -97,7 +98,7 @@ cdef class Pipeline:
                 i += 1
             c.values_sent()
             if c.has_more():
-                # Any of the answers may be one too many: those behind the first refusal, or all.
+                # Any of the answers may be one too many: the answers behind the first refusal, or all.
                 i = self.behind_refusal(results)
                 raise c.unasked()
         except Exception as error:
@@ -141,7 +142,7 @@ cdef class Pipeline:
                 results[i] = self.failed(r, error)
         return 0
 
-    # --- what can be queued ---
+    # --- commands for the queue ---
 
     def get(self, key, default=None):
         """Result: the value of key, or default when there is no item."""
@@ -152,11 +153,11 @@ cdef class Pipeline:
         self.requests.append(get_request(self.client, REQUEST_GETS, b"gets", key, (default, cas_default), None))
 
     def gat(self, key, expire=0, default=None):
-        """Result: that of `get`; the item expires in `expire` seconds (0: never)."""
+        """Result: as of `get`; the item expires in `expire` seconds (0: never)."""
         self.requests.append(get_request(self.client, REQUEST_GET, b"gat", key, default, expire))
 
     def gats(self, key, expire=0, default=None, cas_default=None):
-        """Result: that of `gets`; the item expires in `expire` seconds (0: never)."""
+        """Result: as of `gets`; the item expires in `expire` seconds (0: never)."""
         self.requests.append(get_request(self.client, REQUEST_GETS, b"gats", key, (default, cas_default), expire))
 
     def set(self, key, value, expire=0, flags=None):
@@ -164,11 +165,11 @@ cdef class Pipeline:
         self.requests.append(store_request(self.client, STORE_SET, b"set", key, value, expire, flags, None))
 
     def add(self, key, value, expire=0, flags=None):
-        """Stores value if key has no item. Result: True, or False when it has one."""
+        """Stores value if key has no item. Result: True, or False when there is an item."""
         self.requests.append(store_request(self.client, STORE_ADD, b"add", key, value, expire, flags, None))
 
     def replace(self, key, value, expire=0, flags=None):
-        """Stores value if key has an item. Result: True, or False when it has none."""
+        """Stores value if key has an item. Result: True, or False when there is none."""
         self.requests.append(store_request(self.client, STORE_REPLACE, b"replace", key, value, expire, flags, None))
 
     def append(self, key, value, expire=0, flags=None):
@@ -180,7 +181,7 @@ cdef class Pipeline:
         self.requests.append(store_request(self.client, STORE_PREPEND, b"prepend", key, value, expire, flags, None))
 
     def cas(self, key, value, cas, expire=0, flags=None):
-        """Stores value if the item's cas is still the given one. Result: True; False: it has changed; None: no item."""
+        """Stores value if the item's cas is still the given cas. Result: True; False: changed; None: no item."""
         self.requests.append(store_request(self.client, STORE_CAS, b"cas", key, value, expire, flags, cas))
 
     def delete(self, key):
@@ -188,7 +189,7 @@ cdef class Pipeline:
         self.requests.append(delete_request(self.client, key))
 
     def incr(self, key, value):
-        """Adds value (0 to 2**64 - 1) to the number that is stored. Result: the new one; None: there is no item."""
+        """Adds value (0 to 2**64 - 1) to the stored number. Result: the new number; None: there is no item."""
         self.requests.append(arithmetic_request(self.client, b"incr", key, value))
 
     def decr(self, key, value):
@@ -203,7 +204,7 @@ cdef class Pipeline:
         self, key, *, value=True, flags=False, cas=False, ttl=False, size=False, hit_before=False, last_access=False,
         bump=True, touch=None, vivify=None, recache=None, new_cas=None, opaque=None,
     ):
-        """Result: that of `Client.meta_get`."""
+        """Result: as of `Client.meta_get`."""
         self.requests.append(meta_get_request(self.client, key, {
             "value": value, "flags": flags, "cas": cas, "ttl": ttl, "size": size, "hit_before": hit_before,
             "last_access": last_access, "bump": bump, "touch": touch, "vivify": vivify, "recache": recache,
@@ -213,13 +214,13 @@ cdef class Pipeline:
         self, key, value, *, expire=0, flags=None, mode="set", cas=None, new_cas=None, invalidate=False, vivify=None,
         return_cas=False, return_size=False, opaque=None,
     ):
-        """Result: that of `Client.meta_set`."""
+        """Result: as of `Client.meta_set`."""
         self.requests.append(meta_set_request(self.client, key, value, {
             "expire": expire, "flags": flags, "mode": mode, "cas": cas, "new_cas": new_cas, "invalidate": invalidate,
             "vivify": vivify, "return_cas": return_cas, "return_size": return_size, "opaque": opaque}))
 
     def meta_delete(self, key, *, cas=None, new_cas=None, invalidate=False, clear=False, expire=None, opaque=None):
-        """Result: that of `Client.meta_delete`."""
+        """Result: as of `Client.meta_delete`."""
         self.requests.append(meta_delete_request(self.client, key, {
             "cas": cas, "new_cas": new_cas, "invalidate": invalidate, "clear": clear, "expire": expire,
             "opaque": opaque}))
@@ -228,7 +229,7 @@ cdef class Pipeline:
         self, key, delta=1, *, mode="incr", value=True, initial=None, vivify=None, touch=None, cas=None, new_cas=None,
         return_cas=False, ttl=False, opaque=None,
     ):
-        """Result: that of `Client.meta_arithmetic`."""
+        """Result: as of `Client.meta_arithmetic`."""
         self.requests.append(meta_arithmetic_request(self.client, key, delta, {
             "mode": mode, "value": value, "initial": initial, "vivify": vivify, "touch": touch, "cas": cas,
             "new_cas": new_cas, "return_cas": return_cas, "ttl": ttl, "opaque": opaque}))

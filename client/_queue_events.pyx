@@ -19,7 +19,7 @@ cdef bint queue_arm(QueuePair queue, Stream s, lane_state *lane) noexcept nogil:
     queue.take_event()
     if ibv_req_notify_cq(queue.cq, 0) != 0:
         return False
-    # What completes from here on makes an event; what did before is found now.
+    # A later completion makes an event; earlier completions are found now.
     pthread_mutex_lock(&queue.lock)
     n = queue.poll_locked(s, lane)
     pthread_mutex_unlock(&queue.lock)

@@ -40,12 +40,12 @@ from rmemcached.client.exceptions import MemcacheServerError, MemcacheUnexpected
 
 cdef enum:
     POLL_BATCH = 16
-    CLOSE_WAIT = 1000        # ms that the server may say nothing while it is to close a lane,
-    CLOSE_WAIT_MOST = 5000   # ... and that it gets for that in all
+    CLOSE_WAIT = 1000        # ms of the server's silence after which the wait for its CLOSE ends,
+    CLOSE_WAIT_MOST = 5000   # ... and ms of the whole wait at most
 
 
 cdef class QueuePair(Endpoint):
-    """A queue pair that is to be connected, then shared by lanes."""
+    """A queue pair: it is connected once, then shared by lanes."""
 
     def __cinit__(self, *_):
         self.kick_fd = -1
@@ -58,11 +58,11 @@ cdef class QueuePair(Endpoint):
     # --- connecting ---
 
     def connect(self, Offer offer, second, lifeline, timeout):
-        """Connects the queue pair to the one that the server has offered.
+        """Connects the queue pair to the server's, which the offer names.
 
-        second: a connected socket.socket: TCP for the iWARP stream of soft_iw, or the UNIX socket of soft_shm on which
-        the server has accepted; None for verbs. lifeline: the socket of the exchange. Both belong to the QueuePair
-        afterwards; after an error the lifeline is closed. timeout: seconds or None. Raises OSError, TimeoutError,
+        second: a connected socket.socket: TCP for the iWARP stream of soft_iw, or the UNIX socket of soft_shm after the
+        server's accept; None for verbs. lifeline: the socket of the exchange. Both belong to the QueuePair afterwards;
+        after an error the lifeline is closed. timeout: seconds or None. Raises OSError, TimeoutError,
         MemcacheServerError, MemcacheUnexpectedCloseError.
         """
         self.fd = take_descriptor(lifeline)
@@ -70,19 +70,19 @@ cdef class QueuePair(Endpoint):
             self.connect_to(offer, second)
             self.start(start_deadline(timeout))
         except BaseException:
-            # The server keeps its queue pair until the lifeline is closed; a traceback would keep this one.
+            # The server keeps its queue pair until the lifeline is closed, and a traceback would keep this object.
             self.close()
             raise
 
     def take_memory(self, int index, int arena):
-        """Maps the server's items, whose descriptors stay the caller's. Raises OSError: the server is to be asked."""
+        """Maps the server's items. The descriptors stay the caller's. Raises OSError: items cannot be read directly."""
         self.direct = map_memory(index, arena)
 
     def connect_cm(self, timeout):
         """Connects the queue pair through rdma_cm, along its route. timeout: seconds or None.
 
-        Raises TransportRefused when the server says why it does not want the connection, ConnectionRefusedError when
-        nobody listens there; OSError, TimeoutError, MemcacheServerError, MemcacheUnexpectedCloseError.
+        Raises TransportRefused with the server's reason, when the server refuses; ConnectionRefusedError when nobody
+        listens there; OSError, TimeoutError, MemcacheServerError, MemcacheUnexpectedCloseError.
         """
         try:
             self.agree(start_deadline(timeout))
@@ -115,7 +115,7 @@ cdef class QueuePair(Endpoint):
     # --- messages: the lock is held ---
 
     cdef int post_message(self, uint8_t kind, lane_state *lane, size_t payload) noexcept nogil:
-        # Posts the next free send buffer, which has its payload in place. 1, or a negative errno.
+        # Posts the next free send buffer with the payload in it. 1, or a negative errno.
         cdef unsigned int index
         cdef char *message
         cdef ibv_sge sge
@@ -150,7 +150,7 @@ cdef class QueuePair(Endpoint):
             store_release(&self.failed, True)
             return -error
         if silent:
-            # The device has taken the bytes over. It has an entry for each SEND that there is a credit for.
+            # The device has taken the bytes over. It has an entry for each SEND with a credit.
             self.free_count += 1
         else:
             self.send_lanes[index] = lane
@@ -161,9 +161,9 @@ cdef class QueuePair(Endpoint):
         return 1
 
     cdef char *data_buffer(self) noexcept nogil:
-        # Where the payload of the next DATA message goes; NULL: none can be sent now. The last credit is for a CREDIT
-        # message, which the server gives back whatever else it holds: a server whose replies are blocked takes no more
-        # input, and only that message can unblock them.
+        # Where the payload of the next DATA message goes; NULL: no message can be sent now. The last credit is for a
+        # CREDIT message, and the server always gives this credit back: a server with blocked replies takes no more
+        # input, and only a CREDIT message can unblock them.
         if self.free_count == 0 or self.tx_credits < RDMA_CREDITS_MIN or self.failed:
             return NULL
         return self.buffer + <size_t>(CREDITS + self.free_sends[self.free_count - 1]) * MESSAGE_SIZE + MESSAGE_HEADER
@@ -201,7 +201,7 @@ cdef class QueuePair(Endpoint):
         return 1
 
     cdef void send_closes(self) noexcept nogil:
-        # Those that could not be sent when their owners went.
+        # Sends the CLOSE of lanes whose owners left while there was no buffer or credit for it.
         cdef lane_state *lane
         cdef unsigned int id
         for id in range(self.lanes.size):
@@ -215,12 +215,12 @@ cdef class QueuePair(Endpoint):
                 self.finish_lane(lane)
 
     cdef bint must_say(self, lane_state *lane) noexcept nogil:
-        # What has been used is half of what is kept.
+        # The owner has used half of LANE_BYTES since the server was last told.
         return self.version != RDMA_VERSION_1 and lane.unsaid * 2 >= LANE_BYTES
 
     cdef void return_credits(self, Stream s, lane_state *lane) noexcept nogil:
-        # Says what has been used, if it must, and announces receives when half of them are owed, if no request can do
-        # it. One that has no room cannot: the server may have to get rid of replies first.
+        # Tells the server how much the owner has used, if it must, and announces receives when half of them are owed,
+        # unless a request can carry both. A request without room cannot: the server may have to send replies first.
         if (lane != NULL and self.must_say(lane) and not lane.closed
                 and (s is None or s.iov_next == s.iov_count or lane.room == 0) and self.data_buffer() != NULL):
             self.post_data(lane, 0)
@@ -314,7 +314,7 @@ cdef class QueuePair(Endpoint):
         self.free_count += 1
 
     cdef int poll_locked(self, Stream s, lane_state *own) noexcept nogil:
-        # As reap. The number of completions.
+        # As reap. Returns the number of completions.
         cdef ibv_wc wc[POLL_BATCH]
         cdef int i, r
         cdef int n = POLL_BATCH
@@ -328,7 +328,7 @@ cdef class QueuePair(Endpoint):
             total += n
             for i in range(n):
                 if wc[i].status != IBV_WC_SUCCESS:
-                    # The first reason counts: behind it come flushes.
+                    # The first error is the reason: flushes follow.
                     if not self.failed or self.status == IBV_WC_WR_FLUSH_ERR:
                         self.status = wc[i].status
                     store_release(&self.failed, True)
@@ -349,7 +349,7 @@ cdef class QueuePair(Endpoint):
         return total
 
     cdef void finish_lane(self, lane_state *lane) noexcept nogil:
-        # If both sides have closed it, and nobody asks for it any more.
+        # Frees the lane after CLOSE in both directions, unless `kept`.
         cdef unsigned int i
         if not (lane.closed and lane.close_sent) or lane.kept:
             return
@@ -373,7 +373,7 @@ cdef class QueuePair(Endpoint):
         cdef lane_state *lane
         cdef int error
         if load_acquire(&self.failed) or self.protection_domain == NULL:
-            # Its last owner may have gone since somebody has found that it is usable.
+            # Its last owner may have gone after the caller found the queue pair usable.
             raise OSError(ENOTCONN, "the queue pair has ended")
         if self.kick_fd < 0:
             self.kick_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
@@ -423,7 +423,7 @@ cdef class QueuePair(Endpoint):
         assert_held(&self.lock)
         if lane != NULL and s is not None and not inbox_is_empty(lane):
             r = inbox_take(lane, s)
-        # What a thread that sleeps has to be woken for must not be taken away from it.
+        # A poll beside a sleeping thread would take the completions away that should wake it.
         while r > 0 and n == 0 and polls > 0 and not self.sleeping and not self.failed:
             n = self.poll_locked(s, lane)
             polls -= 1
@@ -468,7 +468,7 @@ cdef class QueuePair(Endpoint):
         return WANTS_SENT if drains else WANTS_NOTHING
 
     cdef bint can_have(self, lane_state *lane, lane_want want) noexcept nogil:
-        # Whoever is woken for what it cannot have wakes others by asking again.
+        # A thread woken in vain wakes the next thread by its next `reap`.
         assert_held(&self.lock)
         if want == WANTS_BUFFER:
             return self.data_buffer() != NULL
@@ -485,15 +485,15 @@ cdef class QueuePair(Endpoint):
             store_release(&self.failed, True)
             r = 0
         elif lane != NULL and (lane.closed or not inbox_is_empty(lane)) or self.can_have(lane, want):
-            # Others may have polled since this thread has looked.
+            # Another thread may have polled since this thread's last look.
             r = 1
         elif self.sleeping:
             return self.follow(lane, want, deadline)
         elif not self.soft and ibv_req_notify_cq(self.cq, 0) != 0:
             r = 1
         elif (not self.soft or want != WANTS_NOTHING) and self.poll_locked(s, lane) != 0:
-            # What completes from here on makes an event; what did before has just been found. SENDs of software devices
-            # complete without one.
+            # An earlier completion has just been found, and a later completion makes an event. SENDs of software
+            # devices complete without an event.
             r = 1
         else:
             self.sleeping = True
@@ -513,13 +513,13 @@ cdef class QueuePair(Endpoint):
         return r
 
     cdef int follow(self, lane_state *lane, lane_want want, int64_t deadline) noexcept nogil:
-        # Another thread sleeps for the queue pair: sleeps until it wakes this one. Takes the lock over.
+        # Another thread sleeps for the queue pair: sleeps until that thread wakes this lane's owner. Releases the lock.
         cdef uint32_t seen = lane.wake
         cdef int error
         assert_held(&self.lock)
         lane_follow(&self.followers, lane, want)
         if (want == WANTS_BUFFER or want == WANTS_SENT) and self.soft and not self.kicked:
-            # SENDs complete as they are posted, which no event tells.
+            # A SEND completes at its post, without an event.
             self.kicked = True
             eventfd_signal(self.kick_fd)
         pthread_mutex_unlock(&self.lock)
@@ -539,7 +539,7 @@ cdef class QueuePair(Endpoint):
         pthread_mutex_unlock(&self.lock)
 
     cdef int sleep(self, int64_t deadline) noexcept nogil:
-        # One thread at a time, without the lock. 1; 0: it has failed; a negative errno.
+        # For one thread at a time, without the lock. 1; 0: the queue pair has failed; a negative errno.
         cdef pollfd waiting[5]
         cdef int timeout = -1
         cdef int n
@@ -571,7 +571,7 @@ cdef class QueuePair(Endpoint):
         return 1
 
     cdef int sleep_soft(self, int timeout) noexcept nogil:
-        # The same on a software device, which is never lost.
+        # As sleep, on a software device, which is never lost.
         cdef pollfd lifeline
         cdef int found
         if not self.watching:
@@ -584,7 +584,7 @@ cdef class QueuePair(Endpoint):
         if found == 0:
             return -ETIMEDOUT
         if found & CHANNEL_PROGRAM:
-            # Or it is kick_fd.
+            # The program's descriptor is kick_fd or the lifeline.
             lifeline.fd = self.fd
             lifeline.events = POLLIN
             if poll(&lifeline, 1, 0) > 0 and not self.look_at_lifeline():
@@ -594,7 +594,7 @@ cdef class QueuePair(Endpoint):
     # --- the end ---
 
     cdef str failure_text(self, lane_state *lane, int limit):
-        # The line in which the server said why it gave the lane or the connection up, else what is known here.
+        # The server's last line about the lane or the connection, else the reason known to this side.
         if lane != NULL and load_acquire(&lane.closed) and not load_acquire(&self.failed):
             return lane.last_words.decode("ascii", "replace").strip()
         if self.broken != NULL:
@@ -616,7 +616,8 @@ cdef class QueuePair(Endpoint):
         return text
 
     def ended(self):
-        """Whether no lane should join: the connection is another process's, has ended, has one lane, or is silent."""
+        """Whether no lane should join: the connection is another process's, has ended, has a single lane, or is
+        silent."""
         cdef bint found
         lock_state(&shared_state)
         found = self.has_ended()
@@ -632,8 +633,8 @@ cdef class QueuePair(Endpoint):
         return self.version == RDMA_VERSION_1 or poll(&lifeline, 1, 0) != 0 or self.is_silent()
 
     cdef bint is_silent(self) noexcept nogil:
-        # The server has not closed a lane in time, and said nothing else either: who connects anew finds out whether it
-        # is there. Others can wait for what they have asked.
+        # The server has not closed a lane in time, and has sent nothing since. A new connection shows whether the
+        # server is alive. Owners of present lanes may go on waiting for their replies.
         cdef bint silent
         if self.unanswered == 0:
             return False
@@ -691,7 +692,7 @@ cdef class QueuePair(Endpoint):
         pthread_mutex_unlock(&self.lock)
 
     cdef bint lane_is_closed(self, lane_state *lane) noexcept:
-        # Of a lane that is kept, which may be gone afterwards.
+        # For a kept lane. True: the lane may be gone afterwards.
         cdef bint closed
         pthread_mutex_lock(&self.lock)
         closed = lane.closed
@@ -702,7 +703,7 @@ cdef class QueuePair(Endpoint):
         return closed
 
     cdef void await_close(self, lane_state *lane, int patience) noexcept nogil:
-        # Until the server has closed the lane, has said nothing for CLOSE_WAIT, or has had CLOSE_WAIT_MOST or patience.
+        # Until the server has closed the lane, was silent for CLOSE_WAIT, or CLOSE_WAIT_MOST or patience (ms) is over.
         cdef int64_t most = now_ns() + 1000000 * <int64_t>min(<unsigned int>CLOSE_WAIT_MOST, <unsigned int>patience)
         cdef int64_t deadline = 0
         cdef unsigned int heard = 0
@@ -721,8 +722,8 @@ cdef class QueuePair(Endpoint):
         self.hand_over()
 
     cdef void poll_beside_sleeper(self) noexcept nogil:
-        # This process may have stood still, and the thread that sleeps for the queue pair may have had no processor
-        # since. It is woken, as what it waits for may be taken here.
+        # This process may have stood still, and the sleeping thread may have had no processor since. It is woken, since
+        # this poll may take its completions.
         pthread_mutex_lock(&self.lock)
         if not self.failed:
             self.poll_locked(None, NULL)
@@ -732,7 +733,7 @@ cdef class QueuePair(Endpoint):
         pthread_mutex_unlock(&self.lock)
 
     cdef void await_sleeper(self) noexcept nogil:
-        # Until no thread sleeps for the queue pair, which has failed or has one lane.
+        # Until no thread sleeps for the queue pair, which has failed or has a single lane.
         cdef uint32_t seen
         pthread_mutex_lock(&self.lock)
         lane_wake_all(&self.followers)
@@ -763,8 +764,8 @@ cdef class QueuePair(Endpoint):
                 self.qp = NULL
             pthread_mutex_unlock(&self.lock)
         if self.fd >= 0:
-            # Another process may hold a copy of the lifeline; the server is to see the end now. Its last words can be
-            # read by other lanes afterwards.
+            # Another process may hold a copy of the lifeline, and the server shall see the end now. The owners of the
+            # queue pair's lanes can read its last words afterwards.
             if not self.by_cm and not self.foreign():
                 shutdown(self.fd, SHUT_RDWR)
             if self.users == 0 or self.foreign():

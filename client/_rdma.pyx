@@ -1,4 +1,4 @@
-"""The RDMA transport: DATA messages of a queue pair as a byte stream, and memory that requests name."""
+"""The RDMA transport: DATA messages of a queue pair as a byte stream, and memory named in requests."""
 
 cimport cython
 from libc.errno cimport EAGAIN, EINTR, ETIMEDOUT
@@ -21,19 +21,19 @@ from rmemcached.client.exceptions import MemcacheUnknownError
 from rmemcached.client.sockets import duplicate
 
 cdef enum:
-    NAMED_MOST = 0x7FFFFFFF  # bytes of memory that a request names
+    NAMED_MOST = 0x7FFFFFFF  # bytes of memory named in a request
     BULK_BYTES_PER_NS = 2    # slower transfers than this are not worth polling for
-    WOKEN_TRY = 64           # of so many replies of a server that had to be woken up, one is awaited the other way
-    WOKEN_MOST = 1000000     # ns; what takes longer says nothing about waking
-    SET_MESSAGES = 2         # that a set of a value above the server's eager size may take over soft_iw
+    WOKEN_TRY = 64           # every 64th reply of a woken server is awaited in the other way
+    WOKEN_MOST = 1000000     # ns; a longer time says nothing about waking
+    SET_MESSAGES = 2         # messages for a set of a value above the server's eager size over soft_iw
     END_LENGTH = 8           # of " q\r\n" and "\r\n", and a little more
     LOOK_INTERVAL = 50000    # ns after which a connection without answers is looked at again
     RING_LOOKS = 16          # take as long as a yield
-    LARGE = 1 << 17          # bytes of values that requests of a call name memory for, each its own,
+    LARGE = 1 << 17          # bytes of values for which each request of a call names its own memory,
     SINKS = 3                # ... so many at a time,
     SINKS_BYTES = 1 << 26    # ... for so much in all
-    LATE_WAIT = 250          # ms that a call whose time is over waits for memory of the caller's that may change
-    SMALL_RUN = 32           # values in a row that need no memory, after which requests name none
+    LATE_WAIT = 250          # ms of a late call's wait for the caller's memory, which may change afterwards
+    SMALL_RUN = 32           # values in a row without need of memory, after which requests name none
 
 
 cdef class Leaving:
@@ -46,7 +46,7 @@ cdef class Leaving:
 
 
 cdef void release_closed(QueuePair queue) noexcept:
-    """Releases the memory of lanes that the server has closed meanwhile."""
+    """Releases the memory of lanes closed by the server meanwhile."""
     cdef Leaving one
     if queue.leaving:
         left = []
@@ -58,7 +58,7 @@ cdef void release_closed(QueuePair queue) noexcept:
         queue.leaving = left
 
 
-# No cycle can lead through it; the collector would clear `queue` before __dealloc__ needs it.
+# No cycle leads through a stream; the collector would clear `queue` before __dealloc__ needs it.
 @cython.no_gc
 cdef class RdmaStream(Stream):
     """The stream of a lane of a connected queue pair, which is closed with the last of its streams.
@@ -112,13 +112,13 @@ cdef class RdmaStream(Stream):
         cdef Sink sink
         cdef bint lost, must_close
         cdef int patience
-        # In a forked child all of it is the parent's.
+        # In a forked child everything is the parent's.
         if queue.foreign():
             queue.close()
             return
         release_closed(queue)
-        # The server may still read and write what the last request has named. A caller's memory is the caller's again
-        # when this returns; bytes objects are kept.
+        # The server may still read and write the memory named in the last request. A caller's memory is the caller's
+        # again when this function returns; bytes objects are kept.
         must_close = self.source.holds() or self.has_target()
         patience = 0 if self.in_loop else <int>LATE_WAIT if self.late else self.timeout_ms
         if queue.leave(self.lane, must_close, patience):
@@ -128,9 +128,9 @@ cdef class RdmaStream(Stream):
             leaving.sinks = self.sinks
             queue.leaving.append(leaving)
         else:
-            # Nobody can reach the memory any more. But a server that has not answered may still use what it has mapped:
-            # regions are freed, so that it does not read from one what another lane has put there, and Buffers are
-            # renewed. It may be in the middle of a copy: it finds out behind it, which is too late for a WRITE.
+            # Nobody can reach the memory through the queue pair any more. But a server without an answer may still use
+            # its mappings. So regions are freed, lest the server read another lane's value there, and Buffers are
+            # renewed. In the middle of a copy the server finds out only after the copy, too late for a WRITE.
             lost = queue.failed and self.sink.pool.server_maps
             if lost:
                 self.sink.pool.close()
@@ -154,8 +154,8 @@ cdef class RdmaStream(Stream):
 
     @property
     def reads(self):
-        """Whether gets read the server's items where they lie, as a half sentence for the log; empty: they ask as they
-        do on any transport.
+        """Whether gets read the server's items directly, as a half sentence for the log; empty: gets ask as on any
+        transport.
         """
         cdef QueuePair queue = self.queue
         if queue is None or not queue.memory:
@@ -193,8 +193,8 @@ cdef class RdmaStream(Stream):
         return self.iov_next == self.iov_count and self.queue.all_sent(self.lane)
 
     cdef bint sleeps_for_woken(self) noexcept nogil:
-        # A server that has been woken up runs on this core when this process gives way, or on another; then this
-        # process would have to be woken up as well. Which of the two it is shows in how long replies take.
+        # A woken server runs on this core when this process yields, or on another core; then this process would have to
+        # be woken up as well. The times of replies show which of both happens.
         cdef bint better = self.woken_ns[1] <= self.woken_ns[0]
         self.woken += 1
         return better if self.woken % WOKEN_TRY else not better
@@ -240,8 +240,8 @@ cdef class RdmaStream(Stream):
         # Waits until something has been received, or, when draining, everything sent. Goes on sending meanwhile.
         cdef uint64_t received = self.received
         cdef int64_t budget = self.spin_budget()
-        # While the server moves payloads, to sleep is to be woken at every turn of the transfer. What comes to a sink
-        # is likely to be as large as what came before.
+        # While the server moves payloads, a sleeping thread is woken at every turn of the transfer. The next value in a
+        # sink is expected to be as large as the last.
         cdef size_t expected = self.sink.last if self.sink_named else 0
         cdef int64_t bulk = (self.source.total + expected) // BULK_BYTES_PER_NS
         cdef int64_t now
@@ -260,7 +260,7 @@ cdef class RdmaStream(Stream):
         while True:
             if copies:
                 self.sink.copy_on(queue_written(self.queue))
-            # Waiting looks for what has come, too.
+            # `wait` looks for input, too.
             r = 1 if block else self.queue.reap(self, self.lane, self.looks if until and self.has_core() else 1)
             block = False
             if r > 0 and self.iov_next < self.iov_count:
@@ -286,7 +286,7 @@ cdef class RdmaStream(Stream):
                 if self.until == 0:
                     self.until = now + <int64_t>self.timeout_ms * 1000000
                 elif now >= self.until:
-                    # A server that sends messages all the time, and no answer, lets no wait sleep.
+                    # A server with an endless flow of messages, but no answer, lets no wait sleep.
                     return self.look_late(draining, received)
             r = self.queue.wait(self, self.lane, draining, self.until)
             if r == -ETIMEDOUT:
@@ -295,8 +295,8 @@ cdef class RdmaStream(Stream):
                 return r
 
     cdef int look_late(self, bint draining, uint64_t received) noexcept nogil:
-        # await_more's last look when its time is up: this process may have stood still since it has looked, while the
-        # answer came.
+        # The last look of await_more after the time limit: this process may have stood still since the last look, while
+        # the answer came.
         cdef int r = self.queue.reap(self, self.lane, 1)
         if r > 0 and self.received == received and not (draining and self.drained()):
             return -ETIMEDOUT
@@ -324,7 +324,7 @@ cdef class RdmaStream(Stream):
         return self.queue.by_cm or self.lane.id != 0
 
     cdef bint has_ended(self) noexcept nogil:
-        # A system call, for commands that follow each other faster than it takes.
+        # A system call, too slow for each of a quick series of commands.
         cdef int64_t now = now_ns()
         if now - self.looked < LOOK_INTERVAL:
             return False
@@ -359,10 +359,10 @@ cdef class RdmaStream(Stream):
     cdef int fill_body(self) noexcept nogil:
         return self.advance(False)
 
-    # --- memory that requests name ---
+    # --- memory named in requests ---
 
     cdef bint goes_in_messages(self, size_t length) noexcept:
-        # Of the first value of a call the server keeps that much at once. Those behind it would wait for one another.
+        # Of a call's first value the server keeps so much at once. Later values would wait for each other.
         return self.iov_count == 0 and self.wlen + length + END_LENGTH <= self.message_limit
 
     cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
@@ -394,14 +394,14 @@ cdef class RdmaStream(Stream):
         return self.put_hex(min(size, <size_t>NAMED_MOST))
 
     cdef int put_sink(self, bint lends) except -1:
-        # Where small values follow each other, naming memory is most of a request. A large one comes in messages then,
-        # and those behind it have memory again.
+        # For a series of small values, the name of the memory is most of a request. A large value comes in messages
+        # then, and later values have memory again.
         if self.small_values == SMALL_RUN:
             return 0
         return self.put_memory(self.sink.address(), self.sink.key(), self.sink.size) if self.sink.prepare(lends) else 0
 
     cdef Py_ssize_t sinks_at_once(self) noexcept:
-        # One is copied from while the server fills the others.
+        # The caller copies from a sink while the server fills the rest.
         if not self.large:
             return 0
         return <Py_ssize_t>max(<size_t>1, min(<size_t>SINKS, SINKS_BYTES // (<Sink>self.sinks[0]).next_size))
@@ -446,7 +446,7 @@ cdef class RdmaStream(Stream):
     cdef int put_target(self, char *to, size_t size) except -1:
         cdef Buffer found = name_buffer(self.queue.pd, to, size)
         if found is None and not self.sink.pooled and size >= LARGE:
-            # To register it is an entry in a table.
+            # Registering is an entry in a table here.
             self.borrowed = self.sink.register(to, size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
         if self.borrowed != NULL:
             self.target_size = size

@@ -1,17 +1,17 @@
 """Reads of a server's memory by RDMA READ (docs/direct-reads.md, sections 8 and 9): of `verbs` and `soft_iw`.
 
-What is known of the server's memory belongs to the queue pair; one call at a time reads through it.
+The queue pair has the RemoteMemory, all that is known of the server's memory. One call at a time reads through it.
 """
 
 from libc.stdint cimport int64_t
 
 from rmemcached.client._connection cimport Connection
 
-# The values of keys, which are as they are sent, on a connection that the caller has entered and that waits for no
-# answer: a list with (value, flags, CAS value), or None where only the server can say. None: for all of them. Raises
-# what Connection does; the connection is of no use then, and the server is to be asked on another one.
+# The values of encoded keys: a list with (value, flags, CAS value) for each key, or None where the caller must ask the
+# server. None: for all keys. The caller has entered the connection, which awaits no answer. Raises the same errors as
+# Connection; the connection is useless then, and the caller asks the server on another connection.
 cdef list read_values(Connection c, list keys)
-# How long a get of one key takes so, in nanoseconds. 0: the server is to be asked. anew: without knowing where it was.
+# Nanoseconds of such a get of a key. 0: the caller must ask the server. anew: without the remembered place of the item.
 cdef int64_t time_read(Connection c, bytes key, bint anew) except -1
-# A server has been flushed by this process: what is older than the flush is read no more.
+# This process has flushed a server: items older than the flush are not read any more.
 cdef void forget_clocks() noexcept

@@ -57,19 +57,19 @@ from rmemcached.client.urls import read_transports
 
 cdef enum:
     BUFFER = 256 * 1024
-    KEYS = READS - 1         # of one round; the clock comes with their buckets
-    CLOCK_NS = 100000000     # after which the server's clock is read again
-    STALL_NS = 2000000000    # that it may fall behind ours, before the server is asked,
-    DRIFT_ONE_OF = 10000     # ... beside what clocks of two hosts may differ in speed
-    PART_NS = 1000000000     # after which it is asked again about memory that it has not registered
+    KEYS = READS - 1         # in a round; a READ of the clock goes with the READs of their buckets
+    CLOCK_NS = 100000000     # the server's clock is read again after this time
+    STALL_NS = 2000000000    # how far the server's clock may fall behind ours until the server is asked,
+    DRIFT_ONE_OF = 10000     # ... beside the drift between the clocks of two hosts
+    PART_NS = 1000000000     # the time between two requests for keys of unregistered memory
     PARTS_MOST = 1 << 15
-    ENTRIES = 4096           # keys of which it is remembered where they are: one for each value of the lower hash bits
+    ENTRIES = 4096           # remembered places of keys' items: one for each value of the lower hash bits
     CLOCK_AT = KEYS * 128    # in the buffer, behind the buckets
     ITEMS_AT = CLOCK_AT + 128
     READ_POLLS = 16          # of a device, before others may run
     READS_COMPLETE = 2       # of reap_reads
 
-cdef struct memory_part:     # that the server has registered
+cdef struct memory_part:     # registered by the server
     uint64_t first           # from the header on
     uint64_t length
     uint32_t key
@@ -82,7 +82,7 @@ cdef enum read_step:         # of a key
     FOUND
     ASKS                     # only the server can say
 
-cdef struct sought:          # a key of one round
+cdef struct sought:          # a key of a round
     const char *text
     size_t length
     uint32_t hv
@@ -91,35 +91,35 @@ cdef struct sought:          # a key of one round
     int looked               # the number of `slot` in its bucket, if not
     uint64_t slot
     size_t size              # bytes of the READ of its item,
-    size_t at                # ... which come here
+    size_t at                # ... and its place in the buffer
 
-cdef struct remembered:      # of a key that was read
+cdef struct remembered:      # the place of a key's item, once read
     uint32_t hv
-    uint32_t doubtful        # it was elsewhere when it was read last
+    uint32_t doubtful        # at the last read the item was elsewhere
     uint64_t slot            # where; 0: nothing is remembered
 
 
-cdef int64_t flushed_ns = 0      # when this process has last flushed a server; the GIL, or a value that is near
+cdef int64_t flushed_ns = 0      # when this process last flushed a server; the GIL, or a value that is near
 
 
 cdef class RemoteMemory:
-    """A server's memory, as a queue pair reads it."""
-    cdef direct_header header        # as read; its clock again and again
-    cdef direct_report report        # of the call that reads, as what follows is
-    cdef bint told_later             # it is time to tell of hits
+    """A server's memory, as read by a queue pair."""
+    cdef direct_header header        # as read; the clock is read again and again
+    cdef direct_report report        # this and the following fields belong to the reading call
+    cdef bint told_later             # the hits are to be told to the server now
     cdef uint64_t base               # the server's address of the header
     cdef memory_part *parts
     cdef unsigned int count
-    cdef unsigned int last           # the part that was used last
+    cdef unsigned int last           # the part used last
     cdef remembered *entries         # ENTRIES, by the hash
     cdef bint usable                 # the header is there
     cdef bint refused                # the server is always asked
     cdef bint busy                   # a call reads; the GIL, or the lock of _state.pxd
     cdef int64_t clock_ns            # when the READ of the clock was posted; 0: never
-    cdef int64_t posted_ns           # the same of a READ that is under way
-    cdef int64_t lag_ns              # how far it was behind ours then,
-    cdef int64_t least_ns            # ... and the least that this was lately
-    cdef int64_t asked_ns            # when memory was asked for that is not registered; 0: never
+    cdef int64_t posted_ns           # when the READ under way was posted
+    cdef int64_t lag_ns              # how far the server's clock was behind ours then,
+    cdef int64_t least_ns            # ... and the least such lag lately
+    cdef int64_t asked_ns            # when a key of unregistered memory was last asked for; 0: never
     cdef uint64_t wanted             # a place whose memory has no key yet; 0: none
     # what READs fill, registered with the queue pair's domain; NULL: not yet
     cdef char *buffer
@@ -189,7 +189,7 @@ cdef class RemoteMemory:
         self.clock_ns = now
 
     cdef bint lives(self) noexcept nogil:
-        # The server does not end, and does not stand still: otherwise nobody knows what has expired.
+        # The server neither ends nor stands still: otherwise nobody knows which items have expired.
         return (not self.header.ended and self.lag_ns - self.least_ns < STALL_NS
                 and 0 < self.header.buckets <= self.header.most)
 
@@ -205,9 +205,9 @@ cdef inline uint64_t clock_place() noexcept nogil:
 
 
 cdef int reap_reads(RdmaStream s) noexcept nogil:
-    # As QueuePair.reap; READS_COMPLETE in place of 1 when no READ of the lane is under way any more. To give way and to
-    # look at the clock takes as long as many polls of a device. A software device's polls are the progress itself, of
-    # which the other side has its part.
+    # As QueuePair.reap; READS_COMPLETE in place of 1 when no READ of the lane is under way any more. A yield and a look
+    # at the clock take as long as many polls of a device. A poll of a software device makes progress itself, and the
+    # peer must do its part of it.
     cdef int r
     pthread_mutex_lock(&s.queue.lock)
     r = s.queue.reap_locked(s, s.lane, 1 if s.queue.soft else READ_POLLS)
@@ -218,13 +218,13 @@ cdef int reap_reads(RdmaStream s) noexcept nogil:
 
 
 cdef int reap_late(RdmaStream s) noexcept nogil:
-    # await_reads' last look when its time is up: this process may have stood still since it has looked.
+    # The last look of await_reads after the deadline: this process may have stood still since the last look.
     cdef int r = reap_reads(s)
     return -ETIMEDOUT if r == 1 else min(r, 1)
 
 
 cdef int await_reads(RdmaStream s, int64_t *deadline) noexcept nogil:
-    # Until all READs have completed. 1; 0: the connection has ended; a negative errno. -EINTR: it is to be called
+    # Until all READs have completed. 1; 0: the connection has ended; a negative errno. After -EINTR the caller calls
     # again, with the same deadline, which is 0 at first.
     cdef int64_t budget = s.spin_budget()
     cdef int64_t until = 0
@@ -239,7 +239,7 @@ cdef int await_reads(RdmaStream s, int64_t *deadline) noexcept nogil:
                 s.spin_result(True)
             return 1
         if now == 0:
-            # What takes no time needs no clock.
+            # A quick READ needs no clock.
             now = now_ns()
             until = now + budget
             if deadline[0] == 0 and s.timeout_ms >= 0:
@@ -251,7 +251,7 @@ cdef int await_reads(RdmaStream s, int64_t *deadline) noexcept nogil:
             elif not s.spin_yield(&now, 0):
                 budget = 0
             continue
-        # A server that sends messages all the time, and answers no READ, lets no wait sleep.
+        # A server with an endless flow of messages, but without an answer to a READ, lets no wait sleep.
         if deadline[0] and now_ns() >= deadline[0]:
             return reap_late(s)
         r = s.queue.wait(s, s.lane, False, deadline[0])
@@ -267,7 +267,7 @@ cdef int complete(Connection c) except -1:
     cdef int64_t deadline = 0
     cdef int r = 0
     if not s.queue.soft and reap_reads(s) == READS_COMPLETE:
-        # To give the GIL up, and to take it again, costs more than what is quick takes.
+        # For a quick READ, release and return of the GIL cost more than the READ.
         s.queue.hand_over()
         PyErr_CheckSignals()
         return 0
@@ -281,8 +281,8 @@ cdef int complete(Connection c) except -1:
             try:
                 c.interrupted(r)
             except BaseException:
-                # READs may still be under way, into memory that the next call would use. In a forked child they are the
-                # parent's.
+                # READs may still be under way, into the memory of the next call's READs. In a forked child the READs
+                # are the parent's.
                 if not s.queue.foreign():
                     s.queue.fail(True)
                 raise
@@ -338,7 +338,7 @@ cdef int ask_for_part(Connection c, RemoteMemory m, uint64_t place) except -1:
     except (OverflowError, ValueError):
         pass
     m.asked_ns = now_ns()
-    # Memory that is not registered yet may be so later; everything else stays.
+    # Unregistered memory may be registered later; any other refusal is final.
     if line != b"NOT_FOUND":
         m.refused = True
     return 0
@@ -376,14 +376,14 @@ cdef inline remembered *entry_of(RemoteMemory m, uint32_t hv) noexcept nogil:
 
 cdef void remember(RemoteMemory m, uint32_t hv, uint64_t slot) noexcept nogil:
     cdef remembered *entry = entry_of(m, hv)
-    # Of a key that was not where it was thought to be, once is not enough.
+    # A key found elsewhere than remembered must be found twice at its new place.
     entry.doubtful = entry.hv == hv and entry.doubtful and entry.slot != slot
     entry.hv = hv
     entry.slot = slot
 
 
 cdef void guess(RemoteMemory m, sought *k) noexcept nogil:
-    # Where its item is, if it was read before.
+    # Takes the remembered place of the key's item.
     cdef remembered *entry = entry_of(m, k.hv)
     k.guessed = entry.slot != 0 and entry.hv == k.hv and not entry.doubtful
     k.step = WANTS_ITEM if k.guessed else WANTS_BUCKET
@@ -418,7 +418,8 @@ cdef bint post_one(RdmaStream s, RemoteMemory m, sought *k, unsigned int number,
 
 cdef unsigned int post_round(RdmaStream s, RemoteMemory m, sought *keys, unsigned int count,
                              bint due) noexcept nogil:
-    # Posts what has room, and the READ of the clock, if it is due; without that, nothing. How many they are.
+    # Posts READs as far as there is room, after a READ of the clock if `due`. Without the clock's READ, none. Their
+    # number.
     cdef unsigned int posted = 0
     cdef bint reads = m.lives()
     cdef size_t at = ITEMS_AT
@@ -436,7 +437,7 @@ cdef unsigned int post_round(RdmaStream s, RemoteMemory m, sought *keys, unsigne
 
 
 cdef void look(RemoteMemory m, sought *k, unsigned int number, int first) noexcept nogil:
-    # Looks for the key's item in the slots from `first` on of its bucket, which was read.
+    # Looks for the key's item in the slots from `first` on of its bucket, just read.
     cdef const direct_bucket *bucket = <const direct_bucket *>(m.buffer + number * sizeof(direct_bucket))
     k.looked = direct_look(&m.header.chunks, bucket, k.hv, first)
     k.step = ASKS
@@ -446,7 +447,7 @@ cdef void look(RemoteMemory m, sought *k, unsigned int number, int first) noexce
 
 
 cdef int take(RemoteMemory m, sought *k, unsigned int number, direct_hit *hit) noexcept nogil:
-    # What has been read for a key. True: its value.
+    # Takes the bucket or item just read for a key. True: the item has the key's value.
     cdef direct_clock clock
     cdef direct_answer verified
     if k.step == READS_BUCKET:
@@ -478,7 +479,7 @@ cdef int take(RemoteMemory m, sought *k, unsigned int number, direct_hit *hit) n
 
 cdef int read_round(Connection c, RemoteMemory m, sought *keys, unsigned int count, list found,
                     Py_ssize_t first) except -1:
-    # Puts what is found of so many keys into found[first:]; None: only into the steps of the keys.
+    # Puts the values found for these keys into found[first:]; None: only the steps of the keys are set.
     cdef RdmaStream s = c.stream
     cdef int64_t now = now_ns()
     cdef bint due = now - m.clock_ns > CLOCK_NS or m.clock_ns <= flushed_ns
@@ -501,7 +502,7 @@ cdef int read_round(Connection c, RemoteMemory m, sought *keys, unsigned int cou
 
 
 cdef int tell(Connection c, RemoteMemory m, bint asks) except -1:
-    # Puts the line of hits, which nobody answers. asks: a request follows, with which it goes.
+    # Puts the line of hits, a line without an answer. asks: the line goes with the following request.
     cdef RdmaStream s = c.stream
     m.told_later = False
     s.wlen += direct_line(&m.report, &m.header, s.room(DIRECT_LINE))
@@ -529,7 +530,7 @@ cdef bint enter(RdmaStream s):
 
 
 cdef RemoteMemory begin_reads(Connection c):
-    # The memory, which the caller reads alone until it says that it is not busy. None: the server is to be asked.
+    # The memory, for this caller alone until the caller ends `busy`. None: the caller must ask the server.
     cdef RdmaStream s = c.stream
     cdef RemoteMemory m
     if s.noreplies or s.wlen or not enter(s):

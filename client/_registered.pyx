@@ -13,7 +13,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     WASTED_MOST = 4          # registrations in vain, after which
-    WASTED_RETRY = 64        # only one in so many is made
+    WASTED_RETRY = 64        # ... only one in so many is made
 
 
 cdef class Registration:
@@ -42,7 +42,7 @@ cdef class Registrations:
     cdef Registration taken(self, bytes value):
         cdef Registration one = self.kept.pop(id(value), None)
         if one is not None:
-            # One that always comes says nothing about the others.
+            # Further uses of the same object tell nothing about the rest.
             if not one.found:
                 self.wasted = 0
             one.found = True
@@ -51,7 +51,7 @@ cdef class Registrations:
             one.mr = self.provider.reg_mr(
                 self.pd, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value), IBV_ACCESS_REMOTE_READ)
             if one.mr == NULL:
-                # There may be less memory that can be locked than this would like to have.
+                # The process may lock too little memory.
                 return None
             count_registration()
             one.value = value
@@ -82,7 +82,7 @@ cdef class Registrations:
         return 0
 
     cdef bint is_worth(self, bytes value) except -1:
-        # What comes once may never come again. An object at the same place, of the same size, is taken for the same.
+        # Many objects come only once. An object in the same place and of the same size is taken for the same object.
         if <size_t>PyBytes_GET_SIZE(value) > REGISTERED_BYTES:
             return False
         if self.seen.get(id(value)) != PyBytes_GET_SIZE(value):
@@ -100,7 +100,7 @@ cdef class Registrations:
 
     cdef bint make_room(self, size_t length) except -1:
         cdef Registration one
-        # Those that nobody else has. Room is made of them first.
+        # Objects without another owner go first.
         for one in list(self.kept.values()):
             if one.transfers == 0 and Py_REFCNT(<PyObject *>one.value) == 1:
                 self.drop(one)

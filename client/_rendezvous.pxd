@@ -6,7 +6,7 @@ from libc.stdint cimport uint32_t
 cdef class Node:
     cdef object name
     cdef uint32_t state          # of the hash, behind the whole words of "name-"
-    cdef bytes rest              # what is left of that: 0 to 3 bytes
+    cdef bytes rest              # the rest of "name-": 0 to 3 bytes
     cdef size_t length           # of "name-"
 
 

@@ -10,10 +10,10 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cdef enum:
-    KEY_ROOM = 512           # bytes of a key that are hashed on the stack
+    KEY_ROOM = 512           # bytes of the longest key hashed on the stack
 
 
-# MurmurHash3 (x86, 32 bits) of Austin Appleby, who has put it in the public domain.
+# MurmurHash3 (x86, 32 bits) by Austin Appleby, in the public domain.
 
 cdef inline uint32_t rotated(uint32_t x, int n) noexcept nogil:
     return x << n | x >> (32 - n)
@@ -33,7 +33,7 @@ cdef uint32_t with_words(uint32_t state, const unsigned char *p, size_t words) n
 
 
 cdef uint32_t finished(uint32_t state, const unsigned char *p, size_t length, size_t whole) noexcept nogil:
-    # The hash of `whole` bytes, of which these are the last.
+    # The hash of `whole` bytes, whose last bytes are at p.
     cdef uint32_t tail = 0
     cdef size_t words = length // 4
     cdef size_t i
@@ -64,7 +64,7 @@ cdef Node make_node(object name):
 
 
 cdef object winner(tuple nodes, unsigned char *key, size_t length):
-    # key: behind 4 bytes that are free.
+    # key: with 4 free bytes before it.
     cdef Node node
     cdef object best = None
     cdef int64_t most = -1
@@ -86,7 +86,7 @@ cdef class RendezvousHash:
     """RendezvousHash(nodes=())
 --
 
-    The node of a key is the one with the highest hash of both: a node that comes or goes moves only its own keys.
+    The node of a key has the highest hash of node and key: a node that comes or goes moves only its own keys.
 
     Places keys where pymemcache.client.rendezvous.RendezvousHash does. A str and the bytes of the same text are not the
     same key, as there. Thread-safe.
@@ -106,12 +106,12 @@ cdef class RendezvousHash:
         return [(<Node>node).name for node in self._nodes]
 
     def add_node(self, node):
-        """Adds a node by its name, if it is not there."""
+        """Adds a node by its name, unless present."""
         if node not in self.nodes:
             self._nodes = (*self._nodes, make_node(node))
 
     def remove_node(self, node):
-        """Removes a node. Raises ValueError when it is not there."""
+        """Removes a node. Raises ValueError for an unknown node."""
         if node not in self.nodes:
             raise ValueError(f"No such node {node} to remove")
         self._nodes = tuple([one for one in self._nodes if (<Node>one).name != node])

@@ -22,9 +22,9 @@ cdef struct reply_line:
     uint32_t flags           # f
     size_t cas_offset        # c: where its digits are in the line
     size_t cas_length
-    bint in_memory           # @: the value is in the memory that the request named
+    bint in_memory           # @: the value is in the memory named in the request
 
-# A line of the classic protocol as the meta reply that says the same.
+# Parses a line of the classic protocol into the equivalent meta reply.
 cdef int parse_classic(const char *line, size_t length, reply_line *out) noexcept nogil
-# Parses a line without its \r\n. 1, or -EBADMSG: it begins like a meta reply and is malformed.
+# Parses a line without its \r\n. 1, or -EBADMSG: the line begins like a meta reply and is malformed.
 cdef int parse_reply(const char *line, size_t length, reply_line *out) noexcept nogil

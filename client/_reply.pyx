@@ -6,11 +6,11 @@ from libc.string cimport memcmp, strlen
 
 
 cdef enum:
-    CAS_DIGITS = 20          # of the largest one
+    CAS_DIGITS = 20          # of the largest CAS value
 
 
 cdef inline const char *digits(const char *p, const char *end, uint64_t *value) noexcept nogil:
-    # The end of the decimal number at p; p itself when there is none or it does not fit.
+    # The end of the decimal number at p; p itself when there is no number, or a too large number.
     cdef const char *start = p
     cdef uint64_t v = 0
     while p < end and c'0' <= p[0] <= c'9':
@@ -23,7 +23,7 @@ cdef inline const char *digits(const char *p, const char *end, uint64_t *value) 
 
 
 cdef inline size_t cas_length(const char *p, const char *end) noexcept nogil:
-    # The digits of the cas at p, up to a blank or the end; 0 when it is no number of 64 bits.
+    # The number of digits of the cas at p, up to a blank or the end; 0 when the text is no number of 64 bits.
     cdef const char *start = p
     while p < end and c'0' <= p[0] <= c'9':
         p += 1
@@ -53,7 +53,7 @@ cdef inline reply_code code_of(const char *line, size_t length) noexcept nogil:
 
 
 cdef int parse_flags(const char *line, const char *p, const char *end, reply_line *out) noexcept nogil:
-    # The flags from p on. Of those that no request here asks for, none is looked at.
+    # Parses the flags from p on. Flags of no request here are skipped.
     cdef const char *after
     cdef uint64_t value = 0
     while p < end:
@@ -132,7 +132,7 @@ cdef int parse_value(const char *line, size_t length, reply_line *out) noexcept 
 
 
 cdef bint is_number(const char *line, size_t length) noexcept nogil:
-    # One that got shorter may have blanks behind it.
+    # A number that got shorter may have blanks behind it.
     cdef size_t i
     for i in range(length):
         if not (c'0' <= line[i] <= c'9' or (i and line[i] == c' ')):

@@ -1,7 +1,6 @@
-"""Commands that wait to be sent: what a Pipeline queues.
+"""Commands before they are sent: the contents of a Pipeline's queue.
 
-A Request is made when its arguments have been checked; then it is put into a Stream, and its answer is taken from
-there.
+A Request is made after the check of its arguments. Then it is put into a Stream, and its answer is taken from there.
 """
 
 from libc.stdint cimport uint32_t
@@ -22,7 +21,7 @@ cdef enum request_kind:
 
 cdef class Request:
     cdef request_kind kind
-    cdef bytes name              # as the caller knows it
+    cdef bytes name              # the method's name for the caller
     cdef object key              # the caller's
     cdef bytes encoded
     cdef object default          # GET, GETS: of a miss
@@ -38,14 +37,14 @@ cdef class Request:
     cdef bytes delta
     cdef bytes line              # META: the command, of ms up to the length
     cdef object parse            # ... makes the result of the line of the answer, and the value or None
-    cdef bint sized              # ... a value may follow that line
-    cdef bytes answered          # ... that line, while its value comes
-    cdef uint32_t found_flags    # GET, GETS, META: of the value that was found
-    cdef bint found              # ... which the serde is to load
+    cdef bint sized              # ... a value may follow the answer's line
+    cdef bytes answered          # ... the answer's line, while its value comes
+    cdef uint32_t found_flags    # GET, GETS, META: of the value found
+    cdef bint found              # ... for the serde to load
     cdef object future           # of who waits for the answer; None: nobody does
-    cdef object group            # or the Group that it is one of,
+    cdef object group            # or the request's Group,
     cdef Py_ssize_t place        # ... and where
-    cdef bint sinks              # it names the Stream's sink
+    cdef bint sinks              # names the Stream's sink
 
     # Whether anybody waits for its answer.
     cdef bint wanted(self)
@@ -58,15 +57,15 @@ cdef Request arithmetic_request(Storage client, bytes name, object key, object v
 cdef Request touch_request(Storage client, object key, object expire)
 cdef Request delete_request(Storage client, object key)
 
-# Formats it. What it refers to must stay where it is until its answer has come. MemcacheUnknownCommandError: it is
-# META, and the server knows no meta commands.
+# Formats the request. The memory of its arguments must stay in place until the answer. MemcacheUnknownCommandError: the
+# request is META, and the server knows no meta commands.
 cdef int put_request(Connection c, Request r) except -1
 # The same of META, whose value may come to the sink. True: the server reads its value from memory.
 cdef bint put_meta(Connection c, Request r, bint sink) except -1
 cdef object no_meta()
 # The result of META: of the line of its answer, and the value.
 cdef object read_meta(Connection c, Request r, bytes line, bytes value)
-# What the serde makes of a result that has a value.
+# The serde's object for a result with a value.
 cdef object load_result(Storage client, Request r, object result)
-# What the line just read answers, before the serde; an error line goes to errors.
+# The result by the line just read, before the serde; an error line goes to errors.
 cdef object take_answer(Storage client, Connection c, Request r, list errors)

@@ -1,19 +1,19 @@
-"""bytes objects for large values, whose memory is there already.
+"""bytes objects for large values, in memory with pages already.
 
-The kernel fills each page of new memory with zeros when it is first touched, which takes several times as long as to
-copy a value there. malloc gives memory of this size back to the system, so that a loop that gets several large values
-and drops them has new pages each time. So those are kept that lie where a value of their size was dropped before. One
-that nobody else has any more becomes the next value of its size. (io.BytesIO does the same with its own.) For a
+The kernel fills each page of new memory with zeros at the first touch. This takes several times as long as copying a
+value there. malloc gives memory of this size back to the system. So a loop that gets several large values and drops
+them has new pages each time. This module keeps objects in places where a value of the same size was dropped before. A
+kept object without another owner becomes the next value of its size. (io.BytesIO does the same with its own.) For a
 program that gathers values nothing is kept the first time.
 
-With the GIL. Without one nobody can say that an object has no other owner: nothing is kept there.
+With the GIL. Without a GIL nobody can tell whether an object has another owner: nothing is kept there.
 """
 
 cdef enum:
-    RESULT_MIN = 1 << 18     # bytes of the smallest that is kept
-    RESULTS_MOST = 1 << 27   # bytes of all that are kept, of the process, whether somebody else has them or not
+    RESULT_MIN = 1 << 18     # bytes of the smallest object kept
+    RESULTS_MOST = 1 << 27   # bytes of all kept objects of the process, with or without another owner
 
 # Without its content.
 cdef bytes new_result(size_t length)
-# Keeps none of those that are there.
+# Drops all kept objects.
 cdef void drop_results() noexcept

@@ -30,9 +30,9 @@ cdef extern from "Python.h":
 
 cdef enum:
     KEPT_MOST = 256          # objects
-    SEEN_MOST = 256          # that were made lately
-    FREE_MOST = 8            # that are made before one that nobody has, and that fitted none of them, is dropped,
-    VAIN_MOST = 1024         # ... and one that somebody has, so that others can be kept
+    SEEN_MOST = 256          # made lately
+    FREE_MOST = 8            # new objects until an unused object is dropped that fitted none of them,
+    VAIN_MOST = 1024         # ... and until an object in use is dropped, to make room for keeping others
     HUGE_PAGE = 1 << 21
 
 cdef struct place:
@@ -40,16 +40,16 @@ cdef struct place:
     size_t length
 
 cdef PyObject *kept[KEPT_MOST]
-cdef unsigned int used[KEPT_MOST]    # what `fresh_ones` was when it was used last
+cdef unsigned int used[KEPT_MOST]    # `fresh_ones` at the last use
 cdef unsigned int count = 0
 cdef size_t kept_bytes = 0
 cdef place seen[SEEN_MOST]
 cdef unsigned int made = 0           # how many of these there ever were
-cdef unsigned int fresh_ones = 0     # objects that were made because none could be used again
+cdef unsigned int fresh_ones = 0     # objects made because no kept object could be used again
 
 
 cdef bytes fresh(size_t length):
-    # Pages of 2 MB take less time than small ones, wherever it has whole ones.
+    # The kernel fills pages of 2 MB faster than small pages, wherever there are whole ones.
     cdef bytes value = PyBytes_FromStringAndSize(NULL, length)
     cdef size_t begin = (<size_t>PyBytes_AS_STRING(value) + HUGE_PAGE - 1) & ~<size_t>(HUGE_PAGE - 1)
     cdef size_t end = (<size_t>PyBytes_AS_STRING(value) + length) & ~<size_t>(HUGE_PAGE - 1)
@@ -59,7 +59,7 @@ cdef bytes fresh(size_t length):
 
 
 cdef bint comes_again(const PyObject *at, size_t length) noexcept:
-    # Whether there was an object of this size at this place, which was dropped meanwhile.
+    # Whether there was an object of this size at this place, dropped meanwhile.
     global made
     cdef unsigned int i
     for i in range(<unsigned int>SEEN_MOST):
@@ -72,7 +72,7 @@ cdef bint comes_again(const PyObject *at, size_t length) noexcept:
 
 
 cdef void keep(bytes value) noexcept:
-    # Those that are kept already stay: they are at lower addresses as a rule, and malloc gives back what is above.
+    # Objects kept before stay: as a rule they are at lower addresses, and malloc gives back memory above them.
     global count, kept_bytes
     if count < KEPT_MOST and kept_bytes + PyBytes_GET_SIZE(value) <= RESULTS_MOST:
         Py_INCREF(value)
@@ -106,7 +106,7 @@ cdef bytes new_result(size_t length):
     fresh_ones += 1
     i = 0
     while i < count:
-        # Of other sizes than those that come now, or of a program that gathers values.
+        # Objects of sizes no longer needed, or of a program that gathers values.
         if fresh_ones - used[i] > <unsigned int>(FREE_MOST if Py_REFCNT(kept[i]) == 1 else VAIN_MOST):
             drop(i)
         else:

@@ -11,11 +11,11 @@ cdef enum fetch_form:
     FETCH_VALUE_AND_CAS
     FETCH_VIEW
 
-# Of memory that a value is received into. BufferError: it is not writable, or not contiguous.
+# A memoryview of memory that receives a value. BufferError: not writable, or not contiguous.
 cdef object target_view(object buffer)
-# For a value that has more bytes than the buffer.
+# The exception for a value with more bytes than the buffer.
 cdef object too_long(object key, Py_ssize_t size, Py_ssize_t length)
-# In place of the value of a key that has no item.
+# In place of the value of a key without an item.
 cdef object MISS
 
 

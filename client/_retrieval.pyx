@@ -25,19 +25,19 @@ cdef extern from "Python.h":
     bint PyObject_CheckBuffer(object value)
 
 cdef enum:
-    SMALL_TARGET = 4096      # bytes of memory for which values are asked for together
-    LOOK_AT_ONCE = 64 << 20  # bytes of memory that values are copied to before Ctrl-C is looked for
+    SMALL_TARGET = 4096      # bytes of memory up to which values are asked for together
+    LOOK_AT_ONCE = 64 << 20  # bytes of memory copied to between two looks for Ctrl-C
 
 MISS = object()
 
 
 cdef QueuePair queue_of(Stream s):
-    # None: the connection is a plain one.
+    # None: the connection is a plain socket.
     return (<RdmaStream>s).queue if isinstance(s, RdmaStream) else None
 
 
 cdef inline bytes whole_value(Stream s):
-    # The value behind the line just read, when it has come with it. None: it goes another way.
+    # The value behind the line just read, if all of it has come. None: the value goes another way.
     cdef size_t come = s.rend - s.rpos
     cdef char *data = s.rbuf + s.rpos
     cdef size_t n = s.reply.length
@@ -71,7 +71,7 @@ cdef object target_view(object buffer):
 
 
 cdef char *target_of(object view, offset, Py_ssize_t *length) except? NULL:
-    # The memory behind offset, and how much it is.
+    # The memory behind offset, and its length.
     cdef const Py_buffer *memory = PyMemoryView_GET_BUFFER(view)
     if not isinstance(offset, int) or not 0 <= offset <= memory.len:
         raise ValueError(f"offset must be from 0 to {memory.len}, the bytes of the buffer, not {offset!r}")
@@ -80,13 +80,13 @@ cdef char *target_of(object view, offset, Py_ssize_t *length) except? NULL:
 
 
 cdef bint is_lost(const char *to, Py_ssize_t length):
-    # Whether it is memory of a Buffer that a server may still write to.
+    # Whether a server may still write to this memory of a Buffer.
     cdef Buffer found = find_buffer(NULL, to, length)
     return found is not None and found.lost
 
 
 cdef Py_ssize_t copy_known(bytes value, char *to, Py_ssize_t length):
-    # The length of the value, which is copied if it is no longer than `length`.
+    # Copies the value if it has at most `length` bytes. Returns the length of the value.
     if PyBytes_GET_SIZE(value) <= length:
         memcpy(to, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
     return PyBytes_GET_SIZE(value)
@@ -97,7 +97,7 @@ cdef object too_long(object key, Py_ssize_t size, Py_ssize_t length):
 
 
 cdef object fetch_on(Retrieval self, Connection c, object key, fetch_form form, bytes expire, uint32_t *flags):
-    # The call that has entered c.
+    # A call after its `enter` of c.
     cdef Stream s = c.stream
     cdef list errors = []
     cdef list known = None
@@ -139,7 +139,7 @@ cdef class Retrieval(Session):
             raise
 
     cdef object _read_fetch(self, Connection c, object key, fetch_form form, uint32_t *flags, list errors):
-        # The value of the mg that the line just read answers, or (value, cas), or MISS.
+        # The answer to mg in the line just read: the value, (value, cas), or MISS.
         cdef Stream s = c.stream
         cdef bytes cas
         if form == FETCH_VALUE and s.reply.code == REPLY_VA:
@@ -161,7 +161,7 @@ cdef class Retrieval(Session):
         return MISS
 
     cdef bytes _look(self, object key, uint32_t *flags, uint64_t *cas):
-        # The value, found without asking. None: it is to be asked for.
+        # The value, by a direct read. None: the client must ask the server.
         cdef DirectReader reader = self.reader()
         cdef size_t length
         cdef const char *text
@@ -174,7 +174,7 @@ cdef class Retrieval(Session):
         return value
 
     cdef Py_ssize_t _look_into(self, bytes key, char *to, Py_ssize_t length) except -2:
-        # The length of the value, found without asking. -1: it is to be asked for.
+        # The length of the value, by a direct read. -1: the client must ask the server.
         cdef DirectReader reader = self.reader()
         cdef Py_ssize_t size
         if reader is None or is_lost(to, length):
@@ -184,7 +184,7 @@ cdef class Retrieval(Session):
         return size
 
     cdef int _look_all(self, list given, list results) except -1:
-        # The lengths of those values that are found without asking. given: keys as they are sent, memoryviews, keys.
+        # Puts the lengths of values found by direct reads into results. given: encoded keys, memoryviews, keys.
         cdef DirectReader reader = self.reader()
         cdef direct_want *wants
         cdef Py_ssize_t length, room, i
@@ -223,7 +223,7 @@ cdef class Retrieval(Session):
         return 0
 
     cdef object _view_again(self, object key, uint32_t *flags):
-        # Views of what the server keeps already, if it still is the key's item. None: the server is to be asked.
+        # Views of a pinned item, if still the key's item. None: the client must ask the server.
         cdef DirectReader reader = self.reader()
         cdef direct_hit hit
         cdef size_t length
@@ -236,8 +236,8 @@ cdef class Retrieval(Session):
         text = text_of(key, &length)
         lock_state(&shared_state)
         try:
-            # Nobody makes pins meanwhile: one that is found was there before the key's place was looked up, and the
-            # server has not been told that it went, so that the place has had no other item.
+            # Nobody makes pins meanwhile. So a pin found here is older than this look-up of the key's place, and the
+            # server has not been told of its end: the place has had no other item.
             pins = None
             if reader.find(text, length, &hit) == DIRECT_FOUND:
                 pins = self.pins_with(reader.memory, hit.place)
@@ -253,8 +253,8 @@ cdef class Retrieval(Session):
         return found
 
     cdef object _view(self, object key, uint32_t *flags):
-        # Views of the item's memory, a list, or MISS; where there can be none, what get(copy=False) has. None: that is
-        # to be asked for.
+        # Views of the item's memory in a list, or MISS; over a stream without views, the value of get(copy=False).
+        # None: the server gave no views, and the caller must ask for the value.
         cdef Connection c = self.enter(False, b"get_view")
         cdef Stream s = c.stream
         cdef size_t length
@@ -341,7 +341,7 @@ cdef class Retrieval(Session):
         return {}
 
     cdef dict _look_many(self, list names, list encoded, bint with_cas, bytes name):
-        # What can be read without asking, and then the rest.
+        # Direct reads first, then requests for the rest.
         cdef list values = []
         cdef list numbers = []
         cdef list left = []
@@ -434,23 +434,23 @@ cdef class Retrieval(Session):
     def get(self, key, default=None, *, copy=True):
         """Returns the value of key, or default when there is no item.
 
-        copy=False: a read-only memoryview in place of bytes. A value that the server has written to memory is seen
-        there, without a copy, until the view is released. A serde is given the view.
+        copy=False: a read-only memoryview in place of bytes. The view shows a value written to memory by the server in
+        place, without a copy, until its release. A serde is given the view.
         """
         return self._get(key, default, None, FETCH_VALUE if copy else FETCH_VIEW, b"get")
 
     def get_view(self, key, default=None):
         """Returns a read-only memoryview of the value of key, in the server's own memory, or default.
 
-        There it is over "soft_shm", if the server lets this client read its items (`direct`): nothing is copied,
-        whatever the size, and `view.obj` is a PinnedMemory. The server keeps the item as it was when it was asked, also
-        when the key is stored anew, deleted or evicted, until the last memoryview of it has gone (`release`, `del`, the
-        end of a `with`), which the server learns with a later call, or from `close`. A value that the server has in
-        several pieces (above its -o slab_chunk_max) is a list of memoryviews. The connection stays open for as long,
-        also behind `close`.
+        Over "soft_shm" the view is of the server's memory, if the server lets this client read its items (`direct`):
+        nothing is copied, whatever the size, and `view.obj` is a PinnedMemory. The server keeps the item as of the
+        call, also when the key is stored anew, deleted or evicted, until the last memoryview has gone (`release`,
+        `del`, the end of a `with`). The server learns of this end with a later call, or from `close`. A value in
+        several pieces on the server (above its -o slab_chunk_max) is a list of memoryviews. The connection stays open
+        for as long, also behind `close`.
 
-        On other transports, and when the server lets nobody have more (-o rdma_view_limit), it is what
-        get(copy=False) returns. A serde is given the view; of a value in pieces, a copy.
+        On other transports, and at the server's limit of views (-o rdma_view_limit), the call returns the same as
+        get(copy=False). A serde is given the view; of a value in pieces, a copy.
         """
         cdef object encoded = self.sendable_key(key)
         cdef uint32_t flags = 0
@@ -462,7 +462,7 @@ cdef class Retrieval(Session):
             if found is None:
                 found = self._view(encoded, &flags)
             if found is None and self._reader is not None:
-                # The server lets it have none: what it can read it need not ask for once more.
+                # The server gives no view of the item. The client may still read the value directly.
                 found = self._look(encoded, &flags, &cas)
                 found = None if found is None else memoryview(found)
             if found is None:
@@ -484,35 +484,36 @@ cdef class Retrieval(Session):
         return self._gets(key, default, cas_default, None, b"gets")
 
     def gat(self, key, expire=0, default=None):
-        """Returns what `get` does, and lets the item expire in `expire` seconds (0: never)."""
+        """Returns the result of `get`, and lets the item expire in `expire` seconds (0: never)."""
         return self._get(key, default, expire, FETCH_VALUE, b"gat")
 
     def gats(self, key, expire=0, default=None, cas_default=None):
-        """Returns what `gets` does, and lets the item expire in `expire` seconds (0: never)."""
+        """Returns the result of `gets`, and lets the item expire in `expire` seconds (0: never)."""
         return self._gets(key, default, cas_default, expire, b"gats")
 
     def get_many(self, keys):
-        """Returns {key: value} of the keys that have items. One round trip."""
+        """Returns {key: value} for the keys with items. One round trip."""
         return self._get_many(keys, False, None, b"get")
 
     def gets_many(self, keys):
-        """Returns {key: (value, cas)} of the keys that have items. One round trip."""
+        """Returns {key: (value, cas)} for the keys with items. One round trip."""
         return self._get_many(keys, True, None, b"gets")
 
     def gat_many(self, keys, expire=0):
-        """Returns what `get_many` does, and lets the items expire in `expire` seconds (0: never). One round trip."""
+        """Returns the result of `get_many`, and lets the items expire in `expire` seconds (0: never). One round
+        trip."""
         return self._get_many(keys, False, expire, b"gat_many")
 
     get_multi = get_many
 
     def prefault(self):
-        """Maps what a server on this host, whose items this client may read, has in its memory now.
+        """Maps the present memory of a server on this host, if this client may read the server's items.
 
         Connects if there is no connection.
 
-        Reads that ask nobody then take no page faults: with them the first one of a large value takes up to half as
-        long again. Takes some 50 ms for each GB, without the GIL, and 2 MB of this process's page tables. Returns how
-        many bytes were mapped: 0 if the server's memory is not read so. Raises what `version` does.
+        Direct reads then take no page faults. With page faults, the first read of a large value takes up to half as
+        long again. Takes some 50 ms for each GB, without the GIL, and 2 MB of this process's page tables. Returns the
+        number of mapped bytes: 0 without direct reads of the server's memory. Raises the same errors as `version`.
         """
         cdef DirectMemory memory = self.memory()
         cdef uint64_t at = 0
@@ -539,11 +540,11 @@ cdef class Retrieval(Session):
     # --- the caller's memory ---
 
     def buffer(self, size):
-        """Returns a Buffer of so many bytes, zeros, page-aligned: memory for values that `set` and `get_into` move
+        """Returns a Buffer of `size` bytes, zeros, page-aligned: memory for values that `set` and `get_into` move
         without a copy, where the transport allows it. Connects.
 
-        Raises ValueError for a size below 1; MemoryError, or OSError when there is not so much memory, or not so much
-        that may be locked for a device.
+        Raises ValueError for a size below 1; MemoryError, or OSError when there is not so much memory, or the process
+        may not lock so much for a device.
         """
         if not isinstance(size, int) or size < 1:
             raise ValueError(f"a Buffer has at least one byte, not {size!r}")
@@ -554,13 +555,14 @@ cdef class Retrieval(Session):
             self.leave(c, None)
 
     def register(self, memory):
-        """Returns a Buffer of an object's own memory: bytes, bytearray, array, mmap, a NumPy array, or by DLPack a
-        tensor of torch's that is in the processor's memory. Connects.
+        """Returns a Buffer of an object's own memory: bytes, bytearray, array, mmap, a NumPy array, or, by DLPack, a
+        tensor of torch's in the processor's memory. Connects.
 
-        The object cannot be resized until the Buffer is closed. Its values are then sent from there and, if it is
-        writable, received there without a copy by "verbs" and "soft_iw". A server on this host ("soft_shm") reaches
-        only what `buffer` has made. Raises TypeError for an object without the buffer protocol, BufferError for memory
-        that is not contiguous, ValueError for none; OSError when it cannot be locked for a device.
+        The object cannot be resized until the Buffer is closed. Over "verbs" and "soft_iw" values are then sent from
+        there without a copy and, if the object is writable, received there without a copy. A server on this host
+        ("soft_shm") reaches Buffers of `buffer` only. Raises TypeError for an object without the buffer protocol,
+        BufferError for non-contiguous memory, ValueError for no memory; OSError when the memory cannot be locked for a
+        device.
         """
         cdef object view = view_of(memory)
         cdef Connection c = self.enter(True, b"register")
@@ -572,11 +574,11 @@ cdef class Retrieval(Session):
     def get_into(self, key, buffer, offset=0, default=None):
         """Receives the value of key in the caller's memory. Returns its length in bytes; default: there is no item.
 
-        buffer: a Buffer, or any writable, contiguous object with the buffer protocol; offset: the byte of it at which
-        the value begins. The value is as it was stored: no serde is applied. Raises ValueError when the value is longer
-        than the memory behind offset: it says how long the value is, and nothing was written. BufferError: the memory
-        cannot be written to. A value that is replaced or deleted while it is read without asking may leave some of its
-        bytes there, whatever the call returns.
+        buffer: a Buffer, or any writable, contiguous object with the buffer protocol; offset: the byte of the buffer at
+        which the value begins. The value is as stored: no serde is applied. Raises ValueError for a value longer than
+        the memory behind offset: the message has the length of the value, and nothing was written. BufferError: the
+        memory cannot be written to. A value replaced or deleted during a direct read may leave some of its bytes there,
+        whatever the call returns.
         """
         cdef bytes encoded = self.encoded_key(key)
         cdef object view = target_view(buffer)
@@ -592,10 +594,11 @@ cdef class Retrieval(Session):
         return size
 
     def get_many_into(self, pairs):
-        """Receives values in the caller's memory: of each (key, buffer) that of key in buffer, as `get_into` does.
+        """Receives values in the caller's memory: for each (key, buffer) the value of key in buffer, as `get_into`
+        does.
 
         Returns a list with the length of each value, or None where there is no item. Small values take one round trip.
-        Raises ValueError when a value is longer than its buffer; the others have been received then.
+        Raises ValueError when a value is longer than its buffer; the rest of the values has been received then.
         """
         cdef list given = [(self.encoded_key(key), target_view(buffer), key) for key, buffer in pairs]
         cdef list results = [None] * len(given)
@@ -663,7 +666,7 @@ cdef class Retrieval(Session):
         return -1
 
     cdef object _fetch_small(self, list given, list which, list results):
-        # The exception for a value that is too long, or None.
+        # The exception for a too long value, or None.
         cdef Connection c = self.enter(False, b"get_many_into")
         cdef list errors = []
         cdef list known = None

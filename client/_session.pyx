@@ -96,14 +96,14 @@ cdef class Session:
         if noreply is None:
             return self.default_noreply
         if noreply is not True and noreply is not False:
-            # It may be the seconds that were meant for expire.
+            # The value may be the seconds meant for expire.
             check_choices(noreply=noreply)
         return noreply
 
     # --- calls ---
 
     cdef Connection take(self, Connection c, Connection before):
-        # Takes one of the idle ones, which is behind another one, or the first.
+        # Takes an idle connection out of the list. before: its predecessor there; None: c is the first.
         if before is None:
             self._idle = c.next
         else:
@@ -124,15 +124,15 @@ cdef class Session:
         return 0
 
     cdef bint is_owned(self, Connection c, dict threads):
-        # Whether the thread or greenlet that has used it last may still use it.
+        # Whether the last thread or greenlet on the connection may still use it.
         if c.greenlet is None:
             return c.owner in threads
         greenlet = c.greenlet()
         return greenlet is not None and not greenlet.dead
 
     cdef Connection find(self, unsigned long caller):
-        # The connection on which this thread or greenlet has been last without an answer; or one on which none has; or
-        # one of a thread or greenlet that has ended. None: there is none.
+        # The connection with unanswered commands of this thread or greenlet; or a connection without unanswered
+        # commands; or a connection of a thread or greenlet that has ended. None: there is none.
         cdef unsigned long here = PyThread_get_thread_ident()
         cdef Connection c = self._idle
         cdef Connection before = None
@@ -190,7 +190,7 @@ cdef class Session:
         return c
 
     cdef int authenticate(self, Connection c) except -1:
-        # A lane that is a connection of its own to the server.
+        # A lane is a connection of its own for the server.
         cdef Stream s = c.stream
         c.name = b"authentication"
         try:
@@ -209,7 +209,7 @@ cdef class Session:
         lock_state(&shared_state)
         try:
             if self._generation != fork_count():
-                # They are the parent's.
+                # The connections are the parent's.
                 self.close_all()
                 self._open = 0
                 self._generation = fork_count()
@@ -255,7 +255,7 @@ cdef class Session:
                 s.noreplies = 0
                 s.doubtful = True
             elif s.noreplies and not quiet:
-                # Error lines of commands that were sent without wanting an answer may precede the answer.
+                # Error lines of earlier commands without replies may precede the answer.
                 put_mark(s)
         except BaseException:
             self.drop(c)
@@ -266,7 +266,7 @@ cdef class Session:
         cdef bint stays
         assert_that(c.next is None)
         if c.late and c.stream.wmark == 0:
-            # The call has sent nothing, which was to take along what the server is to be told.
+            # The call has sent nothing, but the report of direct reads waited for its request.
             c.stream.wlen = c.late
             try:
                 c.send()
@@ -276,7 +276,7 @@ cdef class Session:
         c.late = 0
         c.left = coarse_ms()
         if c.has_more():
-            # There may be one too many among the answers; or it belongs to a refusal, which says more.
+            # The answers may have a surplus line; or the line belongs to a refusal, whose error tells more.
             error = errors[0] if errors else c.unasked()
             self.drop(c)
             raise error
@@ -295,7 +295,7 @@ cdef class Session:
         return 0
 
     cdef void read_from(self, DirectMemory memory) noexcept:
-        # The memory is that of the server to which the connection goes that was used last, or there is none.
+        # The memory belongs to the server of the connection used last; None: there is no such memory.
         if memory is None:
             self._reader = None
         elif self._reader is None or not is_same(self._reader.memory, memory):
@@ -319,7 +319,7 @@ cdef class Session:
     cdef DirectReader reader(self):
         cdef DirectReader found = None
         lock_state(&shared_state)
-        # A command that the caller has sent without waiting for its answer may not be carried out yet.
+        # An earlier command of the caller without a reply may not be carried out yet.
         if (self._reader is not None and self._generation == fork_count()
                 and not (self._unanswered and self.has_unanswered(self.caller()))):
             if not self._reader.is_alive():
@@ -355,7 +355,7 @@ cdef class Session:
             self._reader.told_later = False
         idle = self._idle is not None and not self._unanswered and not self._idle.home
         unlock_state(&shared_state)
-        # A get that needs no connection makes none for this. What is not told now goes with the next request.
+        # A get without need of a connection makes none for this. The next request takes the rest of the report.
         if not idle:
             return 0
         try:
@@ -433,7 +433,7 @@ cdef class Session:
         try:
             self.leave(c, None)
         except MemcacheError:
-            # It is closed.
+            # The connection is closed.
             pass
         return 0
 

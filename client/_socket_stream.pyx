@@ -18,8 +18,8 @@ from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, live_add, live_sub
 from rmemcached.sys.linux cimport SHUT_RDWR
 
 cdef enum:
-    RECEIVE_MIN = 4096       # bytes of room for which input is asked at least
-    SMALL = 16384            # bytes of a request that is sent as a whole, whatever the server does meanwhile
+    RECEIVE_MIN = 4096       # bytes of room for input at least
+    SMALL = 16384            # bytes of a request sent as a whole, whatever the server does meanwhile
     PIECE = 65536            # bytes up to which parts of the output are joined
     ALL_SENT = -3
 
@@ -28,9 +28,9 @@ cdef object SLICE = 0.01     # seconds
 
 
 cdef bint is_wait(object error, object seconds, int64_t begin):
-    """Whether a socket's method says with this error that there was nothing to do for so many seconds since `begin`.
+    """Whether this error of a socket's method means that there was nothing to do for so many seconds since `begin`.
 
-    A signal handler may raise TimeoutError as well, which is the caller's.
+    A signal handler may raise TimeoutError as well, for the caller.
     """
     if isinstance(error, BlockingIOError) or type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError"):
         return True
@@ -41,7 +41,7 @@ cdef bint is_wait(object error, object seconds, int64_t begin):
 
 
 cdef class SocketStream(Stream):
-    """The stream of a connected socket object, which belongs to it afterwards.
+    """The stream of a connected socket object. The socket belongs to the stream afterwards.
 
     timeout: seconds for each wait, or None.
     """
@@ -103,7 +103,7 @@ cdef class SocketStream(Stream):
         cdef char *to
         if v.iov_len >= PIECE or self.iov_next + 1 == self.iov_count:
             return PyMemoryView_FromMemory(<char *>v.iov_base, v.iov_len, PyBUF_READ)
-        # TLS wants the same again when it had no room: this depends on nothing but what is left.
+        # After a lack of room, TLS wants the same bytes again: they depend only on the rest of the output.
         while last < self.iov_count and total < PIECE:
             total += min(self.iov[last].iov_len, PIECE - total)
             last += 1
@@ -131,10 +131,10 @@ cdef class SocketStream(Stream):
             raise
         finally:
             if isinstance(piece, memoryview):
-                # A traceback may keep it for longer than the memory.
+                # A traceback may keep the view for longer than the memory.
                 piece.release()
         if n <= 0:
-            # So say gevent's TLS sockets that there is no room.
+            # gevent's TLS sockets return this when there is no room.
             return -1
         self.sent(n)
         return n
@@ -160,8 +160,9 @@ cdef class SocketStream(Stream):
         return some
 
     cdef Py_ssize_t send_or_receive(self, char *to, size_t room) except -2:
-        # A server whose answers nobody takes stops reading. There is no way to wait for both directions that all kinds
-        # of sockets have: it is waited for the one that went on last, and the other one is looked at now and then.
+        # A server stops reading while nobody takes its answers. No kind of wait for both directions works on all kinds
+        # of sockets: the stream waits in the direction of the last progress, and looks at the opposite direction now
+        # and then.
         cdef int64_t until = self.deadline()
         cdef Py_ssize_t n
         while self.iov_next < self.iov_count:
@@ -233,7 +234,7 @@ cdef class SocketStream(Stream):
             return self.keep(error)
         return n if n >= 0 else -ETIMEDOUT
 
-    # --- what Stream wants ---
+    # --- the methods of Stream ---
 
     cdef int push(self) noexcept nogil:
         with gil:
@@ -264,7 +265,7 @@ cdef class SocketStream(Stream):
     cdef int fill_body(self) noexcept nogil:
         cdef Py_ssize_t n
         if self.dst_left < RECEIVE_MIN:
-            # What follows the value comes with it.
+            # Bytes behind the value come along.
             return self.fill()
         with gil:
             n = self.receive_quietly(self.dst, self.dst_left)

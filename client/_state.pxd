@@ -1,8 +1,8 @@
-"""The lock of what the client's objects share, in a Python without the GIL. With the GIL, which protects the same, it
-is nothing.
+"""The lock of the client's shared objects, in a Python without the GIL. With the GIL, which protects the same objects,
+the lock is nothing.
 
-Its holder may take it again. Nothing is waited for meanwhile: who has to gives it up for that time, as it does the GIL
-(suspend_state). A forked child begins with one that nobody holds.
+Its holder may take the lock again. A holder that must wait gives the lock up meanwhile, like the GIL (suspend_state). A
+forked child begins with a free lock.
 """
 
 from cpython.object cimport PyObject
@@ -53,7 +53,7 @@ cdef extern from *:
         }
     }
 
-    /* A new reference to an object whose last one another thread may be giving up; NULL: it is too late. */
+    /* A new reference to an object whose last reference another thread may be giving up; NULL: too late. */
     static inline PyObject *live_object(PyObject *object, PyObject *weak) {
         PyObject *found = NULL;
         if (PyWeakref_GetRef(weak, &found) < 0)
@@ -76,7 +76,7 @@ cdef extern from *:
         pass
     void lock_state(client_state *state) noexcept
     void unlock_state(client_state *state) noexcept
-    # Gives it up, however often this thread has taken it, which `resume_state` is told. 0: it does not hold it.
+    # Gives the lock up, and returns how often this thread had taken it, for `resume_state`. 0: the thread had no lock.
     unsigned int suspend_state(client_state *state) noexcept
     void resume_state(client_state *state, unsigned int depth) noexcept
     PyObject *live_object(void *object, void *weak) noexcept

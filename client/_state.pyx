@@ -6,7 +6,7 @@ from rmemcached.sys.linux cimport pthread_atfork
 
 
 cdef void after_fork_in_child() noexcept nogil:
-    # Whoever held it is not there.
+    # The holder of the lock does not exist in the child.
     memset(&shared_state, 0, sizeof(shared_state))
 
 

@@ -1,4 +1,4 @@
-"""The commands of a Client that change items: set and its kin, delete, incr and decr, touch."""
+"""The commands of a Client for changes of items: set and its kin, delete, incr and decr, touch."""
 
 from rmemcached.client._modes cimport store_mode
 from rmemcached.client._connection cimport Connection
@@ -8,9 +8,9 @@ from rmemcached.client._retrieval cimport Retrieval
 cdef class Storage(Retrieval):
     cdef object _serialize(self, object key, object value, object flags, list numbers)
     cdef bint are_plain(self, list names, list values)
-    # What is sent for a dict, in lists: its keys; these as sent; its values as sent; texts of their flags, or none.
+    # A dict in lists for sending: its keys; these encoded; its encoded values; texts of their flags, or none.
     cdef tuple prepared(self, dict values, object flags)
-    # Sends what `prepared` has returned. The keys that were not stored.
+    # Sends the result of `prepared`. Returns the keys not stored.
     cdef list store_prepared(self, tuple values, bytes seconds, bint quiet)
     cdef object _store(self, store_mode mode, bytes name, object key, object value, object expire, object noreply,
                        object flags, bytes cas)

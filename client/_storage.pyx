@@ -35,7 +35,7 @@ cdef class Storage(Retrieval):
     # --- values ---
 
     cdef object _serialize(self, object key, object value, object flags, list numbers):
-        # What is sent for a value. The text of its flags goes to numbers.
+        # The bytes to send for a value. The text of its flags goes to numbers.
         cdef object number = 0
         if self.serde is None and flags is None:
             numbers.append(None)
@@ -50,7 +50,7 @@ cdef class Storage(Retrieval):
         return encode_value(value, self.encoding)
 
     cdef bint are_plain(self, list names, list values):
-        # Whether all are sent as they are: nothing about them has to be found out before the first one is.
+        # Whether all keys and values are sent unchanged: then none needs a check before the first is sent.
         cdef Py_ssize_t i
         if self.serde is not None:
             return False
@@ -120,7 +120,7 @@ cdef class Storage(Retrieval):
                 c.exchange()
                 result = c.stored(errors)
             elif exposed:
-                # The value must stay where it is until the server has it.
+                # The value must stay in place until the server has read it.
                 c.synchronise()
             else:
                 c.unanswered(1)
@@ -136,11 +136,11 @@ cdef class Storage(Retrieval):
         return self._store(STORE_SET, b"set", key, value, expire, noreply, flags, None)
 
     def add(self, key, value, expire=0, noreply=None, flags=None):
-        """Stores value if key has no item. Returns True, or False when it has one."""
+        """Stores value if key has no item. Returns True, or False when there is an item."""
         return self._store(STORE_ADD, b"add", key, value, expire, noreply, flags, None)
 
     def replace(self, key, value, expire=0, noreply=None, flags=None):
-        """Stores value if key has an item. Returns True, or False when it has none."""
+        """Stores value if key has an item. Returns True, or False when there is none."""
         return self._store(STORE_REPLACE, b"replace", key, value, expire, noreply, flags, None)
 
     def append(self, key, value, expire=0, noreply=None, flags=None):
@@ -152,7 +152,7 @@ cdef class Storage(Retrieval):
         return self._store(STORE_PREPEND, b"prepend", key, value, expire, noreply, flags, None)
 
     def cas(self, key, value, cas, expire=0, noreply=False, flags=None):
-        """Stores value if the item's cas is still the given one (bytes, int or str).
+        """Stores value if the item's cas is still the given cas (bytes, int or str).
 
         Returns True, or False when the item has changed, or None when there is none.
         """
@@ -160,7 +160,7 @@ cdef class Storage(Retrieval):
             STORE_CAS, b"cas", key, value, expire, noreply or False, flags, cas_text(cas, self.encoding))
 
     def set_many(self, values, expire=0, noreply=None, flags=None):
-        """Stores the values of a dict, all in one round trip. Returns a list of the keys that were not stored.
+        """Stores the values of a dict, all in one round trip. Returns a list of the keys not stored.
 
         The first error line is raised when all values have been sent.
         """
@@ -229,7 +229,7 @@ cdef class Storage(Retrieval):
     delete_multi = delete_many
 
     cdef object read_number(self, Connection c, list errors):
-        # What the line just read answers to incr or decr.
+        # The number in the answer to incr or decr, by the line just read.
         cdef object number
         if c.stream.reply.code == REPLY_VA or c.stream.reply.code == REPLY_NUMBER:
             line = answer(c.stream)
@@ -264,18 +264,18 @@ cdef class Storage(Retrieval):
         return result
 
     def incr(self, key, value, noreply=False):
-        """Adds value (0 to 2**64 - 1) to the number that is stored.
+        """Adds value (0 to 2**64 - 1) to the stored number.
 
-        Returns the new number, or None when there is no item (or with noreply). Raises MemcacheClientError when what is
-        stored is no number.
+        Returns the new number, or None when there is no item (or with noreply). Raises MemcacheClientError when the
+        stored value is no number.
         """
         return self._arithmetic(b"incr", b" D", key, value, self.is_quiet(noreply or False))
 
     def decr(self, key, value, noreply=False):
-        """Subtracts value (0 to 2**64 - 1) from the number that is stored, down to 0.
+        """Subtracts value (0 to 2**64 - 1) from the stored number, down to 0.
 
-        Returns the new number, or None when there is no item (or with noreply). Raises MemcacheClientError when what is
-        stored is no number.
+        Returns the new number, or None when there is no item (or with noreply). Raises MemcacheClientError when the
+        stored value is no number.
         """
         return self._arithmetic(b"decr", b" MD D", key, value, self.is_quiet(noreply or False))
 

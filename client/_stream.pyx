@@ -1,4 +1,4 @@
-"""What all transports share: the request buffer, the reply buffer, the decision to spin."""
+"""The common part of all transports: the request buffer, the reply buffer, the decision to spin."""
 
 from libc.errno cimport EAGAIN, EBADMSG, EMSGSIZE, ENOMEM
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -16,19 +16,19 @@ from rmemcached.client.sockets import duplicate
 
 cdef enum:
     SPIN_SCORE_MAX = 16
-    SPIN_RETRY = 64          # while spinning does not pay, one wait in so many tries it again
-    YIELD_LONG = 200000      # ns of a sched_yield after which the core is others'; a time slice has milliseconds
-    YIELD_SHORT = 1000       # ns of one in which nobody else ran: the switches to a process and back take longer
-    LONE_YIELDS = 16         # such in a row, after which the core is taken for this thread's own
-    PAUSE_MIN = 10000000     # ns without spinning after that, and twice as long each time, up to
+    SPIN_RETRY = 64          # while spinning does not pay, every 64th wait tries again
+    YIELD_LONG = 200000      # ns of a sched_yield after which the core is busy; a time slice has milliseconds
+    YIELD_SHORT = 1000       # ns of a sched_yield in which nobody else ran: two switches of processes take longer
+    LONE_YIELDS = 16         # short yields in a row, after which this thread has the core for itself
+    PAUSE_MIN = 10000000     # ns without spinning after a long yield, doubled with each further long yield, up to
     PAUSE_MAX = 640000000
-    SPUN_WELL = 256          # yields and waits that nobody has disturbed, after which it gets half as long
+    SPUN_WELL = 256          # undisturbed yields and waits, after which the pause is halved
     WBUF_SIZE = 4096         # bytes of the request buffer at first
     IOV_FIRST = 8            # entries of iov at first
-    SPARE_MOST = 64          # buffers that are kept for the next calls,
+    SPARE_MOST = 64          # buffers kept for the next calls,
     KEPT_MOST = 1 << 20      # ... if they have no more bytes of any kind than this
 
-# Those that no call uses, the hottest first.
+# Unused buffers, the hottest first.
 cdef call_buffers *spare_buffers = NULL
 cdef unsigned int spare_count = 0
 
@@ -116,7 +116,7 @@ cdef class Stream:
             free_buffers(given)
 
     cdef void end(self) noexcept:
-        # What has come that nobody has asked for is read by the next call.
+        # The next call reads the rest of the input.
         if self.rpos == self.rend:
             self.give_buffers()
 
@@ -255,7 +255,7 @@ cdef class Stream:
         return 1
 
     cdef int deliver(self, const char *data, size_t length) noexcept nogil:
-        # Input that the transport has received in a buffer of its own: to dst while a value is awaited, else to rbuf.
+        # Takes input from the transport's own buffer: to dst while a value is awaited, else to rbuf.
         cdef size_t n
         cdef int r
         if self.dst_left and self.rpos == self.rend:
@@ -330,7 +330,7 @@ cdef class Stream:
                 return r
             if self.noreplies == 0:
                 return 1
-            # What precedes the answer to mn is the answer of a command that was sent without wanting one.
+            # Before the answer to mn come errors of commands sent without a reply.
             if self.reply.code == REPLY_MN:
                 self.noreplies = 0
 
@@ -362,7 +362,7 @@ cdef class Stream:
         return self.read_end() if self.classic else 1
 
     cdef int read_end(self) noexcept nogil:
-        # Of a classic get. It may be called again when it has been interrupted.
+        # For a classic get. After an interruption the caller may repeat the call.
         cdef int r
         self.behind_value = True
         r = self.read_line()
@@ -374,7 +374,7 @@ cdef class Stream:
     # --- waiting ---
 
     cdef int64_t spin_budget(self) noexcept nogil:
-        # Nanoseconds that the coming wait may spin.
+        # Nanoseconds of spinning for the coming wait.
         if self.spin_ns == 0 or self.spin_pause and self.pauses():
             return 0
         if self.spin_score > 0:
@@ -383,7 +383,7 @@ cdef class Stream:
         return self.spin_ns if self.spin_skipped % SPIN_RETRY == 0 else 0
 
     cdef bint pauses(self) noexcept nogil:
-        # Whether others want the core. The pause gets shorter when it has been possible to spin for as long as it is.
+        # Whether other threads want the core. The pause is halved after as long a time in which spinning was possible.
         cdef int64_t since = now_ns() - self.spin_again
         if since > self.spin_pause:
             self.spin_pause = self.spin_pause // 2 if self.spin_pause > PAUSE_MIN else 0
@@ -391,9 +391,9 @@ cdef class Stream:
         return since < 0
 
     cdef bint spin_yield(self, int64_t *now, int64_t expected) noexcept nogil:
-        # Lets others run, and looks at the clock. `expected`: ns that they may need for this request. False: others
-        # have had the core for longer. Where processes that always run want it, each yield costs their time slices, and
-        # a sleeper is woken sooner.
+        # Lets other threads run, and looks at the clock. `expected`: ns that they may need for this request. False:
+        # they had the core for longer. If busy processes want the core, each yield costs their time slices, and the
+        # kernel wakes a sleeping thread sooner.
         cdef int64_t before = now[0]
         sched_yield()
         now[0] = now_ns()
@@ -407,8 +407,8 @@ cdef class Stream:
         return False
 
     cdef void spun_well(self) noexcept nogil:
-        # One that was idle has waited for as long as its pause is (pauses); one that is not need not: others who come
-        # for a moment now and then would have it pause for ever.
+        # An idle stream halves its pause after a time as long as the pause (see pauses). A busy stream need not wait
+        # for so long: short visits of other threads now and then would keep the pause alive for ever.
         if self.spin_pause == 0:
             return
         self.well += 1
@@ -426,7 +426,7 @@ cdef class Stream:
         elif self.spin_score > 0:
             self.spin_score -= 1
 
-    # --- the transport's part: as a plain socket has it, or not at all ---
+    # --- the transport's part: the answers of a plain socket, or errors ---
 
     cdef int push(self) noexcept nogil:
         return -EBADMSG

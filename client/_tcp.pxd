@@ -11,9 +11,9 @@ cdef bint hung_up(int fd) noexcept nogil
 
 cdef class TcpStream(Stream):
     cdef int fd              # -1: closed
-    cdef int pid             # of the process that made the stream
+    cdef int pid             # of the process of the stream's creation
 
     cdef void begin_wait(self) noexcept nogil
-    # Goes on with the wait that has begun.
+    # Goes on with the present wait.
     cdef int wait(self, short events) noexcept nogil
     cdef ssize_t receive(self, iovec *iov, int count) noexcept nogil

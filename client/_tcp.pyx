@@ -37,8 +37,8 @@ from rmemcached.sys.linux cimport (
 
 cdef enum:
     IOV_BATCH = 1024         # UIO_MAXIOV
-    RECEIVE_MIN = 4096       # bytes of room for which input is asked at least
-    AT_ONCE = 1 << 20        # bytes that are sent or taken before other tasks of an event loop have their turn
+    RECEIVE_MIN = 4096       # bytes of room for input at least
+    AT_ONCE = 1 << 20        # bytes sent or received before other tasks of an event loop have their turn
 
 
 cdef bint hung_up(int fd) noexcept nogil:
@@ -50,7 +50,7 @@ cdef bint hung_up(int fd) noexcept nogil:
 
 
 cdef class TcpStream(Stream):
-    """The stream of a connected, blocking socket.socket, whose descriptor belongs to it afterwards.
+    """The stream of a connected, blocking socket.socket. The stream takes the socket's descriptor over.
 
     timeout: seconds for each wait, or None. spin: nanoseconds.
     """
@@ -146,7 +146,7 @@ cdef class TcpStream(Stream):
                     return r
 
     cdef ssize_t receive(self, iovec *iov, int count) noexcept nogil:
-        # Waits for input and reads it; goes on sending meanwhile. 0: the end; negative: an errno.
+        # Waits for input and reads it. Meanwhile the stream goes on sending. 0: the end; negative: an errno.
         cdef msghdr message
         cdef int64_t budget, now, until
         cdef ssize_t n
@@ -199,7 +199,7 @@ cdef class TcpStream(Stream):
                 return -errno
             if not fcntl(self.fd, F_GETFL) & O_NONBLOCK:
                 return -ETIMEDOUT
-            # Who has a copy of the descriptor, as of Client.sock, may have given it a time-out.
+            # An owner of a copy of the descriptor, as of Client.sock, may have given it a time-out.
             r = self.wait(POLLIN)
             if r <= 0:
                 return r
@@ -216,7 +216,7 @@ cdef class TcpStream(Stream):
             return r
         memset(&message, 0, sizeof(message))
         message.msg_iov = iov
-        # A value goes where it is wanted, if nothing is before it.
+        # A value goes directly to its place, if there is no input before it.
         if self.dst_left and self.rpos == self.rend:
             iov[0].iov_base = self.dst
             iov[0].iov_len = min(self.dst_left, <size_t>AT_ONCE)
@@ -259,7 +259,7 @@ cdef class TcpStream(Stream):
         return 1
 
     cdef int fill_body(self) noexcept nogil:
-        # rbuf is empty; what follows the value arrives there.
+        # rbuf is empty; bytes behind the value arrive there.
         cdef iovec iov[2]
         cdef ssize_t n
         self.rpos = self.rend = 0

@@ -17,10 +17,10 @@ cdef inline int milliseconds(object seconds, int unlimited) except? -1:
 
 
 cdef inline int64_t start_deadline(object seconds) except? -1:
-    """When a connection that starts now, with this time limit, has failed."""
+    """When a connection starting now, with this time limit, has failed."""
     return now_ns() + <int64_t>milliseconds(seconds, START_WAIT) * 1000000
 
 
 cdef inline int poll_timeout(int64_t deadline, int64_t now) noexcept nogil:
-    """The milliseconds from now to the deadline, rounded up; 0 when it has passed."""
+    """The milliseconds from now to the deadline, rounded up; 0 after the deadline."""
     return <int>min((deadline - now + 999999) // 1000000, <int64_t>0x7FFFFFFF) if now < deadline else 0

@@ -7,9 +7,9 @@ from rmemcached.sys.linux cimport close_fd
 
 
 cdef class Turn:
-    """Holds a lock for a `with` statement. A handler that raises leaves it free.
+    """Holds a lock for a `with` statement. An exception of a signal handler leaves the lock free.
 
-    limit: seconds to wait for it, or None; then TimeoutError.
+    limit: seconds of the wait for the lock, or None; then TimeoutError.
     """
 
     def __init__(self, lock, limit):

@@ -1,10 +1,10 @@
-"""Views of a server's items where they lie (docs/direct-reads.md, section 5): what a Client has of them, gives back.
+"""Views of a server's items in place (docs/direct-reads.md, section 5): a Client's pinned items, and their release.
 
-All of it is done with the GIL, or the lock of _state.pxd. The server keeps a pinned item for the lane on which it was
-asked for. So a lane stays open while there are views, whatever becomes of its Connection and of the Client.
+Everything here is done with the GIL, or the lock of _state.pxd. The server keeps a pinned item for the lane of the
+request. So a lane stays open while there are views, whatever becomes of its Connection and of the Client.
 
-A pin that has lost its views is told to the server with the next request, or soon. Until then it can have new ones, of
-which the server need not know.
+The server hears of a pin without views with the next request, or soon. Until then the pin can have new views, without
+the server's knowledge.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -14,8 +14,8 @@ from rmemcached.client._stream cimport Stream
 
 
 cdef class Releases:
-    """One for each Session."""
-    cdef unsigned int waiting    # pins without views, of which the server has not been told,
+    """Of a Session."""
+    cdef unsigned int waiting    # pins without views, not yet told to the server,
     cdef int64_t since           # ... and coarse_ms() when the first of them lost its views
 
     # Whether the server is to be told without a request.
@@ -23,35 +23,35 @@ cdef class Releases:
 
 
 cdef class Pin:
-    """An item that the server keeps."""
+    """An item kept by the server."""
     cdef uint32_t id
     cdef uint32_t flags          # the client's
     cdef uint64_t item           # its place
     cdef list pieces             # (place, length) of each
     cdef unsigned int views      # PinnedMemory objects
-    cdef bint listed             # in the list of those that have lost their views
-    cdef Pin following           # in that list
+    cdef bint listed             # in the list of pins that have lost their views
+    cdef Pin following           # the next pin there
 
 
 cdef class Pins:
-    """Those of one lane."""
+    """The pins of a lane."""
     cdef Stream stream           # closed when the last view goes, if the Connection has been
     cdef DirectMemory memory
     cdef Releases releases       # None: the Connection is closed, and nobody tells the server any more
-    cdef unsigned int generation  # of the process that has made it
+    cdef unsigned int generation  # of the process of its creation
     cdef unsigned int live       # pins with views
     cdef dict places             # of the pins' items
-    cdef Pin first               # those that have lost their views. Some may have new ones
+    cdef Pin first               # the list of pins that have lost their views. Some may have new views
     cdef unsigned int gone       # how many of the list have none
 
-    # Puts what the server is to be told before the request. It is taken for told.
+    # Puts the releases of pins before the request. They count as told then.
     cdef int put(self, Stream s) except -1
     # The Connection is closed.
     cdef void leave(self) noexcept
     cdef void forget(self) noexcept
-    # The pin of the item at a place. None: there is none, or it is lost.
+    # The pin of the item at a place. None: there is none, or the connection is lost.
     cdef Pin find(self, uint64_t place)
-    # What the line just read, the answer to rdma_view, lets one see. None: it makes no sense.
+    # The pin for the line just read, the answer to rdma_view. None: the line makes no sense.
     cdef Pin take(self, Stream s)
     # A list of memoryviews.
     cdef list views_of(self, Pin pin)

@@ -11,7 +11,7 @@ from rmemcached.direct cimport direct_is_alive, direct_memory
 from rmemcached.sys.clock cimport coarse_ms
 
 cdef enum:
-    TOLD_AT_A_TIME = 128     # in a line, of which the server takes 2048 bytes
+    TOLD_AT_A_TIME = 128     # in a line; the server takes lines of 2048 bytes
     TOLD_MS = 100            # the server is told without a request after this time,
     TOLD_FROM = 64           # ... and when there are so many
 
@@ -26,7 +26,7 @@ cdef class Pin:
     pass
 
 
-# No cycle can lead through these; the collector would clear what __dealloc__ needs.
+# No cycle leads through these objects; the collector would clear the fields needed by __dealloc__.
 @cython.no_gc
 cdef class Pins:
 
@@ -101,7 +101,7 @@ cdef class Pins:
 
     cdef list views_of(self, Pin pin):
         cdef list views = []
-        # To make an object may run others' code, which may have the server told of pins without views.
+        # Making an object may run others' code, and pins without views may be told to the server there.
         self.has_view(pin)
         try:
             for place, length in pin.pieces:
@@ -166,9 +166,9 @@ cdef Pins new_pins(Stream s, Releases releases):
 
 @cython.no_gc
 cdef class PinnedMemory:
-    """Memory of a server's item, or a piece of it, which a memoryview of `Client.get_view` shows: its `obj`.
+    """Memory of a server's item, or of a piece of the item, shown by a memoryview of `Client.get_view`: its `obj`.
 
-    It cannot be written to. The server keeps the item for as long as there is a view of it. Thread-safe.
+    The memory is read-only. The server keeps the item as long as there is a view. Thread-safe.
     """
 
     def __init__(self):
@@ -187,10 +187,10 @@ cdef class PinnedMemory:
 
     @property
     def pinned(self):
-        """Whether the server still keeps the item. It is asked nothing: a lost connection may show a moment later.
+        """Whether the server still keeps the item. Asks the server nothing: a lost connection may show a moment later.
 
-        False: the connection is lost, or this is a forked child, whose parent has it. If the server goes on, it may put
-        something else there at any time; otherwise the bytes stay as they are.
+        False: the connection is lost, or this is a forked child, and the parent has the connection. If the server goes
+        on, it may put something else there at any time; otherwise the bytes stay unchanged.
         """
         cdef bint found
         if self.pins.generation != fork_count():
@@ -235,7 +235,7 @@ cdef inline const char *behind(const char *p, const char *end, char mark) noexce
 
 cdef const char *next_piece(const direct_memory *m, const char *p, const char *end, uint64_t *place,
                             uint64_t *length) noexcept:
-    """The place behind " place:length"; NULL: that is none, or not within the items' memory."""
+    """The place behind " place:length"; NULL: no such text, or not within the items' memory."""
     p = number(behind(p, end, c' '), end, 16, place)
     p = number(behind(p, end, c':'), end, 16, length)
     if p == NULL or place[0] < m.chunks.arena or place[0] > m.length or length[0] > m.length - place[0]:

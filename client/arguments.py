@@ -1,4 +1,4 @@
-"""What the arguments of a Client must be, beside its server."""
+"""Checks of a Client's arguments, except for its server."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ SERDE_METHODS = ("serialize", "deserialize")
 
 
 def is_integer(value: Any) -> bool:
-    """Whether it is an integer, also one of NumPy's. A bool is none."""
+    """Whether the value is an integer, also of NumPy's. A bool is no integer."""
     return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
 def as_port(port: Any) -> int:
-    """A port: an integer, or its decimal digits. Raises ValueError, which says what it must be."""
+    """A port: an integer, or its decimal digits. Raises ValueError with the allowed range."""
     digits = isinstance(port, str) and port.isascii() and port.isdigit() and len(port) <= 5
     if digits or is_integer(port):
         number = int(port)
@@ -29,14 +29,14 @@ def looks_like_port(serde: Any) -> bool:
 
 
 def is_number(value: Any, least: float, above: bool = False) -> bool:
-    """Whether it is a finite number from `least` up, or above it. A text or a bool is none."""
+    """Whether the value is a finite number from `least` up, or above `least`. Texts and bools are no numbers."""
     if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
         return False
     return bool(least < value < math.inf or (value == least and not above))
 
 
 def check_serde(serde: Any, serializer: Any = None, deserializer: Any = None) -> None:
-    """Raises TypeError for what cannot be one of them. None: there is none."""
+    """Raises TypeError for a bad serde, serializer or deserializer. None: there is none."""
     if serde is not None and not all(callable(getattr(serde, name, None)) for name in SERDE_METHODS):
         raise TypeError(
             f"serde must have the methods serialize and deserialize, not be {serde!r}; a port is an integer behind the"
@@ -55,7 +55,7 @@ def check_choices(**choices: Any) -> None:
 
 
 def check_encoding(encoding: Any) -> None:
-    """Raises TypeError, or ValueError for an encoding that Python does not know."""
+    """Raises TypeError, or ValueError for an encoding unknown to Python."""
     if not isinstance(encoding, str):
         raise TypeError(f"encoding must be the name of one, such as 'utf-8', not {encoding!r}")
     try:

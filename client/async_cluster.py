@@ -21,12 +21,12 @@ _Cluster = TypeVar("_Cluster", bound="AsyncClusterClient")
 
 
 async def in_thread(function: Callable[[], _T]) -> _T:
-    """What a function returns that may wait."""
+    """The result of a function, called in a thread since it may wait."""
     return await asyncio.get_running_loop().run_in_executor(None, function)
 
 
 async def close_all(clients: Iterable[AsyncClient]) -> None:
-    """Closes them all, also when one cannot be closed, or the task is cancelled. Raises the first exception then."""
+    """Closes all clients, also after an error, or when the task is cancelled. Raises the first exception then."""
     problem: BaseException | None = None
     for client in clients:
         try:
@@ -38,7 +38,7 @@ async def close_all(clients: Iterable[AsyncClient]) -> None:
 
 
 async def at_once(calls: Iterable[Awaitable[Any]]) -> list[Any]:
-    """The results of calls that go on at the same time, or their exceptions. Cancelling it cancels all."""
+    """The results of concurrent calls, or their exceptions. A cancelled at_once cancels all calls."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, Exception):
@@ -53,10 +53,10 @@ class AsyncClusterClient(Servers[AsyncClient], AsyncClusterMeta):
     ...     await cluster.set("key", b"value")
     ...     await cluster.get_many(["key", "other"])
 
-    Each server has an AsyncClient. socket_module cannot be given. from_dns and from_config look servers
-    up in a thread; a function as servers is called by the constructor, and by `refresh` in a thread.
+    Each server has an AsyncClient. socket_module cannot be given. from_dns and from_config look servers up in a thread;
+    a function as servers is called by the constructor, and by `refresh` in a thread.
 
-    Calls can be cancelled, as those of an AsyncClient. Not thread-safe, and for one event loop at a time.
+    Calls can be cancelled, like an AsyncClient's. Not thread-safe, and for one event loop at a time.
     """
 
     client_class = AsyncClient
@@ -126,7 +126,7 @@ class AsyncClusterClient(Servers[AsyncClient], AsyncClusterMeta):
         """As `ClusterClient.set_many`."""
         batches = self._batches(values)
         parts = [{key: values[key] for key in keys} for keys in batches.keys]
-        # With a value that cannot be sent nothing is sent to any server, unless exceptions are to be ignored.
+        # With a bad value nothing is sent to any server, unless exceptions are ignored.
         results = [
             outcome(client._stores, part, expire, flags) for client, part in zip(batches.clients, parts, strict=True)
         ]
@@ -155,7 +155,7 @@ class AsyncClusterClient(Servers[AsyncClient], AsyncClusterMeta):
 
     delete_multi = delete_many
 
-    # --- one key ---
+    # --- single keys ---
 
     async def _run(self, method: str, key: _Key, default: Any, *arguments: Any, **options: Any) -> Any:
         if method not in META:
@@ -261,7 +261,7 @@ class AsyncClusterClient(Servers[AsyncClient], AsyncClusterMeta):
     # --- all servers ---
 
     async def _each(self, method: str, *arguments: Any) -> dict[str, Any]:
-        """What a method returns at each server that may be asked."""
+        """The results of a method at each server that may be asked."""
         self._look_around()
         clients = {name: client for name, client in self.clients.items() if self._admits(name)}
         results = await at_once(getattr(client, method)(*arguments) for client in clients.values())

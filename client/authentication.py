@@ -1,6 +1,6 @@
-"""Who the client is to a server that asks: ASCII authentication (memcached -Y, doc/protocol.txt "Authentication").
+"""The client's authentication: memcached's ASCII authentication (memcached -Y, doc/protocol.txt "Authentication").
 
-SASL is a part of the binary protocol, which the client does not speak.
+SASL is a part of the binary protocol, which the client does not have.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .exceptions import (
 from .sockets import Options
 
 LINE_MAX = 2048
-# A server that asks nobody stores this, and it has expired at once.
+# A server without authentication stores an item with this key, expired at once.
 KEY = b"rmemcached:authentication"
 META_SINCE = (1, 6, 10)
 
 
 def checked_credentials(username: str | bytes | None, password: str | bytes | None) -> tuple[bytes, bytes] | None:
-    """(name, password) as they are sent, or None for neither. Raises ValueError, which does not show them."""
+    """(name, password) as bytes, or None for neither. Raises ValueError; the error does not show them."""
     if username is None and password is None:
         return None
     if username is None or password is None:
         raise ValueError("username and password: one without the other")
     name, secret = encoded("username", username), encoded("password", password)
-    # A server takes what is before the first blank for the name.
+    # A server takes the text before the first blank for the name.
     if not name or any(octet in b" \r\n\0" for octet in name):
         raise ValueError("username: it must not be empty, nor have blanks, ends of lines or NUL")
     if any(octet in b"\r\n\0" for octet in secret):
@@ -43,7 +43,7 @@ def checked_credentials(username: str | bytes | None, password: str | bytes | No
 
 
 def encoded(what: str, word: str | bytes) -> bytes:
-    """The bytes of a name or password. Raises ValueError, TypeError; neither shows it."""
+    """The bytes of a name or password. Raises ValueError, TypeError; neither shows the word."""
     if isinstance(word, bytes):
         return bytes(word)
     if not isinstance(word, str):
@@ -51,24 +51,24 @@ def encoded(what: str, word: str | bytes) -> bytes:
     try:
         return word.encode()
     except UnicodeEncodeError:
-        # That exception has all of the text.
+        # UnicodeEncodeError has all of the text.
         pass
     raise ValueError(f"{what}: it has characters that UTF-8 does not have")
 
 
 def request(credentials: tuple[bytes, bytes]) -> bytes:
-    """The command that authenticates a connection."""
+    """The command for a connection's authentication."""
     text = b" ".join(credentials)
     return b"set %b 0 -1 %d\r\n%b\r\n" % (KEY, len(text), text)
 
 
 def check_answer(line: bytes, credentials: tuple[bytes, bytes]) -> None:
     """The answer to `request`. Raises MemcacheClientError when the server does not know the client, MemcacheServerError
-    when it says something else, MemcacheUnknownError."""
+    for SERVER_ERROR, MemcacheUnknownError for any further answer."""
     if line == FULL:
         raise too_many_connections()
     if credentials[1] in line:
-        # It is what was sent.
+        # The line repeats the password.
         line = b"CLIENT_ERROR its text is not shown" if line.startswith(b"CLIENT_ERROR") else b""
     if line.startswith(b"CLIENT_ERROR"):
         raise MemcacheClientError(f"{line[13:].decode('ascii', 'replace')}: the server refuses username and password")
@@ -79,8 +79,8 @@ def check_answer(line: bytes, credentials: tuple[bytes, bytes]) -> None:
 
 
 def read_lines(plain: socket.socket, count: int) -> list[bytes]:
-    """The next lines, without their ends; the server sends nothing behind them. Fewer, but one at least, where it ends
-    the connection behind them, or wants no commands of this client.
+    """The next lines, without their ends; the server sends nothing behind them. Fewer lines, but at least a line, if
+    the server ends the connection behind them, or wants no commands of this client.
 
     Raises MemcacheUnexpectedCloseError, MemcacheUnknownError, OSError, TimeoutError.
     """
@@ -104,23 +104,24 @@ def read_lines(plain: socket.socket, count: int) -> list[bytes]:
 
 
 def ask(plain: socket.socket, commands: bytes, count: int = 1) -> list[bytes]:
-    """Sends commands, and returns the lines of the answers. Raises what read_lines does."""
-    # A server that wants no connection may have said so before it has read anything.
+    """Sends commands, and returns the lines of the answers. Raises the errors of read_lines."""
+    # A server that refuses the connection may have sent its answer, and closed, before it read anything.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         plain.sendall(commands)
     return read_lines(plain, count)
 
 
 def authenticate(client: Options, plain: socket.socket) -> None:
-    """Of a new connection, if the client has credentials. Raises what check_answer and read_lines do."""
+    """Authenticates a new connection, if the client has credentials. Raises the errors of check_answer and
+    read_lines."""
     if client.credentials is not None:
         check_answer(ask(plain, request(client.credentials))[0], client.credentials)
 
 
 def has_meta(answer: bytes, version: bytes) -> bool:
-    """Whether a server that answers so to `mn` and to `version` has the meta commands of today.
+    """Whether a server with these answers to `mn` and `version` has the meta commands of today.
 
-    memcached had others under these names before 1.6.10, where values were sent in another way: what is sent as today
+    memcached before 1.6.10 had other commands under these names, and sent values in another way: a value sent as today
     would be the next command there.
     """
     found = re.match(rb"VERSION (\d+)\.(\d+)\.(\d+)", version)
@@ -128,8 +129,8 @@ def has_meta(answer: bytes, version: bytes) -> bool:
 
 
 def recognise(plain: socket.socket) -> tuple[tuple[bool, bool], bool]:
-    """(classic, unmarked) of the server of a new connection: whether it knows no meta commands, and whether it does not
-    answer to `version` either then. And whether the connection lives: behind an error a server may close it.
+    """(classic, unmarked) of the server of a new connection: whether the server knows no meta commands, and then does
+    not answer to `version` either. And whether the connection lives: behind an error a server may close it.
 
     Raises MemcacheUnexpectedCloseError when a question ends the connection, TooManyConnections, MemcacheClientError.
     """
@@ -147,7 +148,7 @@ def recognise(plain: socket.socket) -> tuple[tuple[bool, bool], bool]:
 
 
 def knows_version(plain: socket.socket) -> bool:
-    """Whether the server of a new connection answers to `version`. Raises what read_lines does."""
+    """Whether the server of a new connection answers to `version`. Raises the errors of read_lines."""
     line = ask(plain, b"version\r\n")[0]
     if line == FULL:
         raise too_many_connections()

@@ -1,4 +1,4 @@
-"""A client of several servers: pymemcache's HashClient, which asks all servers at once and knows more of them."""
+"""A client of several servers: pymemcache's HashClient, with requests to all servers at once and further methods."""
 
 from __future__ import annotations
 
@@ -20,37 +20,38 @@ _Cluster = TypeVar("_Cluster", bound="ClusterClient")
 
 
 class ClusterClient(Servers[Client], ClusterMeta):
-    """A client of several servers, each of which has some of the keys. With pymemcache's HashClient's methods.
+    """A client of several servers, each with a part of the keys. With pymemcache's HashClient's methods.
 
     >>> with ClusterClient(["10.0.0.1", "10.0.0.2:11212", "shm://127.0.0.1"]) as cluster:
     ...     cluster.set("key", b"value")
     ...     cluster.get_many(["key", "other"])
 
     Args:
-        servers: what Client takes as server, in a list; (host, port), "host:port", a path, a URL. Or a function without
+        servers: a list of servers, each as for Client: (host, port), "host:port", a path, a URL. Or a function without
             arguments that returns such a list, for `refresh`.
-        hasher: "rendezvous" places keys where pymemcache's HashClient does. "ketama" places them where libmemcached
-            does with KETAMA_WEIGHTED (pylibmc, PHP), and needs uhashring: pip install 'rmemcached[cluster]'. Or a class
-            with add_node, remove_node and get_node, as pymemcache has it.
-        retry_attempts: how often a server that could not be reached is tried again, before it is dead. 0: not at all.
-        retry_timeout: seconds between these.
-        dead_timeout: seconds until a dead server gets its keys back. Other servers have them meanwhile.
-        ignore_exc: a call that fails returns what a miss does, or False; get_many and gets_many what others have.
+        hasher: "rendezvous" places keys like pymemcache's HashClient. "ketama" places them like libmemcached
+            with KETAMA_WEIGHTED (pylibmc, PHP), and needs uhashring: pip install 'rmemcached[cluster]'. Or a class
+            with add_node, remove_node and get_node, as in pymemcache.
+        retry_attempts: how often an unreachable server is tried again before it is dead. 0: not at all.
+        retry_timeout: seconds between these attempts.
+        dead_timeout: seconds until a dead server gets its keys back. Meanwhile the rest of the servers have them.
+        ignore_exc: a failed call returns the result of a miss, or False; get_many and gets_many the values of the
+            reachable servers.
         use_pooling, max_pool_size, pool_idle_timeout, lock_generator: for pymemcache's callers. They change nothing:
-            a Client has a connection for each call that is under way, keeps it, and notices when the server closes it.
-        weights: for "ketama": {server: integer}, 1 for those that are not there.
-        refresh_interval: seconds after which a call has the list of servers asked for again, by a thread of its own.
-            None: only `refresh` does that. Needs a function as servers.
+            a Client has a connection for each call under way, keeps it, and notices when the server closes it.
+        weights: for "ketama": {server: integer}, 1 for servers without an entry.
+        refresh_interval: seconds after which a call starts a thread to ask for the list of servers again.
+            None: only `refresh` asks again. Needs a function as servers.
 
-    The other arguments are Client's, and so is what methods return and raise. A server fails by an OSError, which
-    TimeoutError is. Until it is tried again its keys are misses, and nothing is raised for them. When all servers are
-    dead a call raises MemcacheError.
+    The rest of the arguments is Client's, and so are the methods' results and errors. A server fails by an OSError, for
+    example a TimeoutError. Until the next attempt its keys are misses, and nothing is raised for them. When all servers
+    are dead a call raises MemcacheError.
 
-    The keys of a call go to all their servers before any answer is waited for; without ignore_exc the exception of the
-    first server that has failed is raised, which names it, when all the others have answered.
+    The keys of a call go to all their servers before any answer is awaited. Without ignore_exc the call raises the
+    exception of the first failed server, with the server's name, after the answers of all servers.
 
     A key's str and bytes can have different servers with "rendezvous", as in pymemcache. Thread-safe; a forked child
-    has connections of its own. copy.copy, copy.deepcopy and pickle make one without connections and failures.
+    has connections of its own. copy.copy, copy.deepcopy and pickle make a client without connections and failures.
     """
 
     client_class = Client
@@ -65,24 +66,24 @@ class ClusterClient(Servers[Client], ClusterMeta):
 
     @classmethod
     def from_config(cls: type[_Cluster], endpoint: Any, *, use_vpc_ip_address: bool = True, **options: Any) -> _Cluster:
-        """A ClusterClient of the servers that a configuration endpoint of AWS ElastiCache lists; `refresh` asks again.
+        """A ClusterClient of the servers listed by a configuration endpoint of AWS ElastiCache; `refresh` asks again.
 
-        endpoint: as a Client's server. use_vpc_ip_address: servers are known by their addresses in the VPC, and not by
-        their names, as in pymemcache. options: the class's. Raises what a Client's commands raise.
+        endpoint: as a Client's server. use_vpc_ip_address: servers are known by their addresses in the VPC, not by
+        their names, as in pymemcache. options: the class's. Raises the errors of a Client's commands.
         """
         return cls(partial(configured_servers, endpoint, options, use_vpc_ip_address), **options)
 
     # --- servers ---
 
     def remove_server(self, server: Any, port: int | None = None) -> None:
-        """Removes a server for good, and closes its connections. Raises ValueError when it is not there."""
+        """Removes a server for good, and closes its connections. Raises ValueError for an unknown server."""
         self._remove(self._name_of(server, port)[0]).close()
 
     def refresh(self) -> bool:
-        """Asks for the list of servers again: adds new ones, and removes those that are not in it. Returns whether it
-        has changed.
+        """Asks for the list of servers again: adds new servers, and removes servers without an entry. Returns whether
+        the list has changed.
 
-        Raises what the function raises, or ValueError when there is none, and changes nothing then.
+        Raises the errors of the function, or ValueError without a function, and changes nothing then.
         """
         differs, removed = self._replace(self._lister()())
         for client in removed:
@@ -91,7 +92,7 @@ class ClusterClient(Servers[Client], ClusterMeta):
 
     def _refresh_soon(self) -> None:
         with self._lock:
-            # One that has to wait is not joined by others.
+            # A refresh that waits is enough.
             if self._refreshing is None or not self._refreshing.is_alive():
                 thread = threading.Thread(target=self._refresh_quietly, name="rmemcached refresh", daemon=True)
                 try:
@@ -111,7 +112,7 @@ class ClusterClient(Servers[Client], ClusterMeta):
     # --- several keys ---
 
     def get_many(self, keys: Iterable[_K], gets: bool = False) -> dict[_K, Any]:
-        """Returns {key: value} of the keys that have items; gets: what `gets_many` does. All servers at once."""
+        """Returns {key: value} for the keys with items; gets: the result of `gets_many`. All servers at once."""
         batches = self._batches(keys)
         results = fetch_all(batches.clients, batches.keys, gets)
         self._settle(batches.names, results)
@@ -124,7 +125,7 @@ class ClusterClient(Servers[Client], ClusterMeta):
     get_multi = get_many
 
     def gets_many(self, keys: Iterable[_K]) -> dict[_K, tuple[Any, bytes]]:
-        """Returns {key: (value, cas)} of the keys that have items. All servers at once."""
+        """Returns {key: (value, cas)} for the keys with items. All servers at once."""
         return self.get_many(keys, True)
 
     gets_multi = gets_many
@@ -132,7 +133,7 @@ class ClusterClient(Servers[Client], ClusterMeta):
     def set_many(
         self, values: Mapping[_K, Any], expire: int = 0, noreply: bool | None = None, flags: int | None = None
     ) -> list[_K]:
-        """Stores the values of a dict, at all servers at once. Returns a list of the keys that were not stored."""
+        """Stores the values of a dict, at all servers at once. Returns a list of the keys not stored."""
         batches = self._batches(values)
         parts = [{key: values[key] for key in keys} for keys in batches.keys]
         store = store_all_quietly if self._is_quiet(noreply) else store_all
@@ -159,7 +160,7 @@ class ClusterClient(Servers[Client], ClusterMeta):
 
     delete_multi = delete_many
 
-    # --- one key ---
+    # --- single keys ---
 
     def _run(self, method: str, key: _Key, default: Any, *arguments: Any, **options: Any) -> Any:
         if method not in META:
@@ -195,11 +196,11 @@ class ClusterClient(Servers[Client], ClusterMeta):
         return found
 
     def gat(self, key: _Key, expire: int = 0, default: Any = None) -> Any:
-        """Returns what `get` does, and lets the item expire in `expire` seconds (0: never)."""
+        """Returns the result of `get`, and lets the item expire in `expire` seconds (0: never)."""
         return self._run("gat", key, default, expire, default)
 
     def gats(self, key: _Key, expire: int = 0, default: Any = None, cas_default: Any = None) -> tuple[Any, Any]:
-        """Returns what `gets` does, and lets the item expire in `expire` seconds (0: never)."""
+        """Returns the result of `gets`, and lets the item expire in `expire` seconds (0: never)."""
         found: tuple[Any, Any] = self._run("gats", key, (default, cas_default), expire, default, cas_default)
         return found
 
@@ -213,14 +214,14 @@ class ClusterClient(Servers[Client], ClusterMeta):
     def add(
         self, key: _Key, value: Any, expire: int = 0, noreply: bool | None = None, flags: int | None = None
     ) -> bool | None:
-        """Stores value if key has no item. Returns True, or False when it has one."""
+        """Stores value if key has no item. Returns True, or False when there is an item."""
         stored: bool | None = self._run("add", key, False, value, expire, noreply, flags)
         return stored
 
     def replace(
         self, key: _Key, value: Any, expire: int = 0, noreply: bool | None = None, flags: int | None = None
     ) -> bool | None:
-        """Stores value if key has an item. Returns True, or False when it has none."""
+        """Stores value if key has an item. Returns True, or False when there is none."""
         stored: bool | None = self._run("replace", key, False, value, expire, noreply, flags)
         return stored
 
@@ -255,7 +256,7 @@ class ClusterClient(Servers[Client], ClusterMeta):
         return stored
 
     def incr(self, key: _Key, value: int, noreply: bool | None = False) -> int | None:
-        """Adds value to the number that is stored. Returns the new number, or None when there is no item."""
+        """Adds value to the stored number. Returns the new number, or None when there is no item."""
         number: int | None = self._run("incr", key, False, value, noreply)
         return number
 
@@ -275,7 +276,7 @@ class ClusterClient(Servers[Client], ClusterMeta):
     # --- all servers ---
 
     def _each(self, method: str, *arguments: Any) -> dict[str, Any]:
-        """What a method returns at each server that may be asked, one after the other."""
+        """The results of a method at each server that may be asked, server by server."""
         self._look_around()
         clients = {name: client for name, client in list(self.clients.items()) if self._admits(name)}
         results = [outcome(getattr(client, method), *arguments) for client in clients.values()]
@@ -289,7 +290,7 @@ class ClusterClient(Servers[Client], ClusterMeta):
         self._each("flush_all", delay, noreply)
 
     def stats(self, *args: str | bytes) -> dict[str, dict[bytes, Any]]:
-        """Returns {name of the server: what `Client.stats` returns}."""
+        """Returns {name of the server: result of `Client.stats`}."""
         return self._each("stats", *args)
 
     def version(self) -> dict[str, bytes]:
@@ -297,11 +298,11 @@ class ClusterClient(Servers[Client], ClusterMeta):
         return self._each("version")
 
     def quit(self) -> None:
-        """Tells the servers that the connections end, and closes them."""
+        """Tells the servers of the end of the connections, and closes them."""
         self._each("quit")
 
     def close(self) -> None:
-        """Closes all connections. Any number of times. The next command makes new ones."""
+        """Closes all connections. Any number of times. The next command makes new connections."""
         for client in list(self.clients.values()):
             client.close()
 

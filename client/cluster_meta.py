@@ -28,7 +28,7 @@ NO_NUMBER = MetaNumber("not found")
 
 
 class ClusterMeta:
-    """Client's methods. What Client answers to a missing item is the answer for a key whose server has failed, too."""
+    """Client's methods. A key whose server has failed gets Client's answer for a missing item."""
 
     def _run(self, method: str, key: _Key, default: Any, *arguments: Any, **options: Any) -> Any:
         raise NotImplementedError
@@ -80,12 +80,12 @@ class ClusterMeta:
         refresh: int | None = None,
         stale: bool = True,
     ) -> Any:
-        """As `Client.get_or_set`. While the key has no server it computes, and does not store."""
+        """As `Client.get_or_set`. Without a server for the key the call computes, and does not store."""
         return leases.drive(self, compute, leases.steps(key, expire, lease, wait, refresh, stale))
 
 
 class AsyncClusterMeta:
-    """AsyncClient's methods. What it answers to a missing item is the answer for a key whose server has failed, too."""
+    """AsyncClient's methods. A key whose server has failed gets AsyncClient's answer for a missing item."""
 
     async def _run(self, method: str, key: _Key, default: Any, *arguments: Any, **options: Any) -> Any:
         raise NotImplementedError
@@ -137,5 +137,5 @@ class AsyncClusterMeta:
         refresh: int | None = None,
         stale: bool = True,
     ) -> Any:
-        """As `AsyncClient.get_or_set`. While the key has no server it computes, and does not store."""
+        """As `AsyncClient.get_or_set`. Without a server for the key the call computes, and does not store."""
         return await leases.drive_async(self, compute, leases.steps(key, expire, lease, wait, refresh, stale))

@@ -25,19 +25,19 @@ from .sockets import Options, is_local, is_ours, is_patched, name_failure, open_
 
 logger = logging.getLogger("rmemcached.client")
 
-# What "auto" tries, in the order of preference. soft_iw is not among them: what it gains by polling, it loses where
-# requests are paced (docs/notes/waiting.md).
+# The transports tried by "auto", in the order of preference. soft_iw is not among them: its gain by polling is lost
+# where requests are paced (docs/notes/waiting.md).
 AUTOMATIC = (VERBS, SOFT_SHM)
 TRANSPORTS = ("auto", "rdma_cm", *AUTOMATIC, SOFT_IW, "tcp")
 
 
-# A module is locked while it is imported. In a child that is forked meanwhile it stays locked for ever: all that
-# connecting needs is imported with the client. Looking up a host's name needs this codec.
+# A module is locked during its import. In a child forked meanwhile the lock stays for ever: the client imports all
+# modules for connecting at once. Looking up a host's name needs this codec.
 codecs.lookup("idna")
 
 
 def open_plain(client: Options) -> socket.socket:
-    """A socket connected to the client's server, authenticated. Its time-out is that of connecting.
+    """A socket connected to the client's server, authenticated. Its time-out is the one for connecting.
 
     Raises OSError, TimeoutError, MemcacheClientError: the server does not know the client; MemcacheServerError.
     """
@@ -69,17 +69,17 @@ def candidates(client: Options, wanted: str) -> tuple[str, ...]:
 
 
 class Choice:
-    """The choice for one connection: tries transports, and remembers why the ones that were tried are not it."""
+    """The choice for a connection: tries transports, and remembers the reasons against the tried transports."""
 
     def __init__(self, client: Options, wanted: str, alone: bool) -> None:
         self.client = client
         self.wanted = wanted
         self.alone = alone
         self.reasons: list[str] = []
-        self.refused = False  # the last answer on self.plain was an error, behind which the server may close it
+        self.refused = False  # the last answer on self.plain was an error, and the server may close the connection
 
     def open(self) -> tuple[Any, str]:
-        """(stream, transport). Raises what open_stream does."""
+        """(stream, transport). Raises the same errors as open_stream."""
         reason = why_plain(self.client) if self.wanted == "auto" else None
         if reason is not None:
             self.reasons.append(reason)
@@ -93,21 +93,21 @@ class Choice:
         opened = self.join()
         if opened is None:
             with exchange.one_at_a_time(self.client, self.wanted):
-                # Another thread may have made one meanwhile.
+                # Another thread may have made a queue pair meanwhile.
                 opened = self.join()
                 if opened is None and exchange.others_wait(self.client, self.wanted):
                     opened = self.open_and_tell()
         return self.open_and_tell() if opened is None else opened
 
     def open_and_tell(self) -> tuple[Any, str]:
-        """open_one, after which threads know whether to wait for each other."""
+        """open_one, which also settles whether threads wait for each other."""
         opened = self.open_one()
         if opened[1] == "tcp":
             exchange.share_nothing(self.client, self.wanted)
         return opened
 
     def open_one(self) -> tuple[Any, str]:
-        """(stream, transport) of a connection of its own, or on a queue pair that others can join."""
+        """(stream, transport) of a connection of its own, or on a queue pair for others to join."""
         self.plain = open_plain(self.client)
         if self.wanted == "auto" and self.client.closes_on_rdma:
             self.reasons.append("the server closes connections that ask for RDMA")
@@ -130,8 +130,8 @@ class Choice:
         return stream, "tcp"
 
     def recognise(self) -> tuple[bool, bool]:
-        """What the server of self.plain knows (authentication.recognise). Connects anew when the server ends the
-        connection for being asked, or may be about to, and does not ask again then."""
+        """The server's abilities by self.plain (authentication.recognise). Connects anew when the server ends the
+        connection because of the question, or may be about to, and does not ask again then."""
         client = self.client
         refused = self.refused
         while not client.closes_on_meta:
@@ -141,7 +141,7 @@ class Choice:
             except (MemcacheUnexpectedCloseError, ConnectionResetError):
                 self.open_again()
                 if refused:
-                    # The line before may have been too much: without that one, the server tells what it knows.
+                    # The line before may have been too much: without this line, the server tells its abilities.
                     refused = False
                     client.closes_on_rdma = True
                     continue
@@ -155,7 +155,7 @@ class Choice:
         return True, client.unmarked
 
     def ask_for_version(self) -> None:
-        """Notes what a server knows that has ended a connection for a question about meta commands."""
+        """Notes the abilities of a server that has ended a connection for a question about meta commands."""
         client = self.client
         try:
             client.unmarked = not knows_version(self.plain)
@@ -163,22 +163,22 @@ class Choice:
             client.unmarked = True
         if client.unmarked:
             self.open_again()
-        # Last: from here on other threads do not ask.
+        # Last: from here on the rest of the threads does not ask.
         client.closes_on_meta = True
 
     def open_again(self) -> None:
-        """A new self.plain in place of one that has ended, or may be about to. Raises what open_plain does."""
+        """A new self.plain: the old connection has ended, or soon may. Raises the same errors as open_plain."""
         self.plain.close()
         self.plain = open_plain(self.client)
         self.plain.settimeout(exchange.patience(self.client))
         self.refused = False
 
     def join(self) -> tuple[Any, str] | None:
-        """(stream, transport) on a queue pair that another Client has made, or None."""
+        """(stream, transport) on a queue pair made by another Client, or None."""
         try:
             return exchange.join(self.client, self.wanted)
         except OSError:
-            # It has no lane left, or has just ended.
+            # The queue pair has no lane left, or has just ended.
             return None
 
     def try_rdma_cm(self) -> Any:
@@ -195,7 +195,7 @@ class Choice:
         """The stream, or None when another transport may be tried, on self.plain."""
         try:
             if self.wanted == "auto" and transport == SOFT_SHM and not is_local(self.plain):
-                # A server on another host is not told this host's identity, nor can it choose a path to connect to.
+                # A server on another host is neither told this host's identity, nor can it choose a path to connect to.
                 raise TransportUnavailable("the server is on another host")
             return exchange.open_rdma(self.client, self.plain, transport, None if self.alone else self.wanted)
         except TransportUnavailable as error:
@@ -206,8 +206,8 @@ class Choice:
         except TooManyConnections:
             raise
         except (MemcacheServerError, OSError) as error:
-            # A server that has not answered over TCP in time will not do so the next time either. That of a verbs
-            # device is another network.
+            # A server without an answer over TCP in time will not answer next time either. A timeout over a verbs
+            # device is a matter of another network.
             if self.wanted != "auto" or (isinstance(error, TimeoutError) and transport != VERBS):
                 raise
             self.reasons.append(f"{transport} failed: {error}")
@@ -223,12 +223,12 @@ class Choice:
         return "; ".join(["both ends have it" if self.wanted == "auto" else "as asked for", *self.reasons])
 
 
-# The transports of which it was said that they block greenlets.
+# The transports already reported to block greenlets.
 told: set[str] = set()
 
 
 def tell_what_blocks(client: Options, transport: str) -> None:
-    """Warns, once in a process, of a transport on which no other greenlet of a thread runs while a call waits."""
+    """Warns, once in a process, of a transport that blocks the thread's other greenlets while a call waits."""
     if transport != "tcp" and is_patched() and transport not in told:
         told.add(transport)
         logger.warning(
@@ -240,7 +240,7 @@ def tell_what_blocks(client: Options, transport: str) -> None:
 
 
 def name_connecting(error: OSError, client: Options, wanted: str) -> None:
-    """Adds server and command to the text of an error that does not name the server."""
+    """Adds server and command to the text of an error without the server's name."""
     place = server_text(client.server)
     if error.filename is not None or place in str(error):
         return
@@ -252,11 +252,12 @@ def name_connecting(error: OSError, client: Options, wanted: str) -> None:
 
 
 def open_stream(client: Options, wanted: str, logged: str | None, alone: bool = False) -> tuple[Any, str, str]:
-    """(stream, transport, what the log says of it) of a new connection of the client.
+    """(stream, transport, log text about it) of a new connection of the client.
 
-    wanted: one of TRANSPORTS. logged: what the log said last, or None. Another transport is reported, and that gets
-    begin or cease to ask, as where another server listens now. alone: no other connection shares its queue pair. Raises
-    MemcacheServerError (TransportUnavailable when the transport is not there at both ends), OSError, TimeoutError.
+    wanted: one of TRANSPORTS. logged: the last text in the log, or None. The log gets another transport, and the fact
+    when gets begin or cease to ask the server, as with another server in the same place. alone: no other connection
+    shares the queue pair. Raises MemcacheServerError (TransportUnavailable when an end lacks the transport), OSError,
+    TimeoutError.
     """
     choice = Choice(client, wanted, alone)
     try:

@@ -13,7 +13,7 @@ from .urls import checked_host, checked_port, is_url
 
 Servers = list[tuple[str, int]]
 
-# The options of a ClusterClient that its connection to a configuration endpoint has as well.
+# The options of a ClusterClient for its connection to a configuration endpoint.
 OF_ENDPOINT = ("connect_timeout", "timeout", "socket_module", "socket_keepalive", "tls_context", "username", "password")
 
 
@@ -28,7 +28,7 @@ def dns_servers(name: str, port: int) -> Servers:
 
 
 def read_configuration(answer: bytes, by_address: bool) -> Servers:
-    """The servers in an answer to "config get cluster", of which the last line is not there. Raises ValueError."""
+    """The servers in an answer to "config get cluster" without its last line. Raises ValueError."""
     header, version, nodes = answer.split(b"\n", 2)
     if not header.startswith(b"CONFIG cluster ") or not version.strip().isdigit():
         raise ValueError(answer)
@@ -42,10 +42,10 @@ def read_configuration(answer: bytes, by_address: bool) -> Servers:
 
 
 def configured_servers(endpoint: Any, options: Mapping[str, Any], by_address: bool = True) -> Servers:
-    """The servers that a configuration endpoint lists.
+    """The servers listed by a configuration endpoint.
 
     endpoint: as Client takes a server. options: arguments of a ClusterClient. by_address: not by their hosts' names.
-    Raises what a Client's commands raise; MemcacheUnknownCommandError when the server is no such endpoint.
+    Raises the errors of a Client's commands; MemcacheUnknownCommandError when the server is no such endpoint.
     """
     arguments = {name: options[name] for name in OF_ENDPOINT if name in options}
     with Client(endpoint, transport=None if is_url(endpoint) else "tcp", **arguments) as client:

@@ -30,7 +30,7 @@ from .sockets import Options, name_failure, name_server, server_text
 
 T = TypeVar("T")
 
-LINE_MAX = 65536  # bytes of the longest line that is accepted
+LINE_MAX = 65536  # bytes of the longest line accepted
 
 
 class Lines(Generic[T], Iterator[T]):
@@ -38,7 +38,7 @@ class Lines(Generic[T], Iterator[T]):
     the connection.
 
     Not thread-safe. Raises MemcacheUnexpectedCloseError when the server ends the connection before the answer's end,
-    OSError, and TimeoutError when nothing comes within the time limit, after which it is closed.
+    OSError, and TimeoutError when nothing comes within the time limit. This closes the connection, too.
     """
 
     def __init__(self, client: Options, command: str, parse: Callable[[bytes], T], timeout: float | None) -> None:
@@ -66,7 +66,7 @@ class Lines(Generic[T], Iterator[T]):
     def __next__(self) -> T:
         line = self._next_line()
         if line == b"OK" and self._first:
-            # Newer servers begin with it.
+            # Newer servers begin with OK.
             line = self._next_line()
         self._first = False
         if line in (b"END", b"EN"):
@@ -128,7 +128,8 @@ class Lines(Generic[T], Iterator[T]):
                 plain.shutdown(socket.SHUT_RDWR)
 
     def close_after_reading(self) -> None:
-        """`close`, when no thread waits for a line any more: its descriptor could be another one's meanwhile."""
+        """`close`, when no thread waits for a line any more: its descriptor could belong to something else
+        meanwhile."""
         with self._reading:
             self.close()
 
@@ -163,8 +164,8 @@ NUMBERS = ("exp", "la", "cas", "cls", "size", "flags")
 
 
 def parse_item(line: bytes) -> dict[str, Any]:
-    """A line of metadump: key (bytes, as it was stored), exp (seconds since 1970; -1: never), la, cas, cls, size as
-    integers, fetch as a bool, and what else a server says as text."""
+    """A line of metadump: key (bytes, as stored), exp (seconds since 1970; -1: never), la, cas, cls, size as integers,
+    fetch as a bool, and further words of a server as text."""
     item: dict[str, Any] = {}
     for word in line.decode("utf-8", "surrogateescape").split():
         name, _, value = word.partition("=")

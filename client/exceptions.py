@@ -1,7 +1,7 @@
 """The exceptions of the client: pymemcache's names and hierarchy (pymemcache/exceptions.py).
 
-Where pymemcache is installed each is a subclass of its namesake, so that code which catches those catches these. The
-client needs nothing but this package.
+With pymemcache installed each exception is a subclass of its namesake, so code that catches pymemcache's exceptions
+catches these, too. The client needs nothing but this package.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ except ImportError:
     _theirs = None
     _Error = Exception
 
-# Exception itself where there is no pymemcache: a base that the others have anyway.
+# Exception itself without pymemcache: a base of all classes here anyway.
 _ClientError = getattr(_theirs, "MemcacheClientError", Exception)
 _UnknownCommandError = getattr(_theirs, "MemcacheUnknownCommandError", Exception)
 _IllegalInputError = getattr(_theirs, "MemcacheIllegalInputError", Exception)
@@ -28,12 +28,12 @@ CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def one_line(text: str) -> str:
-    """The text without characters that control a terminal or end a line, whatever a server has sent."""
+    """The text without control characters and ends of lines, whatever the server has sent."""
     return CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 class MemcacheError(_Error):
-    """Base of all exceptions that the client defines.
+    """Base of all exceptions defined by the client.
 
     Attributes: server: "host:port" or a path, and command: the name of the method; None where they are not known. The
     text names both, and the cause. args[0] is the cause: bytes if they are the server's.
@@ -63,7 +63,7 @@ class MemcacheUnknownCommandError(MemcacheClientError, _UnknownCommandError):  #
 
 
 class MemcacheIllegalInputError(MemcacheClientError, _IllegalInputError):  # type: ignore[misc, valid-type]
-    """A key, value or number is not one that memcached takes. Nothing was sent."""
+    """memcached does not take this key, value or number. Nothing was sent."""
 
 
 class MemcacheServerError(MemcacheError, _ServerError):  # type: ignore[misc, valid-type]
@@ -77,7 +77,7 @@ class MemcacheUnknownError(MemcacheError, _UnknownError):  # type: ignore[misc, 
 class MemcacheUnexpectedCloseError(MemcacheServerError, _UnexpectedCloseError):  # type: ignore[misc, valid-type]
     """The server ended the connection in the middle of a command.
 
-    Over RDMA the message holds the line in which the server said why, when one came.
+    Over RDMA the message holds the server's last line with the reason, if there was such a line.
     """
 
 
@@ -90,7 +90,7 @@ class TransportUnavailable(MemcacheServerError):
 
 
 class ExchangeRefused(TransportUnavailable):
-    """The server has answered the RDMA exchange with an error. Behind that it may close the connection."""
+    """The server has answered the RDMA exchange with an error. Afterwards the server may close the connection."""
 
 
 class ExchangeEnded(MemcacheUnexpectedCloseError):
@@ -98,7 +98,7 @@ class ExchangeEnded(MemcacheUnexpectedCloseError):
 
 
 class TransportRefused(MemcacheServerError):
-    """The server has said, through rdma_cm, why it does not want a connection."""
+    """The server has refused the connection through rdma_cm, and given the reason."""
 
 
 FULL = b"ERROR Too many open connections"
@@ -106,7 +106,7 @@ FULL = b"ERROR Too many open connections"
 
 
 def too_many_connections() -> TooManyConnections:
-    """The exception for a server that has answered FULL."""
+    """The exception for the answer FULL."""
     return TooManyConnections("too many open connections: the server has as many as its -c (--conn-limit) allows")
 
 
@@ -115,5 +115,5 @@ UNAUTHENTICATED = b"CLIENT_ERROR unauthenticated"
 
 
 def unauthenticated() -> MemcacheClientError:
-    """The exception for a server that has answered UNAUTHENTICATED."""
+    """The exception for the answer UNAUTHENTICATED."""
     return MemcacheClientError("the server wants authentication: username= and password=")

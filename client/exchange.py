@@ -78,27 +78,27 @@ os.register_at_fork(after_in_child=forget)
 
 
 def one_at_a_time(client: Options, wanted: str) -> Turn:
-    """To be held while a queue pair is made. To enter it raises TimeoutError if another thread takes too long."""
+    """Held while a queue pair is made. Entering raises TimeoutError if another thread takes too long."""
     return Turn(locks.setdefault(key_of(client, wanted), threading.RLock()), patience(client))
 
 
 def others_wait(client: Options, wanted: str) -> bool:
-    """Whether threads that want the same queue pair are to wait for this one."""
+    """Whether threads in need of the same queue pair wait for this thread."""
     return key_of(client, wanted) not in unshared
 
 
 def key_of(client: Options, wanted: str) -> Key:
     keepalive = client.socket_keepalive
-    # Lane 0 of a queue pair is authenticated with its lifeline, also when another Client has it next.
+    # Lane 0 of a queue pair is authenticated with its lifeline, also for the next Client on the lane.
     return client.server, wanted, keepalive and (keepalive.idle, keepalive.intvl, keepalive.cnt), client.credentials
 
 
 def join(client: Options, wanted: str) -> tuple[RdmaStream, str] | None:
-    """(stream, transport) of a lane on a queue pair that the process has, or None: there shall be one more.
+    """(stream, transport) of a lane on a queue pair of the process, or None: the caller makes another queue pair.
 
-    Each of the server's threads gets one. So does each thread of this process that makes connections, while there are
-    few: two threads that use the same queue pair at the same time wait for each other now and then. From then on the
-    one with the fewest lanes is taken.
+    Each of the server's threads gets a queue pair. So does each connecting thread of this process, while there are few:
+    two threads that use the same queue pair at the same time wait for each other now and then. From then on the queue
+    pair with the fewest lanes is taken.
     """
     pairs = [one for one in list(shared.get(key_of(client, wanted), ())) if not one[0].ended()]
     free = [one for one in pairs if one[0].usable()]
@@ -128,12 +128,12 @@ def share(client: Options, wanted: str, queue: QueuePair) -> RdmaStream:
 
 
 def share_nothing(client: Options, wanted: str) -> None:
-    """The connection that has been made has no lanes for others."""
+    """The new connection has no lanes for others."""
     unshared.add(key_of(client, wanted))
 
 
 def ask(queue: QueuePair, plain: socket.socket, transport: str) -> Offer:
-    """The exchange, in the newest version that the server speaks. Raises what read_reply_line does, and
+    """The exchange, in the newest version known to the server. Raises the errors of read_reply_line, and
     ExchangeRefused."""
     line = answer_to(queue.exchange_line(2), plain)
     if line.startswith(OLD_SERVER):
@@ -142,15 +142,15 @@ def ask(queue: QueuePair, plain: socket.socket, transport: str) -> Offer:
 
 
 def answer_to(line: bytes, plain: socket.socket) -> bytes:
-    """Sends a line of the exchange, and returns the server's. Raises what read_reply_line does."""
-    # A server that wants no connection may have said so before it has read anything.
+    """Sends a line of the exchange, and returns the server's. Raises the errors of read_reply_line."""
+    # A server that refuses the connection may have sent its answer, and closed, before it read anything.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         plain.sendall(line)
     return read_reply_line(plain)
 
 
 def read_reply_line(plain: socket.socket) -> bytes:
-    """The next line of the server, without its end. The server sends nothing behind it.
+    """The next line of the server, without its end. The server sends nothing behind the line.
 
     Raises MemcacheServerError, ExchangeEnded, OSError, TimeoutError.
     """
@@ -172,7 +172,7 @@ def read_reply_line(plain: socket.socket) -> bytes:
 def open_rdma(client: Options, plain: socket.socket, transport: str, wanted: str | None) -> RdmaStream:
     """The RDMA stream of a queue pair whose lifeline is plain, for one of the transports of the exchange.
 
-    wanted: the transport that others who may share the queue pair have asked for; None: nobody may.
+    wanted: the transport argument of Clients that may share the queue pair; None: nobody may.
 
     Raises TransportUnavailable, after which plain is still an ordinary connection; MemcacheServerError, OSError,
     TimeoutError.
@@ -219,8 +219,8 @@ def open_iw(client: Options, plain: socket.socket) -> socket.socket:
 
 
 def open_shm(server: Server, offer: Offer, timeout: float | None) -> tuple[socket.socket, list[int]]:
-    """The connection for shared memory, which the server has accepted, and both descriptors of its items, if it gives
-    them, which the caller closes. timeout: seconds. Raises MemcacheServerError."""
+    """The connection for shared memory, accepted by the server, and both descriptors of the items' memory, if the
+    server gives them. The caller closes the descriptors. timeout: seconds. Raises MemcacheServerError."""
     path = offer.path or server
     if not isinstance(path, str):
         raise MemcacheServerError("the server's answer to the RDMA exchange names no path")
@@ -241,9 +241,9 @@ def open_shm(server: Server, offer: Offer, timeout: float | None) -> tuple[socke
 
 
 def ask_for_shm(second: socket.socket, request: bytes) -> tuple[bytes, list[int]]:
-    """Sends the request for shared memory. Returns SHM_REPLY, or what the server says instead; and the descriptors of
-    its items that came with it, if they did. Raises OSError."""
-    # A server that refuses may do so before it has read anything.
+    """Sends the request for shared memory. Returns SHM_REPLY, or the server's line instead; and the descriptors of the
+    items' memory, if they came with the reply. Raises OSError."""
+    # A server that refuses may close before it has read anything.
     with contextlib.suppress(BrokenPipeError):
         second.sendall(request)
     reply = b""
@@ -251,7 +251,7 @@ def ask_for_shm(second: socket.socket, request: bytes) -> tuple[bytes, list[int]
     try:
         with contextlib.suppress(ConnectionResetError):
             while len(reply) < len(SHM_REPLY) and second.recv(1, socket.MSG_PEEK):
-                # Sockets that are not the standard library's wait above alone.
+                # Only the recv above waits on sockets of gevent and eventlet.
                 room = len(SHM_REPLY) - len(reply)
                 more, descriptors, *_ = socket.recv_fds(second, room, SHM_MEMORY_PARTS, socket.MSG_CMSG_CLOEXEC)
                 memory += descriptors

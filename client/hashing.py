@@ -1,4 +1,4 @@
-"""Which of several servers has a key: the hashers of a ClusterClient.
+"""The hashers of a ClusterClient: they choose each key's server.
 
 A hasher has ``add_node(name)``, ``remove_node(name)`` and ``get_node(key)``. Its nodes are servers by name:
 "host:port", or the path of a UNIX socket.
@@ -19,7 +19,7 @@ from .sockets import DEFAULT_PORT, Server
 
 
 class Hasher(Protocol):
-    """What places keys. get_node may be called by any thread, and while another one adds or removes a node."""
+    """A hasher places keys. Any thread may call get_node, also while another thread adds or removes a node."""
 
     def add_node(self, node: str, /) -> None: ...
     def remove_node(self, node: str, /) -> None: ...
@@ -31,24 +31,24 @@ POINTS = 40
 
 
 def node_name(server: Server) -> str:
-    """The name of a server's node, as pymemcache has it."""
+    """The name of a server's node, as in pymemcache."""
     return server if isinstance(server, str) else f"{server[0]}:{server[1]}"
 
 
 def short(number: float) -> float:
-    """The number as C's float has it."""
+    """The number in the precision of C's float."""
     return float(struct.unpack("f", struct.pack("f", number))[0])
 
 
 def share_of(weight: int, total: int, nodes: int) -> int:
-    """The texts of one node of so many. libmemcached counts in floats, and rounds down."""
+    """The number of texts of a node. libmemcached counts in floats, and rounds down."""
     part = short(short(weight) / short(total))
     points = short(short(short(part * (4 * POINTS)) / 4) * nodes)
     return math.floor(short(points + 1e-10))
 
 
 def ketama_name(node: str) -> str:
-    """A node as libmemcached writes it: with the port 0 for a UNIX socket, without the port if it is the usual one."""
+    """A node in libmemcached's form: with the port 0 for a UNIX socket, without the usual port."""
     if node.startswith("/"):
         return f"{node}:0"
     host, _, port = node.rpartition(":")
@@ -56,13 +56,13 @@ def ketama_name(node: str) -> str:
 
 
 class KetamaHash:
-    """Consistent hashing that places keys where libmemcached does with MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED.
+    """Consistent hashing that places keys like libmemcached with MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED.
 
-    That is pylibmc's ``behaviors={"ketama_weighted": True}`` and PHP's Memcached::OPT_LIBKETAMA_COMPATIBLE, if the
+    The same as pylibmc's ``behaviors={"ketama_weighted": True}`` and PHP's Memcached::OPT_LIBKETAMA_COMPATIBLE, if the
     servers have the same names there. The key is hashed without its prefix. The library uhashring makes the circle.
 
     Args:
-        weights: {name of the node: how often it is chosen}, numbers from 1 up. 1 for those that are not there.
+        weights: {name of the node: how often it is chosen}, numbers from 1 up. 1 for nodes without an entry.
 
     Thread-safe. Raises ImportError without uhashring, and ValueError for a wrong weight.
     """
@@ -83,12 +83,12 @@ class KetamaHash:
         self._circle: tuple[list[int], list[str]] = ([], [])
 
     def add_node(self, node: str) -> None:
-        """Adds a node by its name, if it is not there."""
+        """Adds a node by its name, unless present."""
         if node not in self.nodes:
             self._place((*self.nodes, node))
 
     def remove_node(self, node: str) -> None:
-        """Removes a node. Raises ValueError when it is not there."""
+        """Removes a node. Raises ValueError for an unknown node."""
         if node not in self.nodes:
             raise ValueError(f"No such node {node} to remove")
         self._place(tuple(one for one in self.nodes if one != node))

@@ -1,7 +1,8 @@
-"""Leases: of all callers that find no value one computes it (memcached's doc/protocol.txt, "Meta Get", N, R, W, X, Z).
+"""Leases: of all callers without a value a single caller computes it (memcached's doc/protocol.txt, "Meta Get", N, R,
+W, X, Z).
 
-What is done is told by `steps`, a generator that knows neither threads nor event loops; `drive` and `drive_async` do
-it.
+The generator `steps` yields the steps, and knows neither threads nor event loops; `drive` and `drive_async` carry them
+out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 
 from .arguments import is_integer
 
-PAUSE_LEAST = 0.002  # seconds between two looks at a value that another caller computes; it doubles
+PAUSE_LEAST = 0.002  # seconds between two looks at another caller's value; doubles
 PAUSE_MOST = 0.1
 
 
@@ -27,7 +28,7 @@ class Get(NamedTuple):
 
 
 class Set(NamedTuple):
-    """meta_set, if the item is still the one that was won."""
+    """meta_set, if the item is still the won item."""
 
     key: bytes | str
     value: Any
@@ -36,7 +37,7 @@ class Set(NamedTuple):
 
 
 class GiveUp(NamedTuple):
-    """meta_delete of an item that was won, so that the next caller wins it. keep: its old value may be used."""
+    """meta_delete of a won item, so the next caller wins it. keep: its old value may be used."""
 
     key: bytes | str
     cas: int | None
@@ -94,7 +95,7 @@ def _steps(
         yield Set(key, value, expire, item.cas)
     except BaseException:
         if item.value is None or item.stale:
-            # What has failed is what the caller is told.
+            # The caller gets the exception of the first failure.
             with contextlib.suppress(Exception):
                 yield GiveUp(key, item.cas, lease, item.stale)
         raise
@@ -102,7 +103,7 @@ def _steps(
 
 
 def call_of(client: Any, step: Step) -> Any:
-    """What the client returns for a step: a result, or of an AsyncClient an awaitable."""
+    """The client's result for a step; an AsyncClient's is awaitable."""
     if isinstance(step, Get):
         return client.meta_get(step.key, cas=True, vivify=step.lease, recache=step.refresh)
     if isinstance(step, Set):

@@ -1,4 +1,4 @@
-"""What the meta commands answer (memcached's doc/protocol.txt, "Meta Commands")."""
+"""The answers to meta commands (memcached's doc/protocol.txt, "Meta Commands")."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 
 class MetaItem(NamedTuple):
-    """An item, as `meta_get` finds it. What was not asked for is None.
+    """An item found by `meta_get`. Fields not asked for are None.
 
-    key: as it was given. value: after the serde; None also for an item that waits for the value of its winner, and so
-    for every stale or won item whose value has no bytes. flags: the client's 32 bits. cas: an integer. ttl: seconds
-    until it expires, -1: never. size: of the value, in bytes. hit_before: whether it was ever fetched before.
-    last_access: seconds since then. opaque: as it was given.
+    key: as given. value: after the serde; None also for an item without its winner's value yet, and so for every stale
+    or won item whose value has no bytes. flags: the client's 32 bits. cas: an integer. ttl: seconds until expiry, -1:
+    never. size: of the value, in bytes. hit_before: whether the item was ever fetched before. last_access: seconds
+    since the last fetch. opaque: as given.
 
-    won: this caller is the one that should compute the value and store it with `cas`. stale: the value has been
-    invalidated. waits: another caller has won before.
+    won: this caller should compute the value and store it with `cas`. stale: the value has been invalidated. waits:
+    another caller has won before.
     """
 
     key: bytes | str
@@ -33,7 +33,7 @@ class MetaItem(NamedTuple):
 
 
 class MetaResult(NamedTuple):
-    """What has become of a `meta_set` or `meta_delete`. It is true if that was done.
+    """The result of a `meta_set` or `meta_delete`. True if the server has done so.
 
     status: "done", "not stored" (the mode did not allow it), "exists" (the item has another cas), "not found". cas,
     size, opaque: as in MetaItem.
@@ -49,7 +49,7 @@ class MetaResult(NamedTuple):
 
 
 class MetaNumber(NamedTuple):
-    """What has become of a `meta_arithmetic`. It is true if that was done.
+    """The result of a `meta_arithmetic`. True if the server has done so.
 
     status: as in MetaResult. value: the new number. cas, ttl, opaque: as in MetaItem.
     """
@@ -71,14 +71,14 @@ MARKS = {b"W": "won", b"X": "stale", b"Z": "waits"}
 
 
 def numeral(text: bytes) -> int:
-    """The number that a server has written. Raises ValueError for what int() takes beyond that, as 1_0 or +1."""
+    """The number in a server's text. Raises ValueError for further texts of int(), as 1_0 or +1."""
     if NUMERAL.fullmatch(text) is None:
         raise ValueError(text)
     return int(text)
 
 
 def fields_of(words: list[bytes]) -> dict[str, Any]:
-    """The flags of an answer, by the names of MetaItem. Raises ValueError for what is no number."""
+    """The flags of an answer, by the names of MetaItem. Raises ValueError for a bad number."""
     found: dict[str, Any] = {}
     for word in words:
         letter = word[:1]
@@ -102,7 +102,7 @@ def item_of(key: bytes | str, line: bytes, value: Any) -> MetaItem | None:
         raise ValueError(line)
     found = fields_of(words[code == b"VA" :])
     if not value and not found.keys().isdisjoint(("won", "waits", "stale")):
-        # It was made by vivify, most likely, and may have been invalidated since.
+        # The item was made by vivify, most likely, and may have been invalidated since.
         value = None
     return MetaItem(key, value, **found)
 

@@ -1,7 +1,7 @@
 """Clients that watch themselves: how many calls, errors, and how long they take, by command; OpenTelemetry spans.
 
 Needs the extra "observe" (HdrHistogram, OpenTelemetry's API): ``pip install 'rmemcached[observe]'``. A call takes one
-to two microseconds longer, and some more with spans.
+to two microseconds longer, and more with spans.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ COMMANDS = (
     "cache_memlimit", "raw_command",
 )
 # fmt: on
-BLOCKING = {"get_view"}  # of these, what an AsyncClient does not have
-LONGEST = 3_600_000_000_000  # nanoseconds that the histograms tell from longer times
+BLOCKING = {"get_view"}  # absent from AsyncClient
+LONGEST = 3_600_000_000_000  # nanoseconds of the longest time in a histogram
 DIGITS = 2  # of a time in a histogram
 
 
 class Metrics(NamedTuple):
-    """Of one command of a client. Times are in seconds, with two digits; those of calls that raised count, too.
+    """Statistics of a command of a client. Times are in seconds, with two digits, and include calls that raised.
 
-    A call that was cancelled counts as an error. get_or_set counts besides the meta commands that it makes.
+    A cancelled call counts as an error. get_or_set counts in addition to its meta commands.
     """
 
     calls: int
@@ -53,7 +53,7 @@ class Metrics(NamedTuple):
 
 
 class Observer:
-    """What a client has seen so far. Thread-safe. A copy of a client begins anew."""
+    """The statistics of a client so far. Thread-safe. A copy of a client begins anew."""
 
     def __init__(self, spans: bool) -> None:
         self.spans = spans
@@ -87,7 +87,7 @@ class Observer:
             self.errors[command] += failed
 
     def metrics(self) -> dict[str, Metrics]:
-        """Of each command that was called."""
+        """Of each command with calls."""
         found = {}
         with self.lock:
             for name, histogram in self.histograms.items():
@@ -100,7 +100,7 @@ class Observer:
         return found
 
     def span(self, command: str, server: Server) -> Any:
-        """A span of OpenTelemetry's, which is to be entered (its conventions for databases)."""
+        """A span of OpenTelemetry's, for a `with` block (its conventions for databases)."""
         host, port = server if isinstance(server, tuple) else (server, None)
         attributes: dict[str, Any] = {
             "db.system.name": "memcached",
@@ -163,7 +163,7 @@ def observed_async(name: str) -> Callable[..., Any]:
 class ObservedClient(Client):
     """A Client whose commands are counted and timed.
 
-    Args: those of Client, and spans: each command makes a span by OpenTelemetry's tracer "rmemcached.client".
+    Args: as for Client, and spans: each command makes a span by OpenTelemetry's tracer "rmemcached.client".
     """
 
     def __init__(self, *arguments: Any, spans: bool = False, **options: Any) -> None:
@@ -175,12 +175,12 @@ class ObservedClient(Client):
         self._observer = Observer(self._observer.spans)
 
     def metrics(self) -> dict[str, Metrics]:
-        """{command: Metrics} of the commands that were called so far. Thread-safe."""
+        """{command: Metrics} of the commands called so far. Thread-safe."""
         return self._observer.metrics()
 
 
 class ObservedAsyncClient(AsyncClient):
-    """An AsyncClient whose commands are counted and timed. Args: those of ObservedClient."""
+    """An AsyncClient whose commands are counted and timed. Args: as for ObservedClient."""
 
     def __init__(self, *arguments: Any, spans: bool = False, **options: Any) -> None:
         self._observer = Observer(spans)
@@ -191,7 +191,7 @@ class ObservedAsyncClient(AsyncClient):
         self._observer = Observer(self._observer.spans)
 
     def metrics(self) -> dict[str, Metrics]:
-        """{command: Metrics} of the commands that were called so far."""
+        """{command: Metrics} of the commands called so far."""
         return self._observer.metrics()
 
 

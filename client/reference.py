@@ -1,16 +1,16 @@
 """A client of the RDMA transport in plain Python and pyverbs, written from docs/rdma-protocol.md alone.
 
-It shares no code with rmemcached: it shows that the page is enough, and that another verbs library can speak with the
-daemon. It is meant to be read; it does one request at a time, on lane 0, and is not fast. Over rdma_cm it speaks
-version 1, else version 2.
+The client shares no code with rmemcached. So it shows that the page is enough, and that another verbs library can speak
+with the daemon. It is meant for reading: it does a request at a time, on lane 0, and is not fast. Over rdma_cm the
+client speaks version 1, else version 2.
 
     with ReferenceClient("10.0.0.1", 11211) as client:
         client.set(b"key", b"value")
         assert client.get(b"key") == b"value"
 
-Needs pyverbs (docs/real-devices.md says how to get it) and an InfiniBand or RoCE device. Run as a program it checks a
-daemon: ``reference.py HOST PORT``, or ``reference.py --rdma-cm CM_PORT HOST PORT`` to connect through librdmacm, which
-iWARP devices need.
+Needs pyverbs (docs/real-devices.md explains the installation) and an InfiniBand or RoCE device. Run as a program it
+checks a daemon: ``reference.py HOST PORT``, or ``reference.py --rdma-cm CM_PORT HOST PORT`` to connect through
+librdmacm, which iWARP devices need.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ ROCE_V2 = "RoCE v2"
 
 
 class ProtocolError(Exception):
-    """The server said something that the protocol does not have, or that it is in error."""
+    """The server broke the protocol, or reported an error."""
 
 
 def best_gid(device: str, port: int, count: int) -> int:
@@ -80,7 +80,7 @@ def best_gid(device: str, port: int, count: int) -> int:
 
 
 class ReferenceClient:
-    """One connection: a lifeline, a queue pair. Raises OSError, ProtocolError, or pyverbs' errors."""
+    """A connection: a lifeline, a queue pair. Raises OSError, ProtocolError, or pyverbs' errors."""
 
     def __init__(self, host: str, port: int, device: str | None = None, cm_port: int | None = None) -> None:
         self.lifeline: socket.socket | None = None
@@ -105,7 +105,7 @@ class ReferenceClient:
             initial, mask = self.cmid.init_qp_attr(e.IBV_QPS_INIT)
             initial.qp_access_flags = remote
             self.qp.modify(initial, mask)
-        # Receives first, then one message to send.
+        # Receives first, then a message to send.
         self.messages = MR(self.domain, (CREDITS + 1) * MESSAGE_SIZE, e.IBV_ACCESS_LOCAL_WRITE)
         for index in range(CREDITS):
             self.receive(index)
@@ -168,7 +168,7 @@ class ReferenceClient:
     def cm_event(self, *wanted: int) -> CMEvent:
         event = CMEvent(self.channel)
         if event.event_type not in wanted:
-            # What InfiniBand and RoCE give is filled up with zeros.
+            # InfiniBand and RoCE fill private data up with zeros.
             reason = bytes(event.private_data or b"").rstrip(b"\0").decode()
             raise ProtocolError(f"{event.event_str()} {reason}".rstrip())
         return event
@@ -198,7 +198,8 @@ class ReferenceClient:
             raise ProtocolError(f"{word!r} {version}")
         self.room = min(size, MESSAGE_SIZE) - HEADER.size
         if not established:
-            # A queue pair of our own, not librdmacm's: it is for us to bring it up and to say that it is. iWARP's is.
+            # The queue pair is ours, not librdmacm's: we bring it up, and confirm this. iWARP brings the queue pair up
+            # itself.
             for state in (e.IBV_QPS_RTR, e.IBV_QPS_RTS):
                 self.qp.modify(*self.cmid.init_qp_attr(state))
             self.cmid.establish()
@@ -210,7 +211,7 @@ class ReferenceClient:
         self.qp.post_recv(RecvWR(wr_id=index, num_sge=1, sg=[buffer]))
 
     def send(self, kind: int, payload: bytes = b"") -> None:
-        """Sends one message. The last credit is for CREDIT."""
+        """Sends a message. The last credit is for CREDIT."""
         while self.sending or self.credits < (1 if kind == CREDIT else 2):
             self.take()
         used = min(self.used, USED_MAX) if kind == DATA and self.lifeline is not None else 0
@@ -225,11 +226,11 @@ class ReferenceClient:
         self.owed = 0
 
     def take(self) -> int | None:
-        """Waits for one completion. Returns the type of the message, if it was one."""
+        """Waits for a completion. Returns the type of the message received, or None."""
         deadline = time.monotonic() + TIMEOUT
         count, found = self.cq.poll(1)
         while not count:
-            # Whatever the lifeline says or does now, it is the end.
+            # Any line, or the end of the lifeline, is the end now.
             if self.lifeline and select.select([self.lifeline], [], [], 0)[0]:
                 raise ProtocolError(self.lifeline.recv(1024).decode() or "the server closed the lifeline")
             if time.monotonic() > deadline:
@@ -247,7 +248,7 @@ class ReferenceClient:
         self.credits += credits
         if kind == CLOSE:
             raise ProtocolError(message[HEADER.size :].decode() or "the server closed the lane")
-        # All that comes is used at once: `input` takes it.
+        # The client uses all bytes at once: `input` takes them.
         self.lane_room += used
         self.used += len(message) - HEADER.size
         self.input += message[HEADER.size :]
@@ -259,7 +260,7 @@ class ReferenceClient:
         return int(kind)
 
     def say_used(self) -> None:
-        """Says what has been used when it is half of what the lane may have, if no request can say it."""
+        """Tells the number of used bytes, if half of the lane's bytes are used and no request can tell it."""
         if self.lifeline is not None and self.used * 2 >= LANE_BYTES and self.credits >= 2 and not self.sending:
             self.send(DATA)
 
@@ -301,7 +302,7 @@ class ReferenceClient:
             self.expect(b"HD")
 
     def get(self, key: bytes, length: int = 1 << 20) -> bytes | None:
-        """Section 7: a value of up to `length` bytes that is worth it comes by RDMA WRITE."""
+        """Section 7: a large value of up to `length` bytes comes by RDMA WRITE, if the server prefers this."""
         with MR(self.domain, length, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE) as memory:
             self.request(b"mg %s v @%x:%x:%x\r\n" % (key, memory.buf, memory.rkey, length))
             words = self.line().split()

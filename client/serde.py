@@ -1,8 +1,8 @@
-"""Serdes: how values that are no bytes are stored. Pass one to a client as ``serde=``.
+"""Serdes: how objects other than bytes are stored. Pass a serde to a client as ``serde=``.
 
-Those with pymemcache's names (pymemcache/serde.py) write the same bytes and flags, and read what it has written; the
-others have flags of their own, and leave values of other flags as they are. Unpickling runs code: take pickles from
-servers only to which nobody else can write.
+The serdes with pymemcache's names (pymemcache/serde.py) write the same bytes and flags, and read pymemcache's values.
+The rest have flags of their own, and leave values with further flags unchanged. Unpickling runs code: take pickles only
+from servers that nobody else can write to.
 
 A serde has ``serialize(key, value) -> (value, flags)`` and ``deserialize(key, value, flags) -> value``. All of these
 are thread-safe, and can be copied and pickled.
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 def serialize_simple(value: Any) -> tuple[bytes, int] | None:
-    """What bytes, str and int are stored as; None for others, and for objects of their subclasses."""
+    """The stored form of bytes, str and int; None for further objects, and for objects of subclasses."""
     kind = type(value)
     if kind is bytes:
         return value, FLAG_BYTES
@@ -55,7 +55,7 @@ def serialize_simple(value: Any) -> tuple[bytes, int] | None:
 
 
 def deserialize_simple(value: Any, flags: int) -> Any:
-    """The value of flags that are none, or of serialize_simple."""
+    """The value for the flags of serialize_simple, or for no flags."""
     if flags & FLAG_TEXT:
         return str(value, "utf-8")
     if flags & (FLAG_INTEGER | FLAG_LONG):
@@ -66,7 +66,7 @@ def deserialize_simple(value: Any, flags: int) -> Any:
 def get_python_memcache_serializer(
     pickle_version: int = DEFAULT_PICKLE_VERSION,
 ) -> Callable[[Any, Any], tuple[Any, int]]:
-    """A serializer function: bytes, str and int as they are, others pickled by that version of the protocol."""
+    """A serializer function: bytes, str and int as they are, others pickled by pickle_version of the protocol."""
     return PickleSerde(pickle_version).serialize
 
 
@@ -76,7 +76,7 @@ def python_memcache_serializer(key: Any, value: Any) -> tuple[Any, int]:
 
 
 def python_memcache_deserializer(key: Any, value: Any, flags: int) -> Any:
-    """The deserializer function of both. What cannot be unpickled is None, and logged."""
+    """The deserializer function of both serializers. A broken pickle gives None, and a line in the log."""
     if flags & FLAG_PICKLE and not flags & (FLAG_TEXT | FLAG_INTEGER | FLAG_LONG):
         try:
             return pickle.loads(value)
@@ -87,17 +87,17 @@ def python_memcache_deserializer(key: Any, value: Any, flags: int) -> Any:
 
 
 class PickleSerde:
-    """bytes, str and int as they are, other objects pickled by a version of pickle's protocol."""
+    """bytes, str and int as they are, further objects pickled by a version of pickle's protocol."""
 
     def __init__(self, pickle_version: int = DEFAULT_PICKLE_VERSION) -> None:
         self.pickle_version = pickle_version
 
     def serialize(self, key: Any, value: Any) -> tuple[Any, int]:
-        """(bytes, flags). Raises what pickle does."""
+        """(bytes, flags). Raises the errors of pickle."""
         return serialize_simple(value) or (pickle.dumps(value, self.pickle_version), FLAG_PICKLE)
 
     def deserialize(self, key: Any, value: Any, flags: int) -> Any:
-        """The object. What cannot be unpickled is None, and logged."""
+        """The object. A broken pickle gives None, and a line in the log."""
         return python_memcache_deserializer(key, value, flags)
 
 
@@ -105,7 +105,7 @@ pickle_serde = PickleSerde()
 
 
 class CompressedSerde:
-    """Another serde's values, compressed if they are longer than min_compress_len bytes and get shorter by it."""
+    """Another serde's values, compressed if they are longer than min_compress_len bytes and get shorter."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class CompressedSerde:
         return value, flags
 
     def deserialize(self, key: Any, value: Any, flags: int) -> Any:
-        """The object. Raises what decompress does."""
+        """The object. Raises the errors of decompress."""
         if flags & FLAG_COMPRESSED:
             value = self._decompress(value)
         return self._serde.deserialize(key, value, flags)
@@ -139,7 +139,7 @@ compressed_serde = CompressedSerde()
 
 
 class LegacyWrappingSerde:
-    """Two functions, or one, as a serde."""
+    """A serializer and a deserializer function, or only the first or the second, as a serde."""
 
     def __init__(
         self,
@@ -150,11 +150,11 @@ class LegacyWrappingSerde:
         self._deserializer = deserializer_func
 
     def serialize(self, key: Any, value: Any) -> tuple[Any, int]:
-        """What the function returns, or the value and no flags."""
+        """The result of the serializer function, or the value and no flags."""
         return (value, 0) if self._serializer is None else self._serializer(key, value)
 
     def deserialize(self, key: Any, value: Any, flags: int) -> Any:
-        """What the function returns, or the value."""
+        """The result of the deserializer function, or the value."""
         return value if self._deserializer is None else self._deserializer(key, value, flags)
 
 
@@ -171,17 +171,17 @@ def aligned(length: int) -> int:
 
 
 def malformed(key: Any) -> ValueError:
-    """The exception for a value that is not what its flags say."""
+    """The exception for a value that contradicts its flags."""
     return ValueError(f"the value of {key!r} is damaged: it is not what its flags say")
 
 
 class Pickle5Serde:
     """Objects pickled by protocol 5, with large buffers in them (NumPy's arrays, pickle.PickleBuffer) beside the
-    pickle: they are not copied into it when they are stored, nor out of it when they are fetched.
+    pickle: the serde copies them neither into the pickle for storing, nor out of the pickle after fetching.
 
-    What `get` returns holds read-only views of the memory in which the value has come, as long as they are needed;
-    with writable=True each buffer is a copy. docs/client-values.md has the layout. Raises ValueError for
-    a value that is damaged, and what pickle raises.
+    Objects returned by `get` hold read-only views of the value's memory, as long as the views are needed; with
+    writable=True each buffer is a copy. docs/client-values.md has the layout. Raises ValueError for a damaged value,
+    and the errors of pickle.
     """
 
     takes_views = True
@@ -198,7 +198,7 @@ class Pickle5Serde:
         views: list[memoryview] = []
 
         def keep(buffer: pickle.PickleBuffer) -> bool:
-            # True: it goes into the pickle.
+            # True: the buffer goes into the pickle.
             try:
                 view = buffer.raw()
             except BufferError:
@@ -254,9 +254,9 @@ class Pickle5Serde:
 class NumpySerde:
     """NumPy's arrays, in the .npy format of version 1.0 (numpy.lib.format), without pickle: dtype, shape and order.
 
-    `get` returns arrays that are read-only views of the memory in which the value has come; writable=True: copies.
-    Arrays of Python objects are refused, with ValueError. What is no array goes to another serde; without one bytes,
-    str and int are stored as pymemcache stores them, and others are refused, with TypeError.
+    `get` returns arrays as read-only views of the value's memory; writable=True: copies. Arrays of Python objects are
+    refused, with ValueError. Further objects go to another serde; without another serde bytes, str and int are stored
+    as by pymemcache, and the rest is refused, with TypeError.
     """
 
     takes_views = True
@@ -286,7 +286,7 @@ class NumpySerde:
         return Gathered([header.getvalue(), data.reshape(-1).view(numpy.uint8)]), FLAG_ARRAY
 
     def deserialize(self, key: Any, value: Any, flags: int) -> Any:
-        """The array, or what the other serde returns. Raises ValueError for a value that is damaged."""
+        """The array, or the result of the other serde. Raises ValueError for a damaged value."""
         if flags & FLAG_ARRAY:
             return self._load(key, memoryview(value))
         if self.serde is None:
@@ -310,7 +310,7 @@ class NumpySerde:
         import numpy
         from numpy.lib import format as npy
 
-        # Magic, version 1.0, the length of the description, and that.
+        # Magic, version 1.0, the length of the description, and the description.
         if bytes(value[:8]) != b"\x93NUMPY\x01\x00" or value.nbytes < 10:
             raise malformed(key)
         begin = 10 + int.from_bytes(value[8:10], "little")
@@ -337,10 +337,11 @@ class NumpySerde:
 
 
 class ZstdSerde:
-    """Another serde's values, compressed by zstd if they have min_size bytes or more and get shorter by it.
+    """Another serde's values, compressed by zstd if they have min_size bytes or more and get shorter.
 
-    level: zstd's. max_size: bytes; a value that says it is longer, or does not say, is refused with ValueError. Needs
-    the library zstandard (``pip install 'rmemcached[zstd]'``), else ImportError when it is made.
+    level: zstd's. max_size: bytes; values with a larger length in the frame, or without a length, are refused with
+    ValueError. Needs the library zstandard (``pip install 'rmemcached[zstd]'``), else the constructor raises
+    ImportError.
     """
 
     takes_views = True
@@ -355,7 +356,7 @@ class ZstdSerde:
         codec(level)
 
     def serialize(self, key: Any, value: Any) -> tuple[Any, int]:
-        """(bytes or what the other serde returns, flags)."""
+        """(bytes or the value of the other serde, flags)."""
         value, flags = self.serde.serialize(key, value)
         data = value.encode() if isinstance(value, str) else value
         if len(data) >= self.min_size:
@@ -365,7 +366,7 @@ class ZstdSerde:
         return value, flags
 
     def deserialize(self, key: Any, value: Any, flags: int) -> Any:
-        """The object. Raises ValueError for a value that is damaged or too long."""
+        """The object. Raises ValueError for a damaged or too long value."""
         if flags & FLAG_ZSTD:
             value = codec(self.level).decompress(key, bytes(value), self.max_size)
         elif not isinstance(value, bytes) and not getattr(self.serde, "takes_views", False):
@@ -374,7 +375,7 @@ class ZstdSerde:
 
 
 class Codec:
-    """zstd, of one thread."""
+    """zstd, for a single thread."""
 
     def __init__(self, level: int) -> None:
         try:
@@ -386,7 +387,7 @@ class Codec:
         self._decompressor = zstandard.ZstdDecompressor()
 
     def compress(self, data: Any) -> bytes:
-        """One frame, which tells the length of the data."""
+        """A frame with the length of the data."""
         return self._compressor.compress(data)
 
     def decompress(self, key: Any, frame: bytes, most: int) -> bytes:
@@ -395,7 +396,7 @@ class Codec:
             size = self._library.frame_content_size(frame)
             if size > most:
                 raise ValueError(f"the value of {key!r} has {size} bytes, and max_size is {most}")
-            # What is stored has bytes. Those that were appended to a frame would be lost without a word.
+            # A stored value has at least a byte. Bytes appended to a frame would be lost without a word.
             if size <= 0:
                 raise malformed(key)
             data: bytes = self._decompressor.decompress(frame, allow_extra_data=False)

@@ -1,4 +1,5 @@
-"""The servers of a ClusterClient or AsyncClusterClient: which has a key, which have failed, which come and go."""
+"""The servers of a ClusterClient or AsyncClusterClient: which server has a key, failed servers, new and removed
+servers."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ logger = logging.getLogger("rmemcached.client")
 # Client, or AsyncClient.
 _Client = TypeVar("_Client")
 
-# What a server's URL cannot say, since it is said of keys and values, or of failures.
+# Not for a server's URL: these options are about keys, values and failures.
 OF_THE_CLUSTER = ("key_prefix", "ignore_exc", "default_noreply", "allow_unicode_keys", "encoding")
 
 CLIENT_OPTIONS = (
@@ -39,7 +40,7 @@ CLIENT_OPTIONS = (
 
 
 def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns, or the exception that it raises."""
+    """The result of a function, or the exception raised by it."""
     try:
         return function(*arguments)
     except Exception as error:
@@ -47,7 +48,7 @@ def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def in_list(servers: Iterable[Any]) -> list[Any]:
-    """Servers in a list. Raises ValueError for a text, which is one server, and for what is no list."""
+    """Servers in a list. Raises ValueError for a text, which is a single server, and for other objects than lists."""
     if isinstance(servers, (str, bytes)):
         text = repr(shown(servers) if isinstance(servers, str) and is_url(servers) else servers)
         raise ValueError(f"servers is a list, not {text}: [{text}]")
@@ -61,14 +62,14 @@ def in_list(servers: Iterable[Any]) -> list[Any]:
 
 
 class Failure(NamedTuple):
-    """A server that cannot be reached: how often that was tried again, and when the last time was (monotonic)."""
+    """An unreachable server: how often it was tried again, and the time of the last attempt (monotonic)."""
 
     attempts: int
     when: float
 
 
 class Batches(NamedTuple, Generic[_Client]):
-    """The keys of a call by server, and those that no server is asked for."""
+    """The keys of a call by server, and the keys without a server to ask."""
 
     names: list[str]
     clients: list[_Client]
@@ -77,7 +78,7 @@ class Batches(NamedTuple, Generic[_Client]):
 
 
 class Servers(Generic[_Client]):
-    """Servers, and a client of each. Threads may share it."""
+    """Servers with a client of each. Threads may share the object."""
 
     client_class: Callable[..., _Client]
 
@@ -115,7 +116,7 @@ class Servers(Generic[_Client]):
         weights: Mapping[Any, int] | None = None,
         refresh_interval: float | None = None,
     ) -> None:
-        """Takes the options of the class. Raises ValueError, ImportError, and what a function as servers raises."""
+        """Takes the options of the class. Raises ValueError, ImportError, and the errors of a function as servers."""
         given = locals()
         self.default_kwargs = {name: given[name] for name in CLIENT_OPTIONS}
         if not is_number(retry_attempts, -math.inf):
@@ -144,12 +145,12 @@ class Servers(Generic[_Client]):
     # --- servers ---
 
     def _begin(self) -> None:
-        """The part that a copy does not have."""
+        """Makes the parts that are not copied."""
         self._pid = os.getpid()
         self._guard = threading.RLock()
         self._failures: dict[str, Failure] = {}
         self._dead: dict[str, float] = {}
-        self._refreshing: Any = None  # the thread or task that refreshes, or has last
+        self._refreshing: Any = None  # the thread or task of the present or last refresh
         self.hasher = make_hasher(self._hasher, self._weights)
         self._refresh_at = None if self.refresh_interval is None else monotonic() + self.refresh_interval
         for name in self.clients:
@@ -182,7 +183,7 @@ class Servers(Generic[_Client]):
         return found
 
     def _name_of(self, server: Any, port: int | None) -> tuple[str, Any]:
-        """The name of a server that is given as add_server has it, and the server as Client takes it."""
+        """The name of a server given in a form of add_server, and the server in a form for Client."""
         if port is not None:
             if not isinstance(server, str):
                 raise TypeError("Server must be a string when passing port.")
@@ -190,7 +191,7 @@ class Servers(Generic[_Client]):
         return node_name(self._server_of(server)), server
 
     def add_server(self, server: Any, port: int | None = None) -> None:
-        """Adds a server, if it is not there; add_server(host, port) as well. One that is dead gets its keys back.
+        """Adds a server, unless present; add_server(host, port) as well. A dead server gets its keys back.
 
         Raises ValueError.
         """
@@ -203,7 +204,7 @@ class Servers(Generic[_Client]):
                 self.hasher.add_node(name)
 
     def _remove(self, name: str) -> _Client:
-        """Removes a server. Returns its client, which is to be closed. Raises ValueError when it is not there."""
+        """Removes a server. Returns its client, for the caller to close. Raises ValueError for an unknown server."""
         with self._lock:
             if name not in self.clients:
                 raise ValueError(f"there is no server {name}")
@@ -218,12 +219,12 @@ class Servers(Generic[_Client]):
         return self._discover
 
     def _replace(self, found: Iterable[Any]) -> tuple[bool, list[_Client]]:
-        """Takes a new list of servers. Returns whether it differs, and the clients that are to be closed."""
+        """Takes a new list of servers. Returns whether it differs, and the clients for the caller to close."""
         servers = {node_name(self._server_of(server)): server for server in in_list(found)}
         with self._lock:
             gone = [name for name in self.clients if name not in servers]
             new = [name for name in servers if name not in self.clients]
-            # If one cannot be made, nothing changes.
+            # If a client cannot be made, nothing changes.
             made = {name: self.client_class(servers[name], **self.default_kwargs) for name in new}
             for name, client in made.items():
                 self.clients[name] = client
@@ -234,7 +235,7 @@ class Servers(Generic[_Client]):
         return bool(new or gone), removed
 
     def _is_time_to_refresh(self) -> bool:
-        """Whether the interval is over. Then the next one begins."""
+        """Whether the interval is over. Then the next interval begins."""
         if self.refresh_interval is None or self._refresh_at is None:
             return False
         with self._lock:
@@ -244,13 +245,13 @@ class Servers(Generic[_Client]):
             return True
 
     def _refresh_soon(self) -> None:
-        """Begins to ask for the list of servers, and does not wait for it."""
+        """Begins to ask for the list of servers, without waiting for it."""
         raise NotImplementedError
 
-    # --- servers that fail ---
+    # --- servers with failures ---
 
     def _look_around(self) -> None:
-        """What is to be done before a call."""
+        """The work before a call."""
         if self._refresh_at is not None and monotonic() >= self._refresh_at and self._is_time_to_refresh():
             self._refresh_soon()
         if self._dead:
@@ -274,7 +275,7 @@ class Servers(Generic[_Client]):
 
     def _admits(self, name: str) -> bool:
         """Whether a server may be asked: it has not failed, or may be tried again. As in HashClient, the call that
-        finds it dead is the last one that asks it."""
+        finds the server dead is the last call to ask it."""
         failure = self._failures.get(name)
         if failure is None:
             return True
@@ -284,13 +285,13 @@ class Servers(Generic[_Client]):
         return True
 
     def _has_failed(self, name: str, error: Exception) -> None:
-        # A serde's own is not the server's.
+        # The error of a serde is not the server's.
         if not isinstance(error, OSError) or getattr(error, "of_serde", False):
             return
         with self._lock:
             failure = self._failures.get(name)
             if failure is not None:
-                # Calls that were under way when it failed are no attempts.
+                # Calls under way at the time of the failure are no attempts.
                 if monotonic() - failure.when > self.retry_timeout:
                     self._failures[name] = Failure(failure.attempts + 1, monotonic())
             elif self.retry_attempts > 0:
@@ -303,7 +304,7 @@ class Servers(Generic[_Client]):
             raise MemcacheError("All servers seem to be down right now")
 
     def _place(self, key: Any) -> tuple[str, _Client] | None:
-        """The server of a key, by name, and its client; None: there is none, and that is to be ignored."""
+        """The server of a key, by name, and its client; None: there is none, and the caller ignores this."""
         while True:
             name = self.hasher.get_node(key)
             if name is None:
@@ -315,7 +316,7 @@ class Servers(Generic[_Client]):
             self._has_gone(name, key)
 
     def _has_gone(self, name: str, key: Any) -> None:
-        """For a node without a client. Raises ValueError when it was not removed meanwhile: the hasher is wrong."""
+        """For a node without a client. Raises ValueError unless the node was removed meanwhile: the hasher is wrong."""
         with self._lock:
             if name not in self.clients and self.hasher.get_node(key) == name:
                 raise ValueError(f"the hasher has {key!r} at {name!r}, which is none of the servers that it was given")
@@ -338,7 +339,7 @@ class Servers(Generic[_Client]):
         for name, group in groups.items():
             if name is None:
                 self._nobody_is_left()
-            # One that was removed meanwhile has no Client.
+            # A server removed meanwhile has no Client.
             client = self.clients.get(name or "")
             if client is None and name is not None:
                 self._has_gone(name, group[0])
@@ -351,7 +352,7 @@ class Servers(Generic[_Client]):
         return batches
 
     def _settle(self, names: list[str], results: list[Any]) -> None:
-        """Notes which servers have failed. Raises the first exception among the results, unless they are ignored."""
+        """Notes failed servers. Raises the first exception among the results, unless they are ignored."""
         problem: Exception | None = None
         for name, result in zip(names, results, strict=True):
             if not isinstance(result, Exception):

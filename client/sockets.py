@@ -1,4 +1,4 @@
-"""Servers' addresses, and sockets that are connected to them."""
+"""Servers' addresses, and sockets connected to them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Server = tuple[str, int] | str
 
 
 class Keepalive(Protocol):
-    """TCP keepalive, as KeepaliveOpts has it."""
+    """TCP keepalive, as in KeepaliveOpts."""
 
     idle: int
     intvl: int
@@ -28,7 +28,7 @@ class Keepalive(Protocol):
 
 
 class Options(Protocol):
-    """The options of a Client that its connections depend on."""
+    """The options of a Client for its connections."""
 
     @property
     def server(self) -> Server: ...
@@ -59,7 +59,7 @@ class Options(Protocol):
 class KeepaliveOpts:
     """TCP keepalive: seconds idle before the first probe, seconds between probes, probes before giving up.
 
-    Raises ValueError when one of them is below 1.
+    Raises ValueError for a number below 1.
     """
 
     __slots__ = ("cnt", "idle", "intvl")
@@ -74,7 +74,7 @@ class KeepaliveOpts:
 
 
 def server_text(server: Server) -> str:
-    """A server as errors and logs name it: "host:port", "[v6]:port", or the path of a UNIX socket."""
+    """A server's name in errors and logs: "host:port", "[v6]:port", or the path of a UNIX socket."""
     if isinstance(server, str):
         return server
     host, port = server
@@ -94,7 +94,7 @@ def open_unix(path: str, timeout: float | None, module: Any = socket) -> socket.
 
 
 def name_server(error: OSError, server: Server) -> None:
-    """Adds the server to the text of an error that comes from connecting to it."""
+    """Adds the server to the text of an error of connecting."""
     where = server_text(server)
     if error.errno is None:  # a time-out
         error.args = (f"{error}: {where}",)
@@ -132,8 +132,8 @@ def is_ours(plain: Any) -> bool:
 
 
 def why_plain(client: Options) -> str | None:
-    """Why "auto" means a plain connection: a wait on another one would not let other greenlets run, and nothing else is
-    encrypted. None: it does not."""
+    """Why "auto" means a plain connection: a wait on another transport would not let greenlets run, and TLS exists on a
+    plain connection only. None: for no such reason."""
     if client.tls_context is not None:
         return "there is a tls_context"
     if client.socket_module is not None:
@@ -142,7 +142,7 @@ def why_plain(client: Options) -> str | None:
 
 
 def check_sockets(module: Any, tls_context: Any) -> None:
-    """Raises ValueError for what cannot be a socket_module, or a tls_context. None: there is none."""
+    """Raises ValueError for a bad socket_module or tls_context. None: there is none."""
     for name in ("socket", "getaddrinfo"):
         if module is not None and not callable(getattr(module, name, None)):
             raise ValueError(f"socket_module must be a module like socket: {module!r} has no function {name}")
@@ -151,7 +151,7 @@ def check_sockets(module: Any, tls_context: Any) -> None:
 
 
 def current_greenlet() -> Any:
-    """The function that returns the greenlet that runs, or None: nothing has loaded greenlets."""
+    """The function that returns the current greenlet, or None: nothing has loaded greenlets."""
     return getattr(sys.modules.get("greenlet"), "getcurrent", None)
 
 
@@ -166,7 +166,7 @@ def duplicate(descriptor: int) -> socket.socket:
 
 
 def wrap(plain: socket.socket, context: SSLContext, server: Server) -> socket.socket:
-    """A connected socket behind TLS's handshake, which has its time-out. Raises OSError that names the server."""
+    """A connected socket after TLS's handshake, with the same time-out. Raises OSError with the server's name."""
     try:
         return context.wrap_socket(plain, server_hostname=server[0])
     except OSError as error:
@@ -178,7 +178,7 @@ def wrap(plain: socket.socket, context: SSLContext, server: Server) -> socket.so
 
 
 def name_failure(error: OSError, server: Server, command: str) -> None:
-    """Adds server and command to the text of an error that has an errno."""
+    """Adds server and command to the text of an error with an errno."""
     if hasattr(error, "library"):
         # The text of ssl's errors is this alone.
         error.strerror = f"{server_text(server)}: {command}: {error.strerror}"
@@ -194,7 +194,7 @@ def open_socket(
     no_delay: bool,
     module: Any = None,
 ) -> socket.socket:
-    """A connected socket that still has connect_timeout, in seconds, as its time-out.
+    """A connected socket. Its time-out is still connect_timeout, in seconds.
 
     module: in place of the standard library's. Raises OSError, TimeoutError.
     """

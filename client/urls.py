@@ -1,5 +1,5 @@
-"""Servers as users write them: (host, port), "host:port", the path of a UNIX socket, or a URL, which also says what a
-Client's arguments are: "memcached://user:password@host:port?timeout=0.5"."""
+"""Servers as users write them: (host, port), "host:port", the path of a UNIX socket, or a URL, perhaps with arguments
+of a Client: "memcached://user:password@host:port?timeout=0.5"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._exchange import SOFT_IW, SOFT_SHM, VERBS
 from .arguments import as_port, looks_like_port
 from .sockets import DEFAULT_PORT, Server
 
-# Each scheme, and the transport that it names. None: that is said elsewhere.
+# Each scheme, and its transport. None: the argument or option names the transport.
 SCHEMES = {
     "memcached": "auto",
     "rdma": VERBS,
@@ -24,7 +24,7 @@ SCHEMES = {
     "tcp": "tcp",
     "unix": None,
 }
-# These leave the choice to the argument, or the option, of that name.
+# These leave the choice to the argument or option of the same name.
 OPEN_SCHEMES = ("memcached", "unix")
 
 ENVIRONMENT = "RMEMCACHED_TRANSPORT"
@@ -48,7 +48,7 @@ def as_boolean(text: str) -> bool:
 
 
 def as_number(text: str) -> float | None:
-    """Also None, by that name. Raises ValueError."""
+    """A number; the text "none" gives None. Raises ValueError."""
     if text.lower() == "none":
         return None
     try:
@@ -96,7 +96,7 @@ def is_url(server: object) -> bool:
 
 
 def is_place(text: str) -> bool:
-    """Whether it is a host, with a port or none: what follows a colon in it is no password."""
+    """Whether the text is a host, perhaps with a port: text after a colon is no password then."""
     port = text.partition(":")[2]
     if text.startswith("[") or (":" not in port and (not port or (port.isdigit() and len(port) <= 5))):
         return True
@@ -112,9 +112,9 @@ def is_ipv6(text: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """The URL as errors show it: in one line, and without the password."""
+    """The URL for errors: in a single line, and without the password."""
     scheme, _, rest = url.partition("://")
-    # Also what a / or ? in the password has made a path or query of.
+    # A / or ? in the password may have made a path or query of its rest.
     user = rest.rpartition("@")[0]
     if ":" in user:
         rest = user.partition(":")[0] + ":***" + rest[len(user) :]
@@ -124,7 +124,7 @@ def shown(url: str) -> str:
 
 
 def explained(url: str, error: ValueError) -> str:
-    """What is wrong with a URL, without its password."""
+    """The error of a URL, without its password."""
     behind_host = "".join(re.split("[/?#]", url.partition("://")[2], maxsplit=1)[1:])
     if "@" in behind_host and not url.startswith("unix:"):
         # The password may have ended early, and be quoted in the error.
@@ -141,7 +141,7 @@ def decoded(text: str) -> str:
 
 
 def checked_host(host: Any) -> str:
-    """The host, without brackets. Raises ValueError for what no host is: resolvers say nothing of use about it."""
+    """The host, without brackets. Raises ValueError for bad hosts, since resolvers' errors about them do not help."""
     if not isinstance(host, str):
         raise ValueError(f"the host must be a text, not {host!r}")
     if host.startswith("[") and host.endswith("]"):
@@ -183,17 +183,17 @@ def parse_plain(server: Any) -> Server:
 
 
 def normalize_server(server: Any) -> Server:
-    """A (host, port) tuple, or the path of a UNIX socket, from what pymemcache takes as a server. Raises ValueError."""
+    """A (host, port) tuple, or the path of a UNIX socket, from pymemcache's forms of a server. Raises ValueError."""
     try:
         return parse_plain(server)
     except ValueError as error:
-        # What is before an @ may be a password.
+        # Text before an @ may be a password.
         text = re.sub(r"[^'\"]*@", "***@", f"{server!r}: {error}")
         raise ValueError(f"Unsupported server specification: {text}") from None
 
 
 def parse_server(server: Any) -> tuple[Server, dict[str, Any]]:
-    """(server, options) of a server in any form: what parse_url has said, or normalize_server. Raises ValueError."""
+    """(server, options) of a server in any form, by parse_url or normalize_server. Raises ValueError."""
     return parse_url(server) if is_url(server) else (normalize_server(server), {})
 
 
@@ -209,7 +209,7 @@ def host_and_port(parts: SplitResult) -> tuple[str, int]:
     try:
         port = as_port(digits) if colon else DEFAULT_PORT
     except ValueError as error:
-        # Other text may be a password, behind which the host was forgotten.
+        # Any other text may be a password, after which the host was forgotten.
         found = repr(digits) if is_place(place) else "what is there; a name and a password end in @"
         raise ValueError(f"the port must be {error}, not {found}") from None
     if parts.path not in ("", "/"):
@@ -218,7 +218,8 @@ def host_and_port(parts: SplitResult) -> tuple[str, int]:
 
 
 def check_brackets(url: str) -> None:
-    """What stands behind an IPv6 address is a port or nothing: some versions of urlsplit refuse it, but do not say so.
+    """Behind an IPv6 address comes a port or nothing: some versions of urlsplit refuse more text, but with no clear
+    error.
 
     Raises ValueError.
     """
@@ -284,9 +285,9 @@ def parse_parts(url: str) -> tuple[Server, dict[str, Any]]:
 
 
 def parse_url(url: str) -> tuple[Server, dict[str, Any]]:
-    """(server, options) of a URL: the server as normalize_server gives it, and arguments of a Client.
+    """(server, options) of a URL: the server in normalize_server's form, and arguments of a Client.
 
-    Raises ValueError, which names the URL, without its password, and what is wrong.
+    Raises ValueError, with the URL, without its password, and the error.
     """
     try:
         return parse_parts(url)
@@ -295,9 +296,9 @@ def parse_url(url: str) -> tuple[Server, dict[str, Any]]:
 
 
 def expanded(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a Client whose server is a URL, with what the URL says.
+    """The arguments of a Client whose server is a URL, together with the URL's.
 
-    Raises ValueError for a URL that is wrong, and for an argument that is not its default and that the URL has as well.
+    Raises ValueError for a bad URL, and for an argument that is in the URL as well and differs from its default.
     """
     url = arguments["server"]
     server, options = parse_url(url)
@@ -312,9 +313,9 @@ def expanded(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def chosen_transport(transport: Any, known: Collection[str]) -> tuple[str, str]:
-    """(transport, what errors call it) of a Client's argument. None: what the environment says, or "auto".
+    """(transport, its name for errors) of a Client's argument. None: the environment variable's, or "auto".
 
-    Raises ValueError when it is not a known one.
+    Raises ValueError for an unknown transport.
     """
     if transport is None and os.environ.get(ENVIRONMENT):
         transport = os.environ[ENVIRONMENT]
@@ -330,7 +331,7 @@ def chosen_transport(transport: Any, known: Collection[str]) -> tuple[str, str]:
 
 
 def read_transports() -> Collection[str]:
-    """The transports over which values are read by READs. Raises ValueError when the environment names others."""
+    """The transports over which values are read by READs. Raises ValueError for unknown names in the environment."""
     chosen = os.environ.get(READS_ENVIRONMENT)
     if chosen is None:
         # Over soft_iw a READ wakes the daemon as a request does, and there are two.

@@ -11,6 +11,7 @@ import sysconfig
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import english
 import pytest
 from layers import ROOT, Tree, without_text
 
@@ -256,3 +257,31 @@ def test_version_stands_once() -> None:
         if re.search(rf"[\"']{re.escape(version)}", (ROOT / file).read_text())
     ]
     assert not again
+
+
+# The folders and files whose English is plain already.
+PLAIN = ("tests/shared/english.py",)
+
+
+def test_english_is_plain() -> None:
+    """Of the words of a file's comments, docstrings or text, few stand in for a noun (tests/shared/english.py)."""
+    wrong = [line for file in english.files() if file.startswith(PLAIN) and (line := english.too_many(file))]
+    advice = (
+        "name the thing in place of " + ", ".join(sorted(english.STAND_INS)) + "; python tests/shared/english.py FILE"
+    )
+    assert not wrong, "\n".join([f"{advice} lists the lines", *wrong])
+
+
+def test_stand_ins_are_counted() -> None:
+    cython = '''
+cdef int first(int a):  # the one that is first
+    """What it is: `that`."""
+    call("# that", \"\"\"that
+    # what\"\"\")
+'''
+    page = "Those `which`.\n\n```\nthat\n```\n\n    what\n- One\n"
+    counted = [
+        english.stand_ins(english.CODE.sub("", " ".join(text for _, text in pieces)))
+        for pieces in (english.of_cython(cython), english.of_page(page), english.of_python('x = "that"  # it\n'))
+    ]
+    assert counted == [(4, 8), (2, 2), (1, 1)]
