@@ -5,7 +5,8 @@ epoll_wait. Its epoll set has the domains' descriptors, edge-triggered. A descri
 has not fetched an event, and does not wake the thread again. So after each wake-up the thread goes on until no work is
 left.
 
-soft_context.thread_lock guards the thread's descriptors and the list of domains. The order of locks begins with thread_lock.
+soft_context.thread_lock guards the thread's descriptors and the list of domains. The order of locks begins with this
+lock.
 """
 
 # For a context being opened. soft_start_progress starts the thread itself.

@@ -4,9 +4,9 @@ Each end of a queue pair's stream has one memfd: control words and a ring. Only 
 memfd, and can map it for reading only (F_SEAL_FUTURE_WRITE). No end trusts the words of its peer: it reads a word once
 and then checks the value, copies octets before it parses them, and relies on sealed sizes.
 
-The ring is a sequence of cells. A cell is whole cache lines: a word, then octets. Octets
-beyond the ring's end continue at its start. The writer stores the word last, and the word's stamp announces the cell. So the reader reads no index
-of the writer, and a short cell is one line.
+The ring is a sequence of cells. A cell is whole cache lines: a word, then octets. Octets beyond the ring's end continue
+at its start. The writer stores the word last, and the word's stamp announces the cell. So the reader reads no index of
+the writer, and a short cell is one line.
 
 Integers have the machine's byte order. Counters run freely; counters of octets do not wrap in practice.
 """
