@@ -65,12 +65,10 @@ cdef struct soft_fabric:
     bint (*is_direct)(const soft_qp *qp, const tx_cursor *cursor) noexcept nogil   # optional
     # The peer has named a region in a READ or WRITE that passes all checks.
     void (*named_by_peer)(soft_qp *qp, soft_mr *mr) noexcept nogil           # optional
-    # The deadline that the fabric has set for an open stream has come. False: the stream cannot go on.
-    bint (*deadline)(soft_qp *qp) noexcept nogil                             # The fabric's deadline for an open stream
-                                                                             # has come. False: the stream cannot go on.
-    # A Terminate was sent, and nothing will be sent after it.
-    void (*end_writing)(soft_qp *qp) noexcept nogil                          # A Terminate was sent, and nothing
-                                                                             # follows.
+    # The fabric's deadline for an open stream has come. False: the stream cannot go on.
+    bint (*deadline)(soft_qp *qp) noexcept nogil                             # optional
+    # A Terminate was sent, and nothing follows.
+    void (*end_writing)(soft_qp *qp) noexcept nogil                          # optional
     # The stream ends: closes its descriptor.
     void (*close)(soft_qp *qp) noexcept nogil
 

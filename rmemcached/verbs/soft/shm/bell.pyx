@@ -22,8 +22,8 @@ cdef int bell_make(soft_qp *qp) noexcept nogil:
 
 
 cdef bint bell_is_trusted(const soft_qp *qp) noexcept nogil:
-    """No trust in a peer without a pid here: another container's PID namespace hides it, and whatever its user, the peer
-    cannot send this process signals.
+    """A peer without a pid here is not trusted: another container's PID namespace hides it, and whatever its user, the
+    peer cannot send signals to this process.
     """
     cdef ucred peer
     cdef socklen_t length = sizeof(peer)
