@@ -61,7 +61,7 @@ Sample = Callable[[float], float]
 
 
 class Row(NamedTuple):
-    """A row of the table. unit: of the figure; better: "less" or "more"."""
+    """A row of the table. unit: of the figure; more: a greater figure is better."""
 
     name: str
     unit: str

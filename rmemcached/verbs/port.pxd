@@ -12,7 +12,7 @@ from rmemcached.verbs.verbs cimport ibv_context, ibv_device, ibv_gid, ibv_mtu, i
 cdef enum:
     PORT_ANY = 0
     GID_ANY = -1
-    # Retransmission. A lost packet without a successor costs one timeout; a peer without an answer for seven timeouts
+    # Retransmission. A lost packet without a successor costs one timeout; a peer that is silent for seven timeouts
     # is taken for dead.
     ACK_TIMEOUT = 16             # 4.096 us * 2^16 = 268 ms; hardware may wait up to 4 times as long
     RETRY_CNT = 6                # not 7: seven means seven to hardware and "for ever" to rxe

@@ -2,7 +2,7 @@
 
 An end watches its bell in the epoll sets of its domains, edge-triggered, and never reads the bell: each ring is an
 event, and costs one system call on either side. The peer has the same open file, and may fill its counter and make it
-block. So an end without trust in its peer rings by a record through the socket instead: sending a record never blocks.
+block. So an end that does not trust its peer rings by a record through the socket instead: a record never blocks it.
 """
 
 # Whether the peer's process could harm this process anyway: its user is the same, or root.

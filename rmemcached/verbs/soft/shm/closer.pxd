@@ -1,9 +1,9 @@
 """soft_shm: threads that close descriptors and mappings received from peers, where closing may take long.
 
-A process without trust in its peers closes none of their descriptors in a thread with peers to serve. `close` may wait
-for the peer (a file of FUSE; a TCP socket with SO_LINGER; a UNIX socket with such a descriptor under way), and closing
-the last reference to memory of many GB takes time for each page. Such a context has two threads: the first closes
-memory, and only takes time; the second closes all else, and may wait for ever.
+A process that does not trust its peers closes their descriptors in threads of their own. `close` may wait for the peer
+(a file of FUSE; a TCP socket with SO_LINGER; a UNIX socket with such a descriptor under way), and closing the last
+reference to memory of many GB takes time for each page. Such a context has two threads: the first closes memory, and
+only takes time; the second closes all else, and may wait for ever.
 """
 
 cdef enum:

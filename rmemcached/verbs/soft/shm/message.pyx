@@ -106,7 +106,7 @@ cdef int shm_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noex
     cdef int result = 0
     lock_ranked(&qp.lock, RANK_QP)
     wr = shm_post_messages(qp, wr)
-    # An empty list, too, is refused in a state without posting.
+    # An empty list, too, is refused in a state that forbids posting.
     if wr != NULL or qp.ibv.state != IBV_QPS_RTS:
         result = qp_enqueue_sends(qp, &wr)
     if qp.stream.phase == STREAM_OPEN and not qp.tx.blocked and tx_pending(qp):

@@ -4,7 +4,7 @@
 # soft_iw_options. If the peer sends no valid HELLO within 10 s, the queue pair moves to ERR.
 cdef int soft_shm_attach(ibv_qp *qp, int fd, uint16_t ird, uint16_t ord) noexcept nogil
 
-# The number of times this side had to wake the peer up. A peer whose number rises with a post was asleep, and so takes
+# The number of times this side had to wake the peer up. If a post raises the number, the peer was asleep, and so takes
 # longer to answer. Waits for no lock. 0: not a queue pair of soft_shm, or without a stream so far.
 cdef uint32_t soft_shm_rings(ibv_qp *qp) noexcept nogil
 
