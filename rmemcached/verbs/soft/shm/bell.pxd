@@ -1,8 +1,8 @@
 """soft_shm: bells. A bell is an eventfd of one end, passed to its peer. The peer rings the bell to wake the end up.
 
 An end watches its bell in the epoll sets of its domains, edge-triggered, and never reads the bell: each ring is an
-event, and costs one system call on either side. The peer has the same open file, and may fill its counter and make it
-block. So an end that does not trust its peer rings by a record through the socket instead: a record never blocks it.
+event, and costs one system call on either side. The peer has the same open file, and may fill its counter and make
+ringing block. So for an untrusted peer an end rings by a record through the socket instead: sending never blocks.
 """
 
 # Whether the peer's process could harm this process anyway: its user is the same, or root.
