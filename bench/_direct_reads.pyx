@@ -1,4 +1,4 @@
-"""Reads that ask nobody, again and again at C speed, for `rmemcached-bench direct` and the tests of such reads."""
+"""Direct reads, repeated at C speed, for `rmemcached-bench direct` and the tests of direct reads."""
 
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
@@ -12,15 +12,15 @@ from rmemcached.sys.clock cimport now_ns, ns_timespec
 from rmemcached.sys.linux cimport nanosleep, timespec
 
 cdef enum:
-    READ_MOST = 1 << 20      # bytes of the longest value that is read without asking
-    ASKED_MOST = 100         # reads that find nothing, before the key is taken for one that is asked for
+    READ_MOST = 1 << 20      # bytes of the longest value for a direct read
+    ASKED_MOST = 100         # failed reads before the key is taken for a key that the server must be asked for
 
 
 def read_direct(Session session not None, bytes key, seconds, pause=0.0, most=1000000):
     """Reads a key without asking, at C speed, and waits `pause` seconds between reads: sleeping from 50 us on.
 
-    Returns what each read took, in nanoseconds, as a list of `most` at most; the clock is in it. Raises ValueError when
-    the server is to be asked: there is no connection, or it does not offer this.
+    Returns the time of each read in nanoseconds, a list of at most `most`; each time includes reading the clock. Raises
+    ValueError when the server must be asked: there is no connection, or the server offers no direct reads.
     """
     cdef DirectReader reader = session.reader()
     cdef size_t length = len(key)
@@ -65,10 +65,10 @@ def read_direct(Session session not None, bytes key, seconds, pause=0.0, most=10
 
 
 def read_remote(Session session not None, bytes key, seconds, anew=False, most=1000000):
-    """Reads a key by READs over a device: what each read took, in nanoseconds, as a list of `most` at most.
+    """Reads a key by READs over a device: the time of each read in nanoseconds, a list of at most `most`.
 
-    anew: as if it had not been read before. Raises ValueError as read_direct does; a read now and then may find that
-    the server is to be asked, and is not in the list.
+    anew: each read as if it were the first. Raises ValueError as read_direct does. Now and then a read finds that the
+    server must be asked; the list leaves it out.
     """
     cdef int64_t until = now_ns() + <int64_t>(seconds * 1e9)
     cdef Py_ssize_t limit = most
@@ -93,8 +93,8 @@ def read_remote(Session session not None, bytes key, seconds, anew=False, most=1
 
 
 def count_direct(Session session not None, keys, seconds):
-    """Reads keys (bytes) without asking, at C speed, for so many seconds. Returns (reads, those that were to be asked
-    for). Raises ValueError as read_direct does."""
+    """Reads keys (bytes) without asking, at C speed, for so many seconds. Returns (reads, reads that would have to
+    ask). Raises ValueError as read_direct does."""
     cdef DirectReader reader = session.reader()
     cdef list names = list(keys)
     cdef int64_t until = now_ns() + <int64_t>(seconds * 1e9)

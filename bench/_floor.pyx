@@ -1,8 +1,8 @@
-"""What the same would cost if nobody did anything: an echo server and its clients, two cache lines, calls that copy.
+"""The floors: an echo server and its clients, two cache lines, and calls that copy. They cost the same and do no work.
 
 A connection of the echo server begins with three numbers, of four bytes each in the machine's order, and a reply: the
-bytes of a request, the bytes of the reply, how many requests may come together. The server answers one byte, and from
-then on each request by that reply. It looks at no byte of a request.
+bytes of a request, the bytes of the reply, and how many requests may come together. The server answers with a byte, and
+from then on answers each request by the reply. It looks at no byte of a request.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -35,10 +35,10 @@ from rmemcached.sys.linux cimport (
 cdef enum:
     EVENTS = 1024
     INPUT = 65536
-    REPLIES_MOST = 64 << 20  # bytes that one connection keeps
+    REPLIES_MOST = 64 << 20  # bytes kept by a connection
     YIELD_EVERY = 1024       # polls of a cache line without success between calls of sched_yield
-    PATIENCE = 10            # seconds without an answer, then the other side is taken for dead
-    ASKING = 0               # where in the shared memory the two lines are, and the value
+    PATIENCE = 10            # seconds without an answer before the peer is taken for dead
+    ASKING = 0               # offsets of the two lines and the value in the shared memory
     ANSWERING = 256
     VALUES = 4096
 
@@ -50,7 +50,7 @@ cdef struct header:
 cdef struct echo:
     int fd
     header sizes
-    size_t received          # of the requests that have no reply yet
+    size_t received          # of the requests still without a reply
     char *replies            # the reply, `together` times
 
 
@@ -87,7 +87,7 @@ cdef void drop(echo *e) noexcept nogil:
 
 
 cdef void welcome(int epoll, int fd) noexcept nogil:
-    # Reads what a connection begins with, and watches it.
+    # Reads the start of a connection, and watches the connection.
     cdef epoll_event event
     cdef uint32_t i
     cdef echo *e = <echo *>calloc(1, sizeof(echo))
@@ -162,8 +162,8 @@ def serve(int listener):
 def ask(int fd, size_t request, bytes reply not None, seconds, least, pause=0.0):
     """Sends requests of so many bytes, one at a time, and compares each reply.
 
-    For `seconds`, and at least `least` times, with `pause` seconds of sleep before each. The socket blocks. Returns
-    what each took, in nanoseconds. Raises ConnectionError, ValueError for a wrong reply, MemoryError.
+    For `seconds`, and at least `least` times, with `pause` seconds of sleep before each. The socket blocks. Returns the
+    time of each request in nanoseconds. Raises ConnectionError, ValueError for a wrong reply, MemoryError.
     """
     cdef size_t length = len(reply)
     cdef const char *expected = reply
@@ -201,9 +201,9 @@ def ask(int fd, size_t request, bytes reply not None, seconds, least, pause=0.0)
 
 
 cdef class Copier:
-    """Looks like a client, and copies the value once: what a call from Python and its result cost.
+    """Looks like a client, and copies the value once: the cost of a call from Python and its result.
 
-    Attributes: none. Raises ValueError for a value that is longer than `size` bytes.
+    Attributes: none. Raises ValueError for a value longer than `size` bytes.
     """
 
     cdef bytearray kept
@@ -230,9 +230,9 @@ cdef class Copier:
 cdef class Asker:
     """Looks like a client, and asks the echo server: sends as many bytes, and takes the value out of the reply.
 
-    fd: a blocking socket, whose connection answers `request` bytes by `reply` bytes, of which `length` at `head` are a
-    value, and others `stride` bytes further on each. Raises ConnectionError when the server has gone, MemoryError. Not
-    thread-safe, but it waits without the GIL.
+    fd: a blocking socket. Its connection answers `request` bytes by `reply` bytes: the value has `length` bytes at
+    `head`, and further values follow at steps of `stride` bytes. Raises ConnectionError when the server has gone,
+    MemoryError. Not thread-safe, but the client waits without the GIL.
     """
 
     cdef int fd
@@ -278,7 +278,7 @@ cdef class Asker:
         return PyBytes_FromStringAndSize(self.got + self.head, self.length)
 
     def set(self, key, value):
-        """Sends as many bytes as a set has, not the value's."""
+        """Sends as many bytes as a set has, not the value."""
         self.exchange()
         return True
 
@@ -301,7 +301,7 @@ cdef class Asker:
 
 
 cdef int wait_line(uint64_t *line, uint64_t *seen, uint64_t old, bint yields) noexcept nogil:
-    # Until the line is another number than `old`, which it puts into `seen`. -1: nobody has written it.
+    # Waits until the line differs from `old`, and puts its number into `seen`. -1: nobody has written the line.
     cdef uint64_t polls = 0
     cdef int64_t deadline = 0
     seen[0] = load_acquire(line)
@@ -323,7 +323,7 @@ cdef int wait_line(uint64_t *line, uint64_t *seen, uint64_t old, bint yields) no
 def answer_lines(unsigned char[::1] memory not None, bint yields):
     """Answers through two cache lines of zeroed shared memory, until `Lines.close`, or nobody asks for 10 seconds.
 
-    It polls; `yields`: it gives up the core after each look, for who asks is on the same one.
+    The function polls; `yields`: it gives up the core after each look, for a client on the same core.
     """
     cdef uint64_t *asking = <uint64_t *>&memory[ASKING]
     cdef uint64_t *answering = <uint64_t *>&memory[ANSWERING]
@@ -394,7 +394,7 @@ cdef class Lines:
         return []
 
     def batches(self, unsigned int depth, double seconds):
-        """Asks once for each `depth` copies of the value, for so long: (copies, seconds that they took)."""
+        """Asks once for each `depth` copies of the value, for so long: (copies, seconds for them)."""
         cdef int64_t begin = now_ns()
         cdef int64_t until = begin + <int64_t>(seconds * 1e9)
         cdef uint64_t copies = 0

@@ -1,7 +1,7 @@
 """The load generator: the text protocol on many connections from one thread, at C speed.
 
-Connections are sockets (TCP, UNIX) or a Client's, over whatever transport. docs/benchmarks.md says what it sends and
-measures.
+Connections are sockets (TCP, UNIX) or a Client's, over any transport. docs/benchmarks.md describes the requests and the
+measurement.
 """
 
 from array import array
@@ -52,7 +52,7 @@ include "_load_turns.pyx"
 
 
 cdef dict counted(const uint64_t *buckets):
-    """{ns: how many}. The numbers are the least of each HdrHistogram's bucket."""
+    """{ns: count}. The numbers are the least of each HdrHistogram's bucket."""
     cdef int i
     cdef int shift
     cdef dict found = {}
@@ -63,11 +63,11 @@ cdef dict counted(const uint64_t *buckets):
     return found
 
 
-# A load that consists of one kind of requests.
+# Loads of only one kind of requests.
 ONLY = {
     "": GET, "delete": DELETE, "incr": INCR, "miss": MISS, "touch": TOUCH, "mg": META_GET, "ms": META_SET, "new": NEW,
 }
-# What the kinds are called, and what they are answered.
+# The names of the kinds, and their answers.
 NAMES = {
     GET: "get", SET: "set", DELETE: "delete", INCR: "incr", MISS: "get", TOUCH: "touch", META_GET: "mg", META_SET: "ms",
     NEW: "set",
@@ -81,18 +81,18 @@ ctypedef uint32_t (*draw_function)(load *l) noexcept nogil
 
 
 cdef class Load:
-    """A load, and the connections that bear it.
+    """A load, and its connections.
 
     keys: how many. key_size, value_size: bytes, or by QUANTILES quantiles of their distributions, key_sizes as an
-    array("H") and value_sizes as an array("I"): each key has sizes of its own, drawn by its number. exponent: of
-    Zipf's law; 0: all keys are as popular. sets, deletes, incrs: parts of the requests, from 0 to 1; the others are
-    gets of `multiget` keys. only: one of ONLY, what all requests are instead. "delete": of each key once, which ends a
-    run; "miss": gets of keys that are not there; "new": sets of keys that are new, which have 32 bytes or more and are
-    others for each seed and start anew with each run. depth: requests under way on a connection; the next follows an
-    answer, or with `batch` all answers. think: seconds between an answer and the next request, with batch,
-    think_varies: by an exponential distribution with that mean.
+    array("H") and value_sizes as an array("I"): each key has sizes of its own, drawn by its number. exponent: of Zipf's
+    law; 0: all keys are as popular. sets, deletes, incrs: parts of the requests, from 0 to 1; the rest are gets of
+    `multiget` keys. only: one of ONLY, the kind of all requests instead. "delete": of each key once, which ends a run;
+    "miss": gets of missing keys; "new": sets of new keys, which have 32 bytes or more, differ for each seed and start
+    anew with each run. depth: requests under way on a connection; the next follows an answer, or with `batch` all
+    answers. think: seconds between an answer and the next request, with batch, think_varies: by an exponential
+    distribution with this mean.
 
-    rate: requests a second, over all connections; they leave when they are due, not when others are answered. 0: closed
+    rate: requests a second, over all connections; each leaves at its due time, not at the answer of another. 0: closed
     loop. rate_varies: at random (Poisson). verify: compare every byte of values, not only keys and lengths. complete: a
     missing key is an error. patience: seconds without a byte after which the server is taken for silent; an answer may
     take six times as long.
@@ -103,7 +103,7 @@ cdef class Load:
 
     cdef load load
     cdef list kept           # (Session, Connection) of streams
-    cdef list sockets        # that are kept open
+    cdef list sockets        # kept open
     cdef object key_table
     cdef object value_table
     cdef readonly object largest    # bytes of the longest value
@@ -169,7 +169,7 @@ cdef class Load:
         release(&self.load)
 
     def close(self):
-        """Gives the Clients their connections back. It may be repeated."""
+        """Gives the Clients their connections back. May be repeated."""
         cdef Connection c
         cdef Session session
         for session, c in self.kept:
@@ -204,16 +204,16 @@ cdef class Load:
     # --- connections ---
 
     def add_socket(self, sock):
-        """A connected socket, which is used until `close` and stays the caller's. Raises OSError, ValueError."""
+        """A connected socket. The load uses it until `close`; it stays the caller's. Raises OSError, ValueError."""
         if self.kept and (<Connection>self.kept[0][1]).stream.remote:
             raise ValueError("sockets and other connections are not for one load")
         self.sockets.append(sock)
         new_connection(&self.load).fd = sock.fileno()
 
     def add_client(self, Session session not None):
-        """A connection of a Client, which nobody else uses until `close`; it may be asked for more than one.
+        """A connection of a Client, unused by others until `close`; a Client may give several.
 
-        Raises what connecting does, and ValueError for sockets that need an event loop.
+        Raises the errors of connecting, and ValueError for sockets that need an event loop.
         """
         cdef Connection c = session.enter(False, b"load")
         cdef connection *made
@@ -232,10 +232,10 @@ cdef class Load:
             raise
         self.kept.append((session, c))
 
-    # --- what it does ---
+    # --- its work ---
 
     def fill(self):
-        """Stores all keys, each once, and the counters of incr. Raises what `run` does."""
+        """Stores all keys, each once, and the counters of incr. Raises as `run` does."""
         cdef load *w = &self.load
         cdef int64_t forever = 1 << 62
         counters = w.keys if w.below[INCR] > w.below[DELETE] or w.only == INCR else 0
@@ -253,20 +253,21 @@ cdef class Load:
             w.gap, w.think, w.batch = gap, think, batch
 
     def run(self, seconds, tick=None):
-        """Loads the server for so many seconds, then waits for the answers that are due.
+        """Loads the server for so many seconds, then waits for the outstanding answers.
 
-        tick: called some times a second with the part that is over, from 0 to 1.
+        tick: called some times a second with the elapsed part, from 0 to 1.
 
-        Returns a dict. "gets", "sets", "deletes", "incrs": requests answered; "others": of the other kinds of `only`;
-        "requests": all of them; "refused": sets of new keys for which the server had no memory; "hits" and
-        "misses": keys of gets, and of deletes, incrs and others; "seconds" until the last answer; "latencies": {ns: how
-        many}, in the buckets of an HdrHistogram of three digits; the same by "get", "set", "delete", "incr", "others"
-        in "by_kind". A latency is measured from when the request was to be sent. Of the open loop also "late": {ns: how
-        many}: how long requests had waited for a connection, or this process, when they left; and "unsent": those that
-        were due and had not left at the end. They are among the latencies with what they had waited.
+        Returns a dict. "gets", "sets", "deletes", "incrs": requests answered; "others": of the remaining kinds of
+        `only`; "requests": all of them; "refused": sets of new keys without memory in the server; "hits" and "misses":
+        keys of gets, and of deletes, incrs and others; "seconds" until the last answer; "latencies": {ns: count}, in
+        the buckets of an HdrHistogram of three digits; the same by "get", "set", "delete", "incr", "others" in
+        "by_kind". A latency begins at the request's intended time. The open loop also has "late": {ns: count}, the time
+        from the intended time to sending, spent waiting for a connection or for this process; and "unsent": requests
+        due but not sent at the end. They are among the latencies with their waiting time.
 
         Raises ConnectionError when a connection is lost, TimeoutError when the server is silent, ValueError for a wrong
-        reply, MemoryError, OSError, and what `tick` or a signal handler raises. The connections are of no use then.
+        reply, MemoryError, OSError, and the errors of `tick` or a signal handler. The connections are unusable
+        afterwards.
         """
         if not seconds > 0:
             raise ValueError("seconds are more than 0")
@@ -300,7 +301,7 @@ cdef class Load:
             raise
 
     cdef int failed(self, int r) except -1:
-        # Raises it.
+        # Raises the error.
         cdef load *w = &self.load
         if r == WRONG:
             raise ValueError(self.wrong_text())
@@ -342,7 +343,7 @@ cdef class Load:
         by_kind = {"others": {}}
         for kind in range(KINDS):
             found = counted(w.latencies[kind])
-            # A load has one of the others at most.
+            # A load has at most one kind from MISS on.
             if kind < MISS:
                 by_kind[NAMES[kind]] = found
             elif found:
@@ -367,7 +368,7 @@ cdef class Load:
             "unsent": w.unsent,
         }
 
-    # --- what it is made of ---
+    # --- its parts ---
 
     def key(self, uint32_t number):
         """The text of a key, as bytes."""
@@ -397,7 +398,7 @@ cdef class Load:
         return value_size_of(&self.load, number)
 
     def draw(self, count):
-        """The numbers of so many keys, as they are asked for: an array("I")."""
+        """The numbers of so many keys, as drawn for requests: an array("I")."""
         return self.drawn(count, draw)
 
     def draw_ranks(self, count):
@@ -414,7 +415,7 @@ cdef class Load:
 
 
 def store_commands(first, count, key_size=32, value_size=100):
-    """The text protocol's set commands for `count` of the keys that a Load asks for, as bytes. Raises ValueError."""
+    """The text protocol's set commands for `count` keys of a Load, as bytes. Raises ValueError."""
     cdef Load made = Load(keys=first + count, key_size=key_size, value_size=value_size)
     cdef load *w = &made.load
     cdef uint32_t number

@@ -1,4 +1,4 @@
-# Which key is asked for, of what size, with which command.
+# Draws: the key, its sizes, and the command of a request.
 
 cdef uint64_t mix64(uint64_t x) noexcept nogil
 cdef double fraction(load *l) noexcept nogil

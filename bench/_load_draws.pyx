@@ -1,8 +1,8 @@
-# Which key is asked for, of what size, with which command.
+# Draws: the key, its sizes, and the command of a request.
 
 
 cdef uint64_t mix64(uint64_t x) noexcept nogil:
-    # A bijection that spreads every bit over all (the finalizer of SplitMix64).
+    # A bijection with influence of every bit on all (the finalizer of SplitMix64).
     x += <uint64_t>0x9E3779B97F4A7C15
     x = (x ^ (x >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
     x = (x ^ (x >> 27)) * <uint64_t>0x94D049BB133111EB
@@ -22,7 +22,7 @@ cdef double fraction(load *l) noexcept nogil:
 # --- Zipf's law, by rejection-inversion (Hoermann and Derflinger 1996): exact, for any exponent, without a table ---
 #
 # H is an antiderivative of x ** -s. A place below the curve from 0.5 to keys + 0.5 is drawn by its inverse, and rounded
-# to a rank; the part of a rank's area that exceeds its share is rejected.
+# to a rank; the part of a rank's area beyond its share is rejected.
 
 
 cdef inline double zipf_area(double x, double s) noexcept nogil:
@@ -33,13 +33,14 @@ cdef inline double zipf_area(double x, double s) noexcept nogil:
 
 
 cdef inline double zipf_place(double area, double s) noexcept nogil:
-    # Its inverse.
+    # The inverse of zipf_area.
     cdef double u = max((1 - s) * area, -1.0 + 1e-15)
     return exp(area * (log1p(u) / u if fabs(u) > 1e-9 else 1 - u / 2))
 
 
 cdef void prepare_zipf(load *l) noexcept nogil:
-    # The place is drawn from zipf_first - zipf_span to zipf_first. Within zipf_near of its rank, upwards, it is right.
+    # The place is drawn from zipf_first - zipf_span to zipf_first. Up to zipf_near below its rank, the place is
+    # accepted.
     cdef double s = l.exponent
     l.zipf_first = zipf_area(l.keys + 0.5, s)
     l.zipf_span = l.zipf_first - (zipf_area(1.5, s) - 1)
@@ -60,7 +61,7 @@ cdef uint32_t draw_rank(load *l) noexcept nogil:
 
 
 cdef uint32_t draw(load *l) noexcept nogil:
-    # A key's popularity has nothing to do with its number: the order in which keys are stored.
+    # A key's popularity is independent of its number: keys are stored in the order of their numbers.
     cdef uint64_t rank = draw_rank(l)
     return <uint32_t>(rank * l.scatter % l.keys) if l.exponent else <uint32_t>rank
 
@@ -84,13 +85,13 @@ cdef double exponential(load *l, double mean) noexcept nogil:
 
 
 cdef void prepare_draws(load *l) noexcept:
-    # A prime, so that all ranks have different numbers.
+    # A prime, so all ranks have different numbers.
     l.scatter = 2654435761 if l.keys % 2654435761 else 1
     if l.exponent:
         prepare_zipf(l)
 
 
-# --- sizes, which belong to a key ---
+# --- sizes, determined by a key ---
 
 
 cdef size_t key_size_of(const load *l, uint32_t number) noexcept nogil:

@@ -1,8 +1,8 @@
-# The replies: a machine that takes them in pieces of any length, compares them, and counts.
+# The replies: a machine that takes pieces of any length, compares them, and counts.
 
 
 cdef void count_latency(uint64_t *buckets, int64_t ns) noexcept nogil:
-    # The bucket of an HdrHistogram with three digits: 2048 of one nanosecond, then 1024 for each power of two.
+    # The bucket of an HdrHistogram with three digits: 2048 of a nanosecond, then 1024 for each power of two.
     cdef uint64_t v = <uint64_t>min(max(ns, <int64_t>1), <int64_t>LONGEST)
     cdef size_t shift = 0
     if v >= 2048:
@@ -42,7 +42,7 @@ cdef inline int done(load *l, connection *c, int64_t now) noexcept nogil:
 
 
 cdef int take_get_line(load *l, connection *c, const char *line, size_t length, int64_t now) noexcept nogil:
-    # A header, whose value comes next, or the end. Keys may be missing.
+    # A header, followed by its value, or the end. Keys may be missing.
     cdef request *q = &c.requests[c.first]
     cdef const uint32_t *numbers = c.numbers + <size_t>c.first * l.multiget
     cdef char header[LINE_MOST]
@@ -75,7 +75,7 @@ cdef inline bint says(const char *line, size_t length, const char *text) noexcep
 
 
 cdef int take_meta_get_line(load *l, connection *c, const char *line, size_t length, int64_t now) noexcept nogil:
-    # A header, whose value comes next.
+    # A header, followed by its value.
     cdef uint32_t number = c.numbers[<size_t>c.first * l.multiget]
     cdef size_t size = value_size_of(l, number)
     cdef char header[LINE_MOST]
@@ -96,7 +96,7 @@ cdef int take_meta_get_line(load *l, connection *c, const char *line, size_t len
 
 
 cdef int take_other_line(load *l, connection *c, const char *line, size_t length, int64_t now) noexcept nogil:
-    # The reply to a kind that a load consists of alone.
+    # The reply to a kind from MISS on.
     cdef unsigned int kind = c.requests[c.first].kind
     if kind == MISS and says(line, length, "END\r\n"):
         l.misses += 1
@@ -113,7 +113,7 @@ cdef int take_other_line(load *l, connection *c, const char *line, size_t length
 
 
 cdef inline bint is_number(const char *line, size_t length) noexcept nogil:
-    # A positive one, and the end of the line.
+    # A positive number, and the end of the line.
     cdef size_t i
     if length < 3 or line[0] < c'1' or line[length - 2] != c'\r':
         return False
@@ -149,7 +149,7 @@ cdef int take_line(load *l, connection *c, const char *line, size_t length, int6
 
 
 cdef const char *take_value(load *l, connection *c, const char *p, const char *end, int64_t now) noexcept nogil:
-    # What has come of a value and of the \r\n behind it. Returns where it ends; NULL: it is wrong.
+    # Takes part of a value, or of the \r\n behind it. Returns the end of the part; NULL: the bytes are wrong.
     cdef size_t length, right
     if c.value_at < c.value_size:
         length = min(<size_t>(end - p), c.value_size - c.value_at)
@@ -174,7 +174,7 @@ cdef const char *take_value(load *l, connection *c, const char *p, const char *e
 
 
 cdef int take_bytes(load *l, connection *c, const char *p, size_t length, int64_t now) noexcept nogil:
-    # What has come on a connection. 0, or WRONG.
+    # Takes the bytes received on a connection. 0, or WRONG.
     cdef const char *end = p + length
     cdef const char *newline
     cdef size_t more

@@ -1,11 +1,12 @@
 # The bytes of requests, and of values.
 #
-# A value begins with a stamp, which depends on key and length; behind it comes a part of the pool, whose place depends
-# on them, too. Another key's value, an older one of another length, or one whose parts have changed places, is seen.
+# A value begins with a stamp, computed from key and length; behind the stamp comes a part of the pool, whose place is
+# also computed from them. So the comparison detects another key's value, an older value of another length, and a value
+# with exchanged parts.
 
 
 cdef size_t put_key(const load *l, char *out, uint32_t number, char filler) noexcept nogil:
-    # As long as the key is to be: the filler, and the number at the end. Returns the length.
+    # The filler up to the key's length, and the number at the end. Returns the length.
     cdef size_t size = key_size_of(l, number)
     cdef char *p = out + size
     memset(out, filler, size)
@@ -42,7 +43,8 @@ cdef void put_value(const load *l, char *out, uint32_t number, size_t size) noex
 
 
 cdef size_t first_wrong(const load *l, uint64_t stamp, size_t at, const char *p, size_t length) noexcept nogil:
-    # Of the bytes of a value from `at` on: the number of right ones before the first wrong one, or `length`.
+    # Compares the bytes of a value from `at` on. Returns the number of right bytes before the first wrong byte, or
+    # `length`.
     cdef const char *wanted = <const char *>&stamp
     cdef size_t i = 0
     while i < length and at + i < STAMP:
@@ -75,7 +77,7 @@ cdef size_t put_header(const load *l, char *out, uint32_t number, size_t size) n
 
 
 cdef int make_room(load *l) noexcept nogil:
-    # For one more request of any kind. 0, or -ENOMEM.
+    # For another request of any kind. 0, or -ENOMEM.
     cdef size_t need = max(KEY_MOST + 1 + l.value_size, <size_t>l.multiget * (KEY_MOST + 1)) + LINE_MORE
     cdef size_t size = l.out_size
     cdef char *grown
@@ -92,7 +94,7 @@ cdef int make_room(load *l) noexcept nogil:
 
 
 cdef inline char *put_name(load *l, const char *name, size_t length, uint32_t number, char filler) noexcept nogil:
-    # A command and its key. Returns where its text goes on.
+    # A command and its key. Returns the place behind them.
     cdef char *p = l.out + l.out_length
     memcpy(p, name, length)
     p += length
@@ -116,7 +118,7 @@ cdef void put_set(load *l, uint32_t number) noexcept nogil:
 
 
 cdef size_t put_new_key(const load *l, char *out, uint32_t number) noexcept nogil:
-    # It has the run's number, too.
+    # The key has the run's number, too.
     cdef size_t size = put_key(l, out, number, c'n')
     put_digits(out + 1, l.run)
     return size
@@ -149,7 +151,7 @@ cdef void put_get(load *l, const uint32_t *numbers, unsigned int keys) noexcept 
 
 
 cdef int put_request(load *l, connection *c, int64_t intended) noexcept nogil:
-    # The next one of a connection that has room for it. 0, or -ENOMEM.
+    # The next request of a connection with room. 0, or -ENOMEM.
     cdef unsigned int place = (c.first + c.count) % l.depth
     cdef request *made = &c.requests[place]
     cdef uint32_t *numbers = c.numbers + <size_t>place * l.multiget

@@ -1,4 +1,4 @@
-# Connections, and the loop that serves them: what is due is sent, what has come is taken, and then it waits.
+# Connections, and the loop that serves them: it sends due requests, takes replies, and then waits.
 
 
 # --- memory ---
@@ -58,7 +58,7 @@ cdef void release(load *l) noexcept:
 
 
 cdef connection *new_connection(load *l) except NULL:
-    # The address holds until the next one is made.
+    # The address is valid until the next call.
     cdef connection *made
     cdef void *grown
     if l.epoll >= 0:
@@ -86,7 +86,7 @@ cdef int watch(load *l, int fd, uint32_t which, int how, uint32_t events) noexce
 
 
 cdef int prepare_waiting(load *l) except -1:
-    # Once, when all connections are there.
+    # Once, after all connections are made.
     cdef int i
     cdef int fd
     if l.epoll >= 0:
@@ -105,7 +105,7 @@ cdef int prepare_waiting(load *l) except -1:
                 raise OSError(errno, "epoll_ctl")
             continue
         for fd in (<Stream>l.connections[i].stream).descriptors():
-            # Connections of one queue pair have the same ones.
+            # Connections of a queue pair share its descriptors.
             if watch(l, fd, i, EPOLL_CTL_ADD, EPOLLIN) != 0 and errno != EEXIST:
                 raise OSError(errno, "epoll_ctl")
     return 0
@@ -149,7 +149,7 @@ cdef inline bint is_pending(const connection *c) noexcept nogil:
 
 
 cdef ssize_t send_socket(connection *c, const char *p, size_t length) noexcept nogil:
-    # How much the socket takes now, or LOST.
+    # The number of bytes taken by the socket now, or LOST.
     cdef size_t sent = 0
     cdef ssize_t n
     while sent < length:
@@ -215,7 +215,7 @@ cdef int send_out(load *l, connection *c) noexcept nogil:
     return keep_pending(c, l.out + n, length - n)
 
 
-# --- when requests are due ---
+# --- due requests ---
 
 
 cdef void think_later(load *l, connection *c, int64_t due) noexcept nogil:
@@ -234,7 +234,7 @@ cdef void think_later(load *l, connection *c, int64_t due) noexcept nogil:
 
 
 cdef connection *take_thinking(load *l) noexcept nogil:
-    # The first one out of the heap.
+    # Takes the first connection out of the heap.
     cdef connection *first = l.thinking[0]
     cdef connection *last
     cdef unsigned int at = 0
@@ -260,7 +260,7 @@ cdef inline int64_t thought(load *l) noexcept nogil:
 
 
 cdef void is_ready(load *l, connection *c) noexcept nogil:
-    # Open loop: it waits for a request, behind the others, if it has room.
+    # Open loop: a connection with room waits for a request, behind the others.
     if not c.waits and c.count < l.depth and not is_pending(c):
         c.waits = True
         l.ready[(l.ready_first + l.ready_count) % l.count] = c
@@ -280,7 +280,7 @@ cdef inline bint may_send(const load *l, int64_t now) noexcept nogil:
 
 
 cdef int fill_up(load *l, connection *c, int64_t now) noexcept nogil:
-    # Closed loop: the requests that may follow.
+    # Closed loop: the next requests.
     while c.count < l.depth and may_send(l, now):
         if put_request(l, c, now) != 0:
             return -ENOMEM
@@ -288,7 +288,7 @@ cdef int fill_up(load *l, connection *c, int64_t now) noexcept nogil:
 
 
 cdef int go_on(load *l, connection *c, int64_t now) noexcept nogil:
-    # After answers, or when what was pending has been sent.
+    # After answers, or after pending bytes have been sent.
     if is_pending(c):
         return RUNNING
     if l.gap:
@@ -303,14 +303,14 @@ cdef int go_on(load *l, connection *c, int64_t now) noexcept nogil:
 
 
 cdef int send_due(load *l, int64_t now) noexcept nogil:
-    # What is due by the clock of the open loop, or after think times.
+    # Sends the requests due by the clock of the open loop, or after think times.
     cdef connection *c
     cdef int64_t intended
     cdef bint alone
     cdef int r
     while l.gap and l.ready_count and l.next <= now and l.next < l.until:
         c = take_ready(l)
-        # Several of them go together where no other connection has room.
+        # Several due requests go together where no other connection has room.
         alone = l.ready_count == 0
         while True:
             intended = <int64_t>l.next
@@ -338,14 +338,14 @@ cdef int send_due(load *l, int64_t now) noexcept nogil:
 
 
 cdef int64_t next_due(const load *l) noexcept nogil:
-    # 0: nothing is.
+    # 0: no request is due.
     if l.gap:
         return <int64_t>l.next if l.ready_count and l.next < l.until else 0
     return l.thinking[0].due if l.thinking_count else 0
 
 
 cdef void give_up_unsent(load *l, int64_t now) noexcept nogil:
-    # The time is over: what should have been sent counts with what it has waited.
+    # The time is over: unsent requests count with their waiting time.
     cdef unsigned int kind
     while l.gap and l.next < l.until:
         kind = draw_kind(l)
@@ -365,10 +365,10 @@ cdef int first_turn(load *l, int64_t now) noexcept nogil:
         if l.gap:
             is_ready(l, c)
         elif l.think:
-            # They do not begin all at once.
+            # The connections do not begin all at once.
             think_later(l, c, now + <int64_t>(fraction(l) * l.think))
         else:
-            # However short the time is.
+            # A request leaves even in the shortest time.
             now = now_ns()
             r = put_request(l, c, now) if may_send(l, l.until - 1) else 0
             if r == 0:
@@ -378,7 +378,7 @@ cdef int first_turn(load *l, int64_t now) noexcept nogil:
     return RUNNING
 
 
-# --- what has come ---
+# --- replies ---
 
 
 cdef int take_socket(load *l, connection *c) noexcept nogil:
@@ -396,7 +396,7 @@ cdef int take_socket(load *l, connection *c) noexcept nogil:
 
 
 cdef int take_read(load *l, connection *c) noexcept nogil:
-    # What a stream has read.
+    # Takes the bytes read by a stream.
     cdef size_t first = (<Stream>c.stream).rpos
     cdef size_t length = (<Stream>c.stream).rend - first
     cdef int64_t now = now_ns()
@@ -408,7 +408,7 @@ cdef int take_read(load *l, connection *c) noexcept nogil:
 
 
 cdef int take_stream(load *l, connection *c, bint *some) noexcept nogil:
-    # What has come by now, and what is pending as far as there is room.
+    # Takes the bytes received by now, and sends pending bytes as far as there is room.
     cdef int r = (<RdmaStream>c.stream).queue.reap(<RdmaStream>c.stream, (<RdmaStream>c.stream).lane, 1)
     if r <= 0:
         return LOST if r == 0 else r
@@ -430,11 +430,11 @@ cdef int take_stream(load *l, connection *c, bint *some) noexcept nogil:
 
 
 cdef int await_events(load *l, epoll_event *events, int64_t now, int64_t slice_end) noexcept nogil:
-    # Until something has come, or is due, or the slice is over. How many events there are.
+    # Waits for an event, a due request, or the end of the slice. Returns the number of events.
     cdef int64_t due = next_due(l)
     cdef itimerspec at
     cdef int n
-    # Behind its end nothing is due but answers.
+    # Behind the end of the run only answers are due.
     if due and due - now < SPIN:
         n = epoll_wait(l.epoll, events, EVENTS, 0)
         if n == 0:
@@ -443,7 +443,7 @@ cdef int await_events(load *l, epoll_event *events, int64_t now, int64_t slice_e
     due = min(due, slice_end) if due else slice_end
     if l.gap or l.think:
         memset(&at, 0, sizeof(at))
-        # A little early: what is left it waits awake.
+        # A little early: the loop waits awake for the rest.
         at.it_value = ns_timespec(max(due - SPIN // 2, now + 1))
         timerfd_settime(l.timer, TFD_TIMER_ABSTIME, &at, NULL)
         return max(epoll_wait(l.epoll, events, EVENTS, -1), 0)
@@ -451,11 +451,11 @@ cdef int await_events(load *l, epoll_event *events, int64_t now, int64_t slice_e
 
 
 cdef int state_of(load *l, int64_t now) noexcept nogil:
-    # Whether it goes on.
+    # Whether the run goes on.
     cdef int r
     if not may_send(l, now):
         if l.gap and l.next < l.until:
-            # What there is room for.
+            # Sends as far as there is room.
             r = send_due(l, now)
             if r != RUNNING:
                 return r
@@ -504,7 +504,7 @@ cdef inline bint is_alive(connection *c) noexcept nogil:
 
 
 cdef int turn_of_streams(load *l, int64_t slice_end) noexcept nogil:
-    # They are looked at one after the other as long as something comes, and for a little longer.
+    # Looks at the streams in turn as long as bytes come, and for a little longer.
     cdef epoll_event events[EVENTS]
     cdef int64_t now = now_ns()
     cdef int64_t last = now
@@ -527,7 +527,7 @@ cdef int turn_of_streams(load *l, int64_t slice_end) noexcept nogil:
         elif now - last < SPIN:
             sched_yield()
         else:
-            # Each queue pair makes an event of what comes from now on.
+            # From now on new bytes make an event on each queue pair.
             for i in range(l.count):
                 if (<Stream>l.connections[i].stream).arm():
                     some = True
@@ -542,7 +542,7 @@ cdef int turn_of_streams(load *l, int64_t slice_end) noexcept nogil:
 
 
 cdef int fill_stream(connection *c) noexcept nogil:
-    # Waits until something has come, and sends what is pending meanwhile.
+    # Waits for bytes, and sends pending bytes meanwhile.
     cdef size_t length = c.pending_last - c.pending_first
     cdef int r
     if length == 0:
@@ -560,7 +560,7 @@ cdef int fill_stream(connection *c) noexcept nogil:
 
 
 cdef int turn_of_one_stream(load *l, int64_t slice_end) noexcept nogil:
-    # Closed loop: it waits as a Client does, also beside other threads on the same queue pair.
+    # Closed loop: waits as a Client does, also beside other threads on the same queue pair.
     cdef connection *c = l.connections
     cdef int64_t now = now_ns()
     cdef int r = state_of(l, now)
@@ -578,7 +578,7 @@ cdef int turn_of_one_stream(load *l, int64_t slice_end) noexcept nogil:
 
 
 cdef int take_turns(load *l, int64_t slice_end) noexcept nogil:
-    # Until the slice is over (RUNNING), or all is.
+    # Until the end of the slice (RUNNING), or of the run.
     if now_ns() < l.until:
         slice_end = min(slice_end, l.until)
     if l.connections[0].fd >= 0:

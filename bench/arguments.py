@@ -1,4 +1,4 @@
-"""What the command line's words mean: sizes, lists of numbers, names, places."""
+"""The meaning of the command line's words: sizes, lists of numbers, names, places."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 CORES = {"any": "cores as the scheduler chooses", "together": "client and server on one core", "apart": "a core each"}
 
 
-# What the numbers of options are at least, by the options' names; a subcommand's AT_LEAST has what differs there.
+# The least values of numeric options, by the options' names; a subcommand's AT_LEAST has its own values.
 AT_LEAST: dict[str, float] = {
     **dict.fromkeys(("rounds", "turns", "runs", "connections", "clients", "workers", "threads", "sharers"), 1),
     **dict.fromkeys(("depth", "depths", "multiget", "keys", "sizes", "large", "smallest", "largest", "most"), 1),
@@ -22,7 +22,7 @@ AT_LEAST: dict[str, float] = {
     "points": -100,  # below 0 a contender must be better by so much
     **dict.fromkeys(("seconds", "warm_up"), 0.001),
 }
-# What they are at most: more is a slip of the finger, or nothing that one core can do.
+# The greatest values: a larger number is a slip of the finger, or too much for one core.
 AT_MOST: dict[str, float] = {
     **dict.fromkeys(("depth", "depths", "multiget", "seconds", "warm_up"), 1_000_000),
     **dict.fromkeys(("rate", "rates"), 10_000_000),
@@ -32,7 +32,7 @@ AT_MOST: dict[str, float] = {
 
 
 def check_numbers(options: argparse.Namespace, other: Mapping[str, float]) -> None:
-    """Raises BenchError for a number that is none, less than AT_LEAST or `other` says, or more than AT_MOST."""
+    """Raises BenchError for NaN, infinity, or a number below AT_LEAST or `other`, or above AT_MOST."""
     for name, least in {**AT_LEAST, **other}.items():
         value = getattr(options, name, None)
         for number in value if isinstance(value, list) else [value]:
@@ -61,7 +61,7 @@ def size_name(size: int) -> str:
 
 
 def several(text: str, parse: Callable[[str], Value], what: str) -> list[Value]:
-    """Values with commas between. Raises argparse.ArgumentTypeError, which says what they are."""
+    """Values with commas between. Raises argparse.ArgumentTypeError, which names their kind."""
     found = []
     for part in text.split(","):
         try:
@@ -95,12 +95,12 @@ def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def all_cores() -> list[str]:
-    """All of CORES that this machine has."""
+    """All of CORES on this machine."""
     return [name for name in CORES if name != "apart" or len(os.sched_getaffinity(0)) > 1]
 
 
 def cores(text: str) -> list[str]:
-    """Some of CORES that this machine has."""
+    """Some of CORES on this machine."""
     chosen = names_of(tuple(CORES))(text)
     if set(chosen) - set(all_cores()):
         raise argparse.ArgumentTypeError("apart needs two cores")
@@ -108,14 +108,14 @@ def cores(text: str) -> list[str]:
 
 
 def one_of_cores(text: str) -> str:
-    """One of CORES that this machine has."""
+    """One of CORES on this machine."""
     if len(found := cores(text)) > 1:
         raise argparse.ArgumentTypeError(f"one of {', '.join(CORES)}")
     return found[0]
 
 
 def placement(cores: str) -> tuple[set[int], set[int]]:
-    """The cores for the clients, and those for the servers."""
+    """The cores for the clients, and the cores for the servers."""
     allowed = sorted(os.sched_getaffinity(0))
     if cores == "any":
         return set(allowed), set(allowed)

@@ -30,7 +30,7 @@ def listen(port: int, path: str) -> socket.socket:
 
 
 def serve_lines(listener: socket.socket, yields: bool) -> None:
-    """Answers one client after the other. Between two of them it sleeps."""
+    """Answers the clients in turn, and sleeps between two of them."""
     while True:
         with listener.accept()[0] as plain:
             _, descriptors, _, _ = socket.recv_fds(plain, 1, 1)

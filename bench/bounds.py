@@ -45,7 +45,7 @@ K = 1024
 
 @dataclass(frozen=True)
 class Row:
-    """bound: of memcached's figure; without one, of the floor's, over TCP and UNIX. figure: that has the bound."""
+    """bound: of memcached's figure; empty: of the floor's, over TCP and UNIX. figure: the figure of the bound."""
 
     group: str
     operation: str
@@ -80,14 +80,14 @@ TWO_WORKERS = tuple(
     Row(TWO, what, bound, workers=2, figure=figure)
     for what, (figure, bound) in itertools.product(("get", "set"), (("per_second", ">= 1.05"), ("p99_us", "<= 1")))
 )
-# The depth is that of --rate: so many can wait on a connection.
+# The depth follows --rate: so many requests can wait on a connection.
 EVICTIONS = (Row(EVICTING, "new", "<= 1", depth=10, rate=100_000, figure="longest_us"),)
 SIZES = len({row.size for row in ROWS})
-MOST = K * K - K  # bytes of a value that fits into an item of the usual size, with its key and header
-# Servers that are started for some rows: their flags, and the rows.
+MOST = K * K - K  # bytes of a value for an item of the usual size, with its key and header
+# The servers for groups of rows: their flags, and the rows.
 PLACES: tuple[tuple[tuple[str, ...], tuple[Row, ...]], ...] = (
     (cpu.FLAGS, tuple(row for row in ROWS if row.size <= MOST)),
-    # A value of 1 MB is larger than the usual -I of 1 MB lets an item be.
+    # A value of 1 MB is larger than an item under the usual -I of 1 MB.
     ((*cpu.FLAGS, *cpu.LARGE_FLAGS), tuple(row for row in ROWS if row.size > MOST)),
     (("-t", "2", "-m", "256"), TWO_WORKERS),
     (("-t", "1", "-m", "64"), EVICTIONS),
@@ -108,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def placed(group: str, cores: str) -> str:
-    """A group of cases that depend on who is on which core: no file is compared with one of another placement."""
+    """A group of cases with their placement on cores: files with different placements are not compared."""
     return group if cores == "any" else f"{group}, {CORES[cores]}"
 
 
@@ -134,7 +134,7 @@ def case_of(row: Row, seconds: float, cores: str) -> Case:
     bounds = {"tcp": f"{row.bound} of {REFERENCE}"}
     if not row.bound:
         bounds = {"tcp": f"<= 1.05 of {TCP}", "unix": f"<= 1.05 of {UNIX}"}
-    # What has the bound comes first.
+    # The figure of the bound comes first.
     figures = sorted(cpu.PACED if row.rate else cpu.FIGURES, key=lambda figure: figure.name != row.figure)
     kept = floors if has_floor else {}
     return Case(name_of(row, cores), said, tuple(figures), kept, bounds, placed(row.group, cores))
@@ -180,7 +180,7 @@ def measure_rows(
             operation, size = case.parameters["operation"], case.parameters["size"]
             if size != stored:
                 cpu.fill_all(servers, case.parameters["stored"], size)
-            # What was deleted is to be there again.
+            # Deleted keys must be there again.
             stored = 0 if operation == "delete" else size
             if operation == "new":
                 for server in servers.values():

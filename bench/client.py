@@ -48,7 +48,7 @@ VALUE = bytes(range(100))
 PAUSE = 0.001
 ARRAYS, ARRAY_BYTES = 10, 4 << 20
 LARGE = (1, 16, 64)  # MB
-# Over shared memory, of memcpy's rate.
+# Over shared memory, as parts of memcpy's rate.
 LARGE_BOUNDS = {
     "set, from a Buffer": ">= 0.8",
     "get_into a Buffer": ">= 0.8",
@@ -61,7 +61,7 @@ Sample = Callable[[float], float]
 
 
 class Row(NamedTuple):
-    """What is measured. unit: of the figure; better: "less" or "more"."""
+    """A row of the table. unit: of the figure; more: a greater figure is better."""
 
     name: str
     unit: str
@@ -70,7 +70,7 @@ class Row(NamedTuple):
 
 
 def repeat(operation: Callable[[], object], seconds: float) -> list[float]:
-    """How long each took, repeated for so many seconds, and at least three times."""
+    """The time of each call, repeated for so many seconds, and at least three times."""
     times: list[float] = []
     end = perf_counter() + seconds
     while len(times) < 3 or perf_counter() < end:
@@ -81,7 +81,7 @@ def repeat(operation: Callable[[], object], seconds: float) -> list[float]:
 
 
 def median_of(operation: Callable[[], object], units: int = 1, pause: float = 0.0) -> Sample:
-    """The Sample of a synchronous operation that does so many units: the median time of one unit."""
+    """The Sample of a synchronous operation with so many units: the median time of a unit."""
 
     def paced() -> float:
         sleep(pause)
@@ -102,7 +102,7 @@ def median_of(operation: Callable[[], object], units: int = 1, pause: float = 0.
 
 
 def check(got: object, wanted: object) -> None:
-    """Raises ValueError when a value is not the one that was stored."""
+    """Raises ValueError when a value is not the stored value."""
     if got != wanted:
         raise ValueError("a wrong value came back")
 
@@ -124,7 +124,7 @@ def connect(name: str, server: Server) -> Any:
 
 
 def plain_rows(client: Any, name: str) -> dict[str, Sample]:
-    """The rows of a client that waits for each answer."""
+    """The rows of a synchronous client."""
     values = {f"key-{number}": VALUE for number in range(KEYS)}
     names = list(values)
     few = names[:FLIGHT]
@@ -157,7 +157,7 @@ def plain_rows(client: Any, name: str) -> dict[str, Sample]:
 
 
 def in_threads(client: Any, seconds: float) -> float:
-    """Seconds for a get, of THREADS threads with one client."""
+    """Seconds for a get, of THREADS threads sharing a client."""
     counts = [0] * THREADS
     ready = threading.Barrier(THREADS + 1)
     end = threading.Event()
@@ -183,7 +183,7 @@ def in_threads(client: Any, seconds: float) -> float:
 
 
 def floor_rows(name: str, address: Any) -> dict[str, Sample]:
-    """The rows of a floor. Each sample has clients of its own: a server of cache lines polls as long as it has one."""
+    """The rows of a floor. Each sample has clients of its own: a server of cache lines polls for its client."""
     values = {f"key-{number}": VALUE for number in range(KEYS)}
 
     def sample(method: str, what: Any, keys: int, pause: float, seconds: float) -> float:
@@ -222,7 +222,7 @@ def event_loop(kind: str) -> asyncio.AbstractEventLoop:
 
 
 async def turn_of_the_loop() -> bytes:
-    """What a task waits for at least: that the event loop comes round once, with a result."""
+    """The least wait of a task: the event loop comes round once, with a result."""
     loop = asyncio.get_running_loop()
     waiting = loop.create_future()
     loop.call_soon(waiting.set_result, VALUE)
@@ -230,7 +230,7 @@ async def turn_of_the_loop() -> bytes:
 
 
 async def close_nothing() -> None:
-    """Of a client that has no connection."""
+    """For a client without a connection."""
 
 
 async def connect_async(name: str, server: Any) -> tuple[Callable[[], Awaitable[Any]], Callable[[], Awaitable[Any]]]:
@@ -254,7 +254,7 @@ async def connect_async(name: str, server: Any) -> tuple[Callable[[], Awaitable[
 
 
 class Tasks:
-    """FLIGHT tasks of one event loop that get, each as soon as it has its answer."""
+    """FLIGHT tasks of an event loop; each sends its next get as soon as its answer comes."""
 
     def __init__(self, name: str, server: Server | None, kind: str) -> None:
         self.loop = event_loop(kind)
@@ -316,7 +316,7 @@ def large_rows(client: Client, size: int, into: bytearray, value: bytes) -> dict
 
 
 def copy_sample(size: int) -> Sample:
-    """memcpy of so many bytes, to memory that has been touched."""
+    """memcpy of so many bytes, to memory already touched."""
     source, target = memoryview(bytes([1]) * size), memoryview(bytearray(size))
 
     def copy() -> None:
@@ -342,7 +342,7 @@ def array_rows(client: Client) -> dict[str, Sample]:
 
 # --- the run ---
 
-# (row, contender): what it must keep.
+# (row, contender): its bound.
 BOUNDS = {
     ("get", "soft_shm"): "<= 1.3 and <= 0.025 of pymemcache",
     ("get_many", "soft_shm"): "<= 0.15",
@@ -362,13 +362,13 @@ PLAIN = (
 
 
 def cores() -> tuple[set[int], set[int]]:
-    """The cores for the clients, and those for the servers: one each, if there are two."""
+    """The cores for the clients, and the cores for the servers: different cores, if there are two."""
     allowed = sorted(os.sched_getaffinity(0))
     return ({allowed[0]}, {allowed[-1]}) if len(allowed) > 1 else (set(allowed), set(allowed))
 
 
 def contenders_of(options: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """(those that take part, what is not installed)."""
+    """(contenders in the run, names not installed)."""
     missing = [name for name in OTHERS if importlib.util.find_spec(name) is None]
     if options.memcached is None and memcached_path() is None:
         return [*OURS], ["memcached", *missing]
@@ -382,7 +382,7 @@ def daemons(options: argparse.Namespace) -> Iterator[dict[str, Server]]:
     for_clients, for_servers = cores()
     with contextlib.ExitStack() as stack:
         stack.callback(os.sched_setaffinity, 0, allowed)
-        os.sched_setaffinity(0, for_servers)  # they inherit it
+        os.sched_setaffinity(0, for_servers)  # the servers inherit the cores
         ours = stack.enter_context(start_rmemcached(*SERVER_FLAGS))
         names, _ = contenders_of(options)
         servers = dict.fromkeys(OURS, ours)
@@ -396,9 +396,9 @@ def daemons(options: argparse.Namespace) -> Iterator[dict[str, Server]]:
 def in_turns(
     samples: dict[tuple[str, str], Sample], options: argparse.Namespace, now: Round
 ) -> dict[tuple[str, str], float]:
-    """The time of each (row, contender). The contenders of a row are measured one after the other, in any order."""
+    """The time of each (row, contender). The contenders of a row are measured in turn, in any order."""
     for sample in samples.values():
-        sample(options.seconds / 4)  # a first time, which warms up
+        sample(options.seconds / 4)  # a first run, as a warm-up
     taken = {}
     gc.disable()
     try:
@@ -411,7 +411,7 @@ def in_turns(
 
 
 def floor_of_row(contender: str, taken: dict[tuple[str, str], float], row: str) -> str:
-    """The name of the floor beside which a contender's row stands."""
+    """The name of the floor of a contender's row."""
     for name in (LOOP, FLOORS.get(contender, TCP)):
         if (row, name) in taken and not contender.startswith("floor"):
             return name
@@ -424,7 +424,7 @@ def add_row(sheet: Sheet, group: str, row: Row, taken: dict[tuple[str, str], flo
         if name != row.name:
             continue
         wanted = BOUNDS.get((row.name, contender), "")
-        # Beside another client only where that is installed.
+        # A bound beside another client holds only where the client is installed.
         wanted = " and ".join(
             bound
             for bound in filter(None, wanted.split(" and "))
@@ -443,7 +443,7 @@ def add_row(sheet: Sheet, group: str, row: Row, taken: dict[tuple[str, str], flo
 
 
 def measure_plain(servers: dict[str, Server], options: argparse.Namespace, sheet: Sheet) -> None:
-    """Small values, from one thread and from many."""
+    """Small values, from a single thread and from many."""
     samples: dict[tuple[str, str], Sample] = {}
     with contextlib.ExitStack() as stack:
         for name in ("soft_shm", "soft_iw", "tcp", "pymemcache", "pylibmc"):
@@ -463,7 +463,7 @@ def measure_plain(servers: dict[str, Server], options: argparse.Namespace, sheet
 
 
 def measure_async(servers: dict[str, Server], options: argparse.Namespace, sheet: Sheet) -> None:
-    """FLIGHT tasks of one event loop."""
+    """FLIGHT tasks of an event loop."""
     for name in ("soft_shm", "pymemcache"):
         if name in servers:
             with contextlib.closing(connect(name, servers[name])) as client:
@@ -488,7 +488,7 @@ def measure_async(servers: dict[str, Server], options: argparse.Namespace, sheet
 def beside_copy(
     case: str, name: str, size: int, samples: dict[str, Sample], options: argparse.Namespace, sheet: Sheet
 ) -> None:
-    """Rates of operations that move so many bytes, beside memcpy's. case: has {row}."""
+    """Rates of operations on so many bytes, beside memcpy's. case: has {row}."""
     copy = ("memcpy", name)
     every = {copy: copy_sample(size), **{(row, name): sample for row, sample in samples.items()}}
     taken = in_turns(every, options, sheet.record.round)

@@ -56,7 +56,7 @@ SUBCOMMANDS: dict[str, ModuleType] = {
     "bounds": bounds,
     "selection": selection,
 }
-# The others judge rather than show.
+# The rest judge rather than show.
 SHOWN = [name for name in SUBCOMMANDS if name != "selection"]
 # Options of a small selection.
 QUICK = {
@@ -74,7 +74,7 @@ QUICK = {
     "bounds": "--seconds 0.03 --items 20000 --rounds 1 --turns 1",
     "realuse": "--seconds 0.02 --large 1m --threads 2 --sizes 64k --sharers 4 --cores any --rounds 5",
 }
-# Of all, which with these takes a quarter of an hour.
+# For all; a run with these takes a quarter of an hour.
 WHOLE = {
     "latency": "--rounds 5",
     "paced": "--think 0,100,1000 --seconds 0.2 --rounds 5",
@@ -186,7 +186,7 @@ def add_common(parser: argparse.ArgumentParser, name: str, module: ModuleType) -
 
 
 def check_outputs(options: argparse.Namespace) -> None:
-    """Raises BenchError for a file that could not be written, before anything is measured."""
+    """Raises BenchError for a file without permission to write, before the measurement."""
     for name in (options.json, options.html, options.plot):
         if name and name != "-":
             folder = os.path.dirname(name) or "."
@@ -215,7 +215,7 @@ def prepared(options: argparse.Namespace) -> str:
 
 
 def measured(options: argparse.Namespace, command: Sequence[str]) -> Document:
-    """Runs a subcommand that measures. Raises BenchError, ChildProcessError, OSError."""
+    """Runs a measuring subcommand. Raises BenchError, ChildProcessError, OSError."""
     module = SUBCOMMANDS[options.subcommand]
     turns = getattr(options, "turns", 1)
     check_numbers(options, getattr(module, "AT_LEAST", {}))
@@ -237,7 +237,7 @@ def measured(options: argparse.Namespace, command: Sequence[str]) -> Document:
 
 
 def measure_round(command: Sequence[str], now: Round, report: Callable[[float, str], None]) -> Document:
-    """Measures one round in this process. Raises what errors.EXPECTED names."""
+    """Measures a round in this process. Raises the errors of errors.EXPECTED."""
     options = make_parser().parse_args(command)
     if options.subcommand == "figures":
         return figures.measure_round(options, command, now, report)
@@ -247,7 +247,7 @@ def measure_round(command: Sequence[str], now: Round, report: Callable[[float, s
 
 
 def put_out(options: argparse.Namespace, result: Document) -> None:
-    """Writes what the options name, and then the table unless --json took stdout. Raises BenchError."""
+    """Writes the files of the options, and then the table unless --json took stdout. Raises BenchError."""
     if options.json and options.json != "-":
         document.write(options.json, result)
     draw(options, result)
@@ -255,7 +255,7 @@ def put_out(options: argparse.Namespace, result: Document) -> None:
 
 
 def draw(options: argparse.Namespace, result: Document) -> None:
-    """Writes the page and the plot that the options name. Raises BenchError."""
+    """Writes the page and the plot of the options. Raises BenchError."""
     if options.html:
         document.write_text(options.html, page.html(result))
     if options.plot:
@@ -264,7 +264,7 @@ def draw(options: argparse.Namespace, result: Document) -> None:
 
 
 def missed_limits(options: argparse.Namespace, result: Document) -> bool:
-    """Whether bounds of the cases, or limits of the subcommand, are missed. Names them, and what is undecided."""
+    """Whether bounds of the cases, or limits of the subcommand, are missed. Prints them, and the undecided bounds."""
     judge = getattr(SUBCOMMANDS[options.subcommand], "missed", None)
     missed = [*table.bounds(result, estimate.MISSED), *(judge(result, options) if judge else ())]
     for line in [*table.bounds(result, estimate.UNDECIDED), *missed]:
@@ -292,7 +292,7 @@ def run_all(options: argparse.Namespace) -> int:
 
 
 def run_each(options: argparse.Namespace, results: list[Document]) -> int:
-    """The subcommands of `all`, whose results are added to the list. Raises BenchError."""
+    """The subcommands of `all`. Adds their results to the list. Raises BenchError."""
     parser, folder, missed = make_parser(), options.folder, False
     for name in options.only:
         words = [name, *(QUICK if options.quick else WHOLE)[name].split(), "--json", f"{folder}/{name}.json"]
@@ -301,7 +301,7 @@ def run_each(options: argparse.Namespace, results: list[Document]) -> int:
         elif options.memcached and chooses(SUBCOMMANDS[name]):
             theirs = f"memcached={options.memcached}"
             chosen = [other.replace("memcached", theirs, 1) for other in SUBCOMMANDS[name].CONTENDERS]
-            # "memcached" stands first in the names of all of memcached's contenders, and in no other's.
+            # "memcached" stands first in the names of all of memcached's contenders, and in no further name.
             words += ["--contenders", ",".join(chosen)]
         asked = parser.parse_args(words)
         results.append(measured(asked, words))
@@ -312,13 +312,13 @@ def run_each(options: argparse.Namespace, results: list[Document]) -> int:
 
 
 def run_selection(options: argparse.Namespace, command: Sequence[str]) -> int:
-    """Compares with what was recorded, or records. Raises BenchError."""
+    """Compares with the recorded run, or records. Raises BenchError."""
     if options.record:
         if options.runs < 2 or set(options.cases) != set(selection.CASES):
             raise BenchError("--record takes at least 2 --runs, of all cases")
         if os.path.exists(options.expected):
             selection.read_expected(options.expected)  # before minutes have gone by
-        # As many beside other work as without: both happen.
+        # As many beside busy cores as without: both happen.
         busy = os.cpu_count() or 1
         words = [[*command, "--busy", str(busy if number % 2 else options.busy)] for number in range(options.runs)]
         found = [measured(options, each) for each in words]
@@ -386,7 +386,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return run(options, given)
     except BrokenPipeError:
-        return 1  # who reads the table has gone
+        return 1  # the reader of the table has gone
     except EXPECTED as error:
         print(f"rmemcached-bench: {text_of(error)}", file=sys.stderr)
         return 1

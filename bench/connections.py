@@ -58,7 +58,7 @@ def asker(pipe: Connection, cores: set[int], count: int) -> None:
 
 
 def client_of(contender: Contender, address: Any) -> Any:
-    """A client that has made its connection, and can get KEY."""
+    """A client with its connection made, ready to get KEY."""
     if contender.server == "floor":
         return EchoClient(address, KEY, VALUE, ("get",))
     client = connect(contender, address)
@@ -67,7 +67,7 @@ def client_of(contender: Contender, address: Any) -> Any:
 
 
 def gets(clients: list[Any], seconds: float) -> tuple[int, float]:
-    """Gets over one connection after the other until the time is over: (gets, seconds). Raises ValueError."""
+    """Gets over the connections in turn until the time is over: (gets, seconds). Raises ValueError."""
     done = 0
     begin = perf_counter()
     while done == 0 or perf_counter() - begin < seconds:
@@ -79,9 +79,9 @@ def gets(clients: list[Any], seconds: float) -> tuple[int, float]:
 
 
 def attach(helpers: list[Helper], contender: Contender, server: Any, count: int) -> float | None:
-    """Connects the helpers to a server. Returns its memory for each connection, if it is ours to look at."""
+    """Connects the helpers to a server. Returns its memory for each connection, if this process can see the memory."""
     memory = getattr(server, "private_bytes", None)
-    # What the first connection makes the server allocate is not counted.
+    # The server's allocations for its first connection are not counted.
     with contextlib.closing(client_of(contender, server.address)):
         before = memory() if memory else 0
         for helper in helpers:
@@ -104,7 +104,7 @@ def run_of(helpers: list[Helper], name: str, server: Any, memory: float | None, 
         if cpu:
             values["cpu_us"] = (cpu() - before) / sum(done for done, _ in answers) * 1e6
         if memory is not None:
-            # Of this round, in which it has been measured once.
+            # Measured once in this round.
             values["memory_bytes"] = memory
         return Taken(values)
 

@@ -1,4 +1,4 @@
-"""What is compared: a server, how it is started or reached, and a client. docs/benchmarks.md has the names."""
+"""Contenders: a server, the way to start or reach it, and a client. docs/benchmarks.md has the names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rmemcached.client.urls import is_url, parse_server, shown
 TRANSPORTS = ("soft_shm", "soft_iw", "tcp", "unix", "verbs", "auto")
 GRAMMAR = f"{', '.join(TRANSPORTS)}, memcached, memcached=PATH, HOST:PORT; each may be followed by +pymemcache"
 TIMEOUT = 60.0
-VERSION_MOST = 40  # characters of a version, whatever a server says
+VERSION_MOST = 40  # characters of a version, for any server
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Contender:
     """server: "rmemcached", "memcached", or "running": at (host, port) or a path, not ours to start.
 
     transport is our client's; "unix" is the text protocol over a UNIX socket. program: memcached's path. flags: of the
-    server, before those that all contenders get.
+    server, before the flags common to all contenders.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Running:
-    """A server that was there before; it is not stopped."""
+    """A server started by somebody else; it is not stopped."""
 
     address: tuple[str, int] | str
 
@@ -60,7 +60,7 @@ class Running:
 
 
 def parse_contender(text: str) -> Contender:
-    """Raises argparse.ArgumentTypeError, one line that names what is wrong."""
+    """Raises argparse.ArgumentTypeError, one line that names the mistake."""
     base, plus, client = text.partition("+")
     if plus and client != "pymemcache":
         raise argparse.ArgumentTypeError(f"{text!r}: the client behind + is pymemcache")
@@ -84,9 +84,9 @@ def parse_contender(text: str) -> Contender:
 
 
 def parse_address(text: str) -> tuple[str, int] | str:
-    """A type of argparse: where a server runs, as a Client takes it, but for what a URL says beyond that."""
+    """A type of argparse: the address of a server, as a Client takes it, but without the options of a URL."""
     if "/" in text and not is_url(text) and not text.startswith("unix:"):
-        return os.path.abspath(text)  # a Client would take another one for a host
+        return os.path.abspath(text)  # a Client would take a relative path for a host
     try:
         server, options = parse_server(text)
     except ValueError as error:
@@ -101,7 +101,7 @@ def parse_contenders(text: str) -> list[Contender]:
 
 
 def default_contenders(names: Sequence[str]) -> list[Contender]:
-    """Those of the names that this machine has."""
+    """The names available on this machine."""
     found = []
     for name in names:
         with contextlib.suppress(argparse.ArgumentTypeError):
@@ -110,7 +110,7 @@ def default_contenders(names: Sequence[str]) -> list[Contender]:
 
 
 def reference_of(contenders: Sequence[Contender], wanted: str | None) -> str:
-    """The contender that ratios are given to. Raises BenchError."""
+    """The reference of all ratios. Raises BenchError."""
     names = [contender.name for contender in contenders]
     if wanted is not None:
         if wanted not in names:
@@ -122,7 +122,7 @@ def reference_of(contenders: Sequence[Contender], wanted: str | None) -> str:
 
 @contextlib.contextmanager
 def pinned(cores: set[int]) -> Iterator[None]:
-    """This process, and what it starts meanwhile, run on these cores."""
+    """This process, and processes started meanwhile, run on these cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -134,7 +134,7 @@ def pinned(cores: set[int]) -> Iterator[None]:
 def start(contender: Contender, flags: Sequence[str], folder: str, cores: set[int], under: Sequence[str] = ()) -> Any:
     """The contender's server, a context manager: a Server on these cores, or Running. folder: for UNIX sockets.
 
-    under: a command that runs it, such as strace.
+    under: a command to run the server with, such as strace.
 
     Raises StartError, BenchError when a running server does not answer.
     """
@@ -163,7 +163,7 @@ def connect(contender: Contender, address: Any) -> Any:
 
 
 def described(contender: Contender, server: Any, client: str = "") -> dict[str, Any]:
-    """The contender as files have it. client: what asks the server, where that is no client of the contender's.
+    """The contender's entry in files. client: the asking program, where the contender has no client of its own.
 
     Raises BenchError when the server does not answer as memcached does.
     """
@@ -183,7 +183,8 @@ def described(contender: Contender, server: Any, client: str = "") -> dict[str, 
 def refuse(contenders: Sequence[Contender], subcommand: str, transports: Sequence[str], clients: bool) -> None:
     """Raises BenchError for a contender that a subcommand cannot measure.
 
-    It takes contenders over these transports, and none that runs already. clients: those of pymemcache, too.
+    A subcommand takes contenders over these transports, and no running server. clients: also contenders with
+    pymemcache.
     """
     for contender in contenders:
         if contender.server == "running":

@@ -28,11 +28,11 @@ from rmemcached.bench.servers import Server
 
 HELP = "the server's CPU time for a request, with many connections at C speed"
 CONTENDERS = ("tcp", "memcached")
-CONNECTIONS_MOST = 4096  # -c, unless more are asked for
+CONNECTIONS_MOST = 4096  # -c, unless a run asks for more
 FLAGS = ("-t", "1", "-m", "256", "-c", str(CONNECTIONS_MOST))
 MEGABYTES = 256  # the default of --memory
-LARGE, LARGE_FLAGS = 512 * 1024, ("-I", "8m")  # above this a value may not fit into an item of the usual size
-OPERATIONS = {"get": 0.0, "set": 1.0, "mixed": 0.1}  # the part of requests that are sets
+LARGE, LARGE_FLAGS = 512 * 1024, ("-I", "8m")  # a larger value may not fit into an item of the usual size
+OPERATIONS = {"get": 0.0, "set": 1.0, "mixed": 0.1}  # the part of sets in the requests
 OTHERS = {
     "miss": "get of a key that is not there",
     "delete": "delete",
@@ -43,10 +43,10 @@ OTHERS = {
     "new": "set of a key that is new",
 }
 KEYS = 10000
-DELETED = 100000  # keys that a run deletes, unless its time is over before
-MEMORY = 128 << 20  # bytes of items of one size that a run asks for: several sizes fit into the memory
-BATCH_MOST = 128 * 1024  # bytes that an empty socket buffer takes at once
-SENT_MOST = 4 << 20  # bytes that are sent together
+DELETED = 100000  # keys deleted by a run, unless its time is over before
+MEMORY = 128 << 20  # bytes of items of one size in a run: several sizes fit into the memory
+BATCH_MOST = 128 * 1024  # bytes taken at once by an empty socket buffer
+SENT_MOST = 4 << 20  # bytes sent together
 FIGURES = (Figure("cpu_us", "us"), Figure("per_second", "1/s", "higher"), Figure("p99_us", "us"))
 PACED = (Figure("longest_us", "us"), *FIGURES)
 
@@ -79,19 +79,19 @@ def contenders() -> list[Contender]:
 
 
 def keys_of(size: int, sizes: int = 1, operation: str = "") -> int:
-    """How many keys are asked for: no more than the servers hold, beside those of so many sizes in all."""
+    """The number of keys in a run: no more than the servers hold, beside the keys of so many sizes in all."""
     return min(DELETED if operation == "delete" else KEYS, MEMORY // sizes // (size + 100))
 
 
 def fill_all(servers: Mapping[str, Any], keys: int, size: int = 100) -> None:
-    """Stores the keys that the load generator asks for on each server. Raises BenchError, which names it."""
+    """Stores the load generator's keys on each server. Raises BenchError with the server's name."""
     for name, server in servers.items():
         with named(name):
             fill(server, keys, size)
 
 
 def fill(server: Any, keys: int, size: int = 100) -> None:
-    """Stores the keys that the load generator asks for. Raises OSError, ValueError."""
+    """Stores the load generator's keys. Raises OSError, ValueError."""
     with server.connect(30) as plain:
         for first in range(0, keys, 100):
             count = min(100, keys - first)
@@ -117,7 +117,7 @@ def fill_counters(server: Any, keys: int) -> None:
 
 def fill_up(server: Any, size: int) -> None:
     """Stores new keys until the server evicts others. Raises ConnectionError, ValueError."""
-    seed = 1 << 20  # no run has this one
+    seed = 1 << 20  # no run has this seed
     while server.stats()["evictions"] == "0":
         with server.connect(30) as plain:
             load = _load.Load(keys=1, value_size=size, only="new", depth=100, batch=True, seed=seed)
@@ -140,7 +140,7 @@ def percentile(counted: dict[int, int], percent: float) -> float:
 
 @contextlib.contextmanager
 def connected(server: Server, count: int) -> Iterator[list[socket.socket]]:
-    """Connections that the server has accepted."""
+    """Connections already accepted by the server."""
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(server.connect(10)) for _ in range(count)]
         for plain in made:
@@ -167,7 +167,7 @@ def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
     said = case.parameters
     operation, size, depth, keys = (said[name] for name in ("operation", "size", "depth", "multiget"))
     count, rate = said["connections"], said.get("rate", 0)
-    # Keys that are new in one case are new in the next one, too.
+    # New keys of a case are new keys in the next case, too.
     seed = (zlib.crc32(case.name.encode()) << 16) + 1
 
     def run(number: int) -> Taken:
@@ -236,7 +236,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
             echoes = placed.enter_context(floor_servers([*floors.values()], folder, for_servers, False, record))
             for size in options.sizes:
                 for case in cases_of(options, size, where, floors):
-                    # What was deleted or evicted meanwhile is there again.
+                    # Keys deleted or evicted meanwhile are stored again.
                     fill_all(servers, keys_of(size, len(options.sizes)), size)
                     if case.parameters["operation"] == "new":
                         for server in servers.values():
@@ -253,7 +253,7 @@ def cases_of(options: argparse.Namespace, size: int, cores: str, floors: dict[st
         pipelined = f", pipelined by {depth}" if depth > 1 else ""
         words = "9 gets to 1 set" if operation == "mixed" else OTHERS.get(operation, operation)
         words = f"get of {keys} keys" if keys > 1 else words
-        # What is answered at a time must fit into a socket's buffers.
+        # The replies sent at a time must fit into a socket's buffers.
         fits = depth == 1 or depth * keys * (size + 64) <= BATCH_MOST
         words += f" of {size_name(size)}{pipelined}, {connections} connections"
         words += f", {options.workers} workers" if options.workers > 1 else ""

@@ -17,7 +17,7 @@ from rmemcached.bench import command
 from rmemcached.bench.servers import start_rmemcached
 from rmemcached.client import Client
 
-# Of the benchmark, which is to end in less than a minute.
+# Of the benchmark, which must end in less than a minute.
 SHORT = ("--sizes", "100,64k,1m", "--rounds", "5", "--seconds", "0.05")
 PAUSES = ("--think", "0,100,1000,10000", "--rounds", "3", "--seconds", "0.05")
 CONTENDERS = ("--contenders", "auto,memcached,memcached+pymemcache")
@@ -26,7 +26,7 @@ SIZES = {"8 B": 8, "1 KB": 1024, "64 KB": 64 * 1024, "1 MB": 1024 * 1024}
 
 
 def show_values(transport: str) -> None:
-    """Sets and gets one value of each size by RDMA, and ends the program when one of them comes back changed."""
+    """Sets and gets a value of each size by RDMA, and ends the program when a value comes back changed."""
     with start_rmemcached("-I", "8m") as server, Client(server.address, transport=transport) as client:
         print(f"rmemcached is up on {server.host}:{server.port} after {server.started_after * 1000:.0f} ms")
         with Client(server.address, transport="tcp") as other:
@@ -38,7 +38,7 @@ def show_values(transport: str) -> None:
                     raise SystemExit(f"{name}: what came back is not what was set")
                 how = "set by RDMA, read where it lies" if client.direct else "set and got by RDMA"
                 print(f"{name} {how} ({transport}): equal, byte for byte; read back over TCP: equal")
-        # Over the same queue pair: the daemon takes the completions of its WRITEs before the request that follows them.
+        # Over the same queue pair: the daemon takes the completions of its WRITEs before the next request.
         counters = {key.decode(): value for key, value in client.stats("rdma").items()}
         print(
             f"the daemon fetched {counters['rdma_read_bytes']} bytes by RDMA READ and delivered"

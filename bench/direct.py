@@ -53,14 +53,14 @@ KEYS = [b"key-%d" % number for number in range(10_000)]
 
 
 def connect(server: Server) -> Client:
-    """A Client over shared memory that has a connection."""
+    """A connected Client over shared memory."""
     client = Client(server.address, transport="soft_shm", timeout=20, default_noreply=False)
     client.version()
     return client
 
 
 def microseconds(operation: Callable[[], object], seconds: float, units: int = 1000) -> float:
-    """The median time of one of `units` operations in a row."""
+    """The median time of a call, over runs of `units` calls."""
     times = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -103,7 +103,7 @@ def small_reads(direct: Server, asked: Server, seconds: float, sheet: Sheet) -> 
 
 
 async def await_reads(server: Server, seconds: float) -> tuple[float, float]:
-    """The median time of a get that a task awaits, and of a key of get_many, in microseconds."""
+    """The median time of an awaited get, and of a key of get_many, in microseconds."""
     many = [name.decode() for name in KEYS[:100]]
     async with AsyncClient(server.address, transport="soft_shm", timeout=20, default_noreply=False) as client:
         await client.set(b"key", VALUE)
@@ -136,7 +136,7 @@ def large_reads(direct: Server, asked: Server, seconds: float, sheet: Sheet) -> 
         for one in (client, other):
             one.set("large", LARGE)
         client.set("another", LARGE)
-        # Of two in turn none is seen any more when it is looked at again: the daemon is asked.
+        # Of two values in turn, each is forgotten before its next view: the client asks the daemon.
         names = itertools.cycle(("large", "another"))
         rows: list[tuple[str, str, Callable[[], object]]] = [
             ("get 1 MB", MEMCPY, lambda: bytes(copied)),
@@ -147,7 +147,7 @@ def large_reads(direct: Server, asked: Server, seconds: float, sheet: Sheet) -> 
         ]
         for row, name, call in sorted(sheet.record.round.shuffled(rows), key=lambda said: said[0]):
             took = microseconds(call, seconds, 100)
-            # As fast as 0.8 of one memcpy.
+            # At least 0.8 of memcpy's speed.
             bound = f"<= 1.25 of {MEMCPY}" if name == "direct" else ""
             sheet.add(row, name, took, "us", group=LARGE_GROUP, bound=bound, floor="" if name == MEMCPY else MEMCPY)
         took = microseconds(lambda: client.get_view("large"), seconds)
@@ -157,7 +157,7 @@ def large_reads(direct: Server, asked: Server, seconds: float, sheet: Sheet) -> 
 
 
 def read_all(address: Any, seconds: float, together: Any, results: Any) -> None:
-    """One reader process. It begins when all are there."""
+    """A reader process, which begins when all readers are ready."""
     client = Client(address, transport="soft_shm", timeout=20)
     client.version()
     together.wait(60)
@@ -172,7 +172,7 @@ def reader_processes(direct: Server, seconds: float, sheet: Sheet) -> None:
     results = context.Queue()
     arguments = (direct.address, seconds, context.Barrier(READERS), results)
     readers = [context.Process(target=read_all, args=arguments) for _ in range(READERS)]
-    resource_tracker.ensure_running()  # it would let SIGINT through
+    resource_tracker.ensure_running()  # first, for its start unblocks SIGINT
     try:
         with uninterrupted():
             for reader in readers:
@@ -192,7 +192,7 @@ def reader_processes(direct: Server, seconds: float, sheet: Sheet) -> None:
 
 
 def set_cpu(servers: dict[str, Server], seconds: float, sheet: Sheet) -> None:
-    """The daemons' CPU for a set, while they have a client that may read by itself."""
+    """The daemons' CPU for a set, while a client with direct reads is connected."""
     for name, server in sheet.record.round.shuffled(servers.items()):
         with connect(server), server.connect(30) as plain:
             begin = server.cpu_seconds()
@@ -206,7 +206,7 @@ def set_cpu(servers: dict[str, Server], seconds: float, sheet: Sheet) -> None:
 
 
 def hit_cpu(servers: dict[str, Server], sheet: Sheet) -> None:
-    """The daemons' CPU for as many hits."""
+    """The daemons' CPU for the same number of hits."""
     hits = 200_000
     for name, server in sheet.record.round.shuffled(servers.items()):
         with connect(server) as client:
@@ -235,7 +235,7 @@ def reading(transport: str) -> Iterator[None]:
 
 
 def remote_reads(remote: Server, transport: str, seconds: float, sheet: Sheet) -> None:
-    """Gets by READs over a device, beside gets that ask over the same one."""
+    """Gets by READs over a device, beside asking gets over the same device."""
     many = dict.fromkeys([name.decode() for name in KEYS[:100]], VALUE)
     for reads, name in sheet.record.round.shuffled(((transport, "direct"), ("", "asked"))):
         with (
@@ -257,7 +257,7 @@ def bare_read(size: int) -> float:
     found = subprocess.PIPE
     with subprocess.Popen([*on_core(cores[0]), *command], stdout=found, stderr=subprocess.STDOUT, text=True) as server:
         assert server.stdout is not None
-        # It listens when it has said what it will do, which it does not flush: the client tries again.
+        # The server listens after some output, but does not flush the output: so the client tries again.
         for _ in range(200):
             client = [*on_core(cores[-1]), *command, "127.0.0.1"]
             done = subprocess.run(client, stdout=found, stderr=subprocess.STDOUT, text=True, check=False)
@@ -276,7 +276,7 @@ def on_core(core: int) -> list[str]:
 
 
 def beside_perftest(record: Record) -> bool:
-    """Whether perftest's READs can be measured; a note says that they cannot."""
+    """Whether perftest's READs can be measured; if not, adds a note."""
     if shutil.which("ib_read_lat") is not None:
         return True
     record.note("READs over verbs stand beside no bare READ: ib_read_lat is not in PATH (apt-get install perftest)")
@@ -284,7 +284,7 @@ def beside_perftest(record: Record) -> bool:
 
 
 def device_reads(remote: Server, seconds: float, sheet: Sheet) -> None:
-    """At C speed over verbs, beside bare READs of the same sizes; each end polls on a processor of its own."""
+    """At C speed over verbs, beside bare READs of the same sizes; both ends poll, each on its own processor."""
     cores = sorted(os.sched_getaffinity(0))
     subprocess.run(["taskset", "-a", "-p", "-c", str(cores[0]), str(remote.pid)], check=True, capture_output=True)
     beside = beside_perftest(sheet.record)
@@ -316,7 +316,7 @@ def device_reads(remote: Server, seconds: float, sheet: Sheet) -> None:
 
 
 def memory(items: int, sheet: Sheet) -> None:
-    """What the index adds for each of so many items."""
+    """The memory added by the index for each of so many items."""
     with start_rmemcached("-m", "1024", "-t", "1", "-o", "rdma_direct") as server, connect(server) as client:
         client.version()
         fill(server, items)

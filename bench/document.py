@@ -1,4 +1,4 @@
-"""What a benchmark makes: machine, contenders, cases, samples, results. docs/benchmarks.md has the format."""
+"""The result of a benchmark: machine, contenders, cases, samples, results. docs/benchmarks.md has the format."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Document = dict[str, Any]
 
 
 def processor(cpuinfo: str | None = None) -> str:
-    """The model of the CPU as the kernel names it, and its numbers: in guests many models have one name."""
+    """The model of the CPU as the kernel names it, and its numbers: in guests many models share a name."""
     text = Path("/proc/cpuinfo").read_text() if cpuinfo is None else cpuinfo
     first = dict(re.findall(r"^(.+?)\s*: *(.*)$", text.split("\n\n")[0], re.MULTILINE))
     names = ("cpu family", "model", "CPU implementer", "CPU part")
@@ -54,13 +54,13 @@ def machine() -> dict[str, Any]:
 
 
 def unheard(part: float, what: str) -> None:
-    """Progress that nobody wants to hear of."""
+    """Progress without a listener."""
 
 
 class Record:
-    """A document that is being made.
+    """A document in the making.
 
-    `round` is the one that is measured, in the process that does so; `report` hears of its progress.
+    `round` is the round under measurement, in its own process; `report` hears of its progress.
     """
 
     def __init__(
@@ -102,16 +102,16 @@ class Record:
             self.document["contenders"].append(described)
 
     def floor(self, name: str, text: str) -> None:
-        """Adds a floor; `text` says what it is."""
+        """Adds a floor with its description."""
         self.contender({"name": name, "server": text, "client": "", "command": [], "floor": True})
 
     def note(self, text: str) -> None:
-        """Adds what a reader must know besides, once."""
+        """Adds a further note for the reader, once."""
         if text not in self.document["notes"]:
             self.document["notes"].append(text)
 
     def announce(self, text: str) -> None:
-        """Adds a note, and says it at once, unless that has been done."""
+        """Adds a note and prints it at once, unless the document has it already."""
         if text not in self.document["notes"]:
             print(text, file=sys.stderr)
         self.note(text)
@@ -121,11 +121,11 @@ class Record:
         self.document["samples"] += samples
 
     def measured(self) -> Document:
-        """What a round has added: the part of the document that `add` takes."""
+        """The additions of a round: the part of the document for `add`."""
         return {name: self.document[name] for name in ("notes", "contenders", "cases", "samples")}
 
     def add(self, found: Document) -> None:
-        """Adds what a round has measured. A note is said at once."""
+        """Adds the measurements of a round. Notes are printed at once."""
         for text in found["notes"]:
             self.announce(text)
         for described in found["contenders"]:
@@ -167,7 +167,7 @@ def histograms_of(document: Document, case: str, contender: str) -> list[str]:
 
 
 def results(document: Document) -> list[dict[str, Any]]:
-    """What the samples say, a row for each case, contender and figure."""
+    """The results of the samples, a row for each case, contender and figure."""
     return [
         row
         for case in document["cases"]
@@ -178,7 +178,7 @@ def results(document: Document) -> list[dict[str, Any]]:
 
 
 def result(document: Document, case: dict[str, Any], contender: str, figure: str) -> dict[str, Any] | None:
-    """The row of one figure; None: this contender has no sample of it."""
+    """The row of a figure; None: this contender has no sample of the figure."""
     values = values_of(document, case["name"], contender, figure)
     if not values:
         return None
@@ -217,7 +217,7 @@ def result(document: Document, case: dict[str, Any], contender: str, figure: str
 
 
 def judged(document: Document, case: str, figure: str, values: list[float], bound: str) -> dict[str, Any]:
-    """What a row says of its bound. of_bound: [low, median, high] of what each part of the bound is compared with."""
+    """A row's fields about its bound. of_bound: [low, median, high] of the ratio for each part of the bound."""
     found: dict[str, Any] = {"bound": bound, "verdict": estimate.UNMEASURED, "holds": None, "of_bound": []}
     words = set()
     for sign, limit, other in BOUND.findall(bound):
@@ -236,7 +236,7 @@ def judged(document: Document, case: str, figure: str, values: list[float], boun
 
 @contextlib.contextmanager
 def undamaged(*paths: str) -> Iterator[None]:
-    """Says of which files it is when a document lacks what it must have. Raises BenchError."""
+    """Names the files when a document lacks a required part. Raises BenchError."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
@@ -244,7 +244,7 @@ def undamaged(*paths: str) -> Iterator[None]:
 
 
 def read(path: str) -> Document:
-    """A document from a file; its results are found anew. Raises BenchError, one line that says why it is none."""
+    """A document from a file, with its results computed anew. Raises BenchError, one line with the reason."""
     try:
         document = json.loads(Path(path).read_text())
     except OSError as error:
@@ -269,7 +269,7 @@ def write(path: str, document: Document) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """A file that was there is replaced when the new one is whole. Raises BenchError."""
+    """Replaces an existing file once the new file is whole. Raises BenchError."""
     target = Path(os.path.realpath(path))
     new = target.with_name(f".{target.name}.{os.getpid()}")
     try:
@@ -287,11 +287,11 @@ def write_text(path: str, text: str) -> None:
 
 
 def say(text: str) -> None:
-    """Prints it at once. Raises BenchError; BrokenPipeError when nobody reads."""
+    """Prints the text at once. Raises BenchError; BrokenPipeError when nobody reads."""
     try:
         print(text, flush=True)
     except OSError as error:
-        # What is left in the buffer would fail again at the end.
+        # The rest of the buffer would fail again at the end.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)

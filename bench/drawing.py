@@ -1,4 +1,4 @@
-"""What a paper's figure is to `rmemcached-bench figures`: how it is drawn, and what stands beside the original."""
+"""A paper's figure for `rmemcached-bench figures`: how to draw it, and the claims beside the original."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from rmemcached.bench.errors import BenchError
 from rmemcached.bench.table import number, ratio
 from rmemcached.verbs import port
 
-# The software RNIC's devices, and the part of a name that stands for a device of the system.
+# The software RNIC's devices, and the part of a name for a device of the system.
 DEVICES = ("soft_shm", "soft_iw")
 INFINIBAND = Path("/sys/class/infiniband")
-IWARP = "RNIC"  # as node_type names it
+IWARP = "RNIC"  # the value of node_type
 UNMEASURED = "not measured"
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured. memcached: its path; netem: a network device that may be made to lose packets."""
+    """The extent of a measurement. memcached: its path; netem: a network device that may be made to lose packets."""
 
     quick: bool
     memcached: str = ""
     netem: str = ""
 
     def of(self, quick: Any, full: Any) -> Any:
-        """The one or the other."""
+        """`quick` or `full`."""
         return quick if self.quick else full
 
 
 @dataclass(frozen=True)
 class Paper:
-    """Where figures come from."""
+    """The source of figures."""
 
     title: str
     authors: str
@@ -45,7 +45,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the original says, and which figures of a document stand beside it."""
+    """A statement of the original, and the figures of a document beside it."""
 
     said: str
     theirs: str
@@ -54,19 +54,19 @@ class Claim:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure that can be drawn.
+    """A figure to be drawn.
 
-    axis: the parameter that it is drawn against, "": bars. reference: the contender that ratios are given to; "":
-    memcached where it is, else tcp. method: how, in sentences.
-    lacks: what the original has besides, each with the reason why it is not there. obstacle: why it cannot be drawn
-    here, "" when it can. machine and options: what its command has before and behind it, in the clone.
+    axis: the parameter of the x axis, "": bars. reference: the reference of ratios; "": memcached if installed, else
+    tcp. method: how, in sentences. lacks: further parts of the original, each with the reason for its absence.
+    obstacle: the reason against drawing here, "" without. machine and options: what the figure's command has before and
+    behind it, in the clone.
     """
 
     name: str
     title: str
     axis: str
     method: tuple[str, ...]
-    measure: Callable[[Effort, Record], None]  # one round
+    measure: Callable[[Effort, Record], None]  # a round
     claims: tuple[Claim, ...]
     reference: str = ""
     lacks: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class Drawing:
 
 
 def system_device() -> str:
-    """The system's RDMA device that connects without rdma_cm; "" without one."""
+    """The system's RDMA device that connects without rdma_cm; "" without such a device."""
     try:
         device = port.choose("system")["device"]
     except OSError:
@@ -89,9 +89,9 @@ def system_device() -> str:
 
 
 def contenders(effort: Effort, *names: str) -> list[Contender]:
-    """Those of the names that this machine has. "verbs" is our daemon over a device of the system.
+    """The contenders available on this machine. "verbs" is our daemon over a device of the system.
 
-    Raises BenchError when the memcached that was asked for is no program.
+    Raises BenchError when the given memcached is no program.
     """
     found = []
     for name in names:
@@ -108,22 +108,22 @@ def contenders(effort: Effort, *names: str) -> list[Contender]:
 
 
 def participant(record: Record, name: str, server: str, client: str) -> None:
-    """Adds what is compared and has no command of its own."""
+    """Adds a contender without a command of its own."""
     record.contender({"name": name, "server": server, "client": client, "command": [], "floor": False})
 
 
-# --- what a document says ---
+# --- the contents of a document ---
 
 
 def cases(document: Document, **parameters: Any) -> Iterator[dict[str, Any]]:
-    """Those with these parameters, in the order of measurement."""
+    """The cases with these parameters, in the order of measurement."""
     for case in document["cases"]:
         if all(case["parameters"].get(key) == value for key, value in parameters.items()):
             yield case
 
 
 def row(document: Document, contender: str, figure: str = "", **parameters: Any) -> dict[str, Any] | None:
-    """The first result of a contender in a case with these parameters. figure: "" is the main one."""
+    """The first result of a contender in a case with these parameters. figure: "" is the main figure."""
     for case in cases(document, **parameters):
         wanted = figure or case["figures"][0]["name"]
         for found in document["results"]:
@@ -153,7 +153,7 @@ def median(contender: str, figure: str = "", **parameters: Any) -> Callable[[Doc
 
 
 def last_to_first(contender: str, axis: str, **parameters: Any) -> Callable[[Document], str]:
-    """A contender's median where the axis is greatest, divided by the one where it is least."""
+    """A contender's median at the greatest value of the axis, divided by its median at the least value."""
 
     def said(document: Document) -> str:
         values = sorted(case["parameters"][axis] for case in cases(document, **parameters))
@@ -168,7 +168,7 @@ def last_to_first(contender: str, axis: str, **parameters: Any) -> Callable[[Doc
 
 
 def each(said: dict[str, Callable[[Document], str]]) -> Callable[[Document], str]:
-    """Several, by name; those that were not measured are left out."""
+    """Several, by name, without unmeasured values."""
 
     def together(document: Document) -> str:
         found = {name: text for name, one in said.items() if (text := one(document)) != UNMEASURED}
@@ -191,5 +191,5 @@ def of_devices(
     key: str = "device",
     **parameters: Any,
 ) -> Callable[[Document], str]:
-    """`which` of one contender on each device, which a parameter of the cases names."""
+    """`which` of a contender on each device; a parameter of the cases names the device."""
     return each({name: which(contender, **{key: name}, **parameters) for name in names})

@@ -1,4 +1,4 @@
-"""What ends a benchmark with one line."""
+"""The errors of a benchmark, each with its message of a single line."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rmemcached.client import MemcacheError
 
 
 class BenchError(RuntimeError):
-    """What is wrong, and the way out."""
+    """A mistake, and the way out."""
 
 
-# What servers, files and memory do to a benchmark. Anything else is a defect of ours, and has a traceback.
+# Errors of servers, files and memory. Any other error is a defect of ours, and has a traceback.
 EXPECTED = (BenchError, StartError, MemcacheError, OSError, ValueError, MemoryError)
 
 
 def text_of(error: BaseException) -> str:
-    """One of EXPECTED in plain words."""
+    """The message of an error of EXPECTED, in plain words."""
     if isinstance(error, MemoryError):
         return "there is not enough memory"
     if isinstance(error, OSError) and error.strerror:
@@ -28,7 +28,7 @@ def text_of(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def named(name: str) -> Iterator[None]:
-    """Says of which contender one of EXPECTED is. Raises it as a BenchError."""
+    """Adds the contender's name to an error of EXPECTED. Raises it as a BenchError."""
     try:
         yield
     except EXPECTED as error:

@@ -8,11 +8,11 @@ import random
 import statistics
 from collections.abc import Sequence
 
-LEAST_ROUNDS = 5  # with fewer, an interval would promise what it cannot hold
+LEAST_ROUNDS = 5  # with fewer rounds the interval would be too narrow
 DRAWS = 2000
 CONFIDENCE = 0.95
 SEED = 1
-# What is said of a figure and its bound.
+# Verdicts about a figure and its bound.
 HELD, MISSED, UNDECIDED, UNMEASURED = "held", "missed", "undecided", "not measured"
 
 
@@ -32,7 +32,7 @@ def ratios(values: Sequence[float], others: Sequence[float]) -> list[float]:
 
 
 def tail(count: int) -> float:
-    """The part of a bootstrap's draws that is cut off at each end.
+    """The part of a bootstrap's draws cut off at each end.
 
     The percentiles of a bootstrap are too narrow for few values: 2.5 % of seven hold the true median with 87 % only. So
     they are widened as Student's t is wider than the normal distribution (Hesterberg's expanded percentiles).
@@ -61,13 +61,14 @@ def within_noise(found: tuple[float, float] | None) -> bool | None:
 
 
 def spread(values: Sequence[float], ratios: bool) -> tuple[float, float, float]:
-    """(low, median, high): the median and its interval; the quartiles where there is none, or the values no ratios."""
+    """(low, median, high): the median and its interval; the quartiles without an interval, or for values other than
+    ratios."""
     low, high = (interval(values) if ratios else None) or quartiles(values)
     return low, statistics.median(values), high
 
 
 def judge(low: float, high: float, sign: str, limit: float) -> str:
-    """What a spread says of a bound, such as "<=" 0.4: UNDECIDED when it lies within."""
+    """The verdict of a spread about a bound, such as "<=" 0.4: UNDECIDED when the bound lies within the spread."""
     if sign == ">=":
         low, high, limit = -high, -low, -limit
     return HELD if high <= limit else MISSED if low > limit else UNDECIDED
@@ -89,9 +90,9 @@ def change_interval(first: Sequence[float], second: Sequence[float]) -> tuple[fl
 
 
 def rank_test(first: Sequence[float], second: Sequence[float]) -> float:
-    """How probable so large a difference of ranks, in either direction, is between two samples of the same kind.
+    """The probability of so large a difference of ranks, in either direction, between two samples of the same kind.
 
-    Mann and Whitney's U, exact. It asks nothing of how the values are distributed.
+    Mann and Whitney's U, exact. The test assumes no distribution of the values.
     """
     less = sum((value < other) + (value == other) / 2 for value, other in itertools.product(first, second))
     least = int(min(less, len(first) * len(second) - less) + 0.5)
@@ -100,7 +101,7 @@ def rank_test(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def arrangements(first: int, second: int) -> list[int]:
-    """In how many orders of two samples of these sizes U is 0, 1, ...: coefficients of a Gaussian binomial."""
+    """The number of orders of two samples of these sizes with U 0, 1, ...: coefficients of a Gaussian binomial."""
     ways = [1] + [0] * (first * second)
     for number in range(1, second + 1):
         # Times 1 - x^(first + number), then divided by 1 - x^number.
@@ -112,7 +113,7 @@ def arrangements(first: int, second: int) -> list[int]:
 
 
 def significant(chances: Sequence[float], part: float = 1 - CONFIDENCE) -> list[bool]:
-    """Which of many tests found something, so that on average at most this part of what is found is none.
+    """The tests with a finding, such that on average at most this part of the findings is false.
 
     Benjamini and Hochberg's procedure: of 200 comparisons of the same thing, 10 would be called different without it.
     """

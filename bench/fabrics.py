@@ -34,7 +34,7 @@ from rmemcached.perftest.session import Control, Device, Test
 MEGABYTE = 1 << 20
 SMALL = 8
 IDLE_DEPTH = 16
-DESCRIPTORS_MORE = 100  # of the other queue pairs
+DESCRIPTORS_MORE = 100  # for the remaining queue pairs
 READS = 16
 
 HELP = "the software RDMA devices beside shared memory, memcpy and TCP, and their bounds"
@@ -69,7 +69,7 @@ Result = TypeVar("Result")
 
 
 class Side:
-    """One of the two processes. Both call the same methods in the same order."""
+    """A process of the two. Both call the same methods in the same order."""
 
     def __init__(self, client: bool, control: socket.socket, descriptors: socket.socket, memory: mmap.mmap) -> None:
         self.client = client
@@ -99,7 +99,7 @@ class Side:
         return ours
 
     def open(self, name: str, device: str, crc: bool = False) -> None:
-        """Opens a device and connects its first queue pair to the other side's. crc: with MPA's CRC32c."""
+        """Opens a device and connects its first queue pair to the peer's. crc: with MPA's CRC32c."""
         test = Test("send", "lat", [MEGABYTE], 5, crc=crc, tx_depth=32, moderation=16, inline_size=64)
         end = self.stack.enter_context(
             contextlib.closing(session.open_end(self.control, test, Device(device, reads=READS)))
@@ -108,7 +108,7 @@ class Side:
         self.connect(name, 0)
 
     def connect(self, name: str, which: int) -> None:
-        """Connects queue pair number `which` of the device to the other side's."""
+        """Connects queue pair number `which` of the device to the peer's."""
         end = self.ends[name]
         session.connect(
             end, self.control, self.tests[name], self.client, lambda: self.pair(end.fabric == "soft_shm"), which
@@ -125,12 +125,12 @@ class Side:
         return float(row["t_typical" if kind == "lat" else "BW_average"])
 
     def meet(self) -> None:
-        """Waits until the other side calls it too."""
+        """Waits until the peer calls it too."""
         self.control.send(here=True)
         self.control.receive("here")
 
     def add_idle(self, name: str, count: int) -> float:
-        """Connects `count` idle queue pairs. Returns the KB of memory that one end of such a queue pair takes."""
+        """Connects `count` idle queue pairs. Returns the KB of memory used by one end of such a queue pair."""
         before = resident()
         for _ in range(count):
             self.connect(name, self.ends[name].add(IDLE_DEPTH, IDLE_DEPTH))
@@ -169,7 +169,7 @@ def run(side: Side, now: Round, iterations: int, idle: int) -> dict[str, Any]:
         "shm send": lambda: side.measure("shm", "send", "lat", SMALL, 10 * iterations),
         "shm idle send": lambda: side.measure("shm idle", "send", "lat", SMALL, 10 * iterations),
         "shm read": lambda: side.measure("shm", "read", "lat", SMALL, 10 * iterations),
-        # The rate of all copies together, because the bandwidth of READs is that of all READs together.
+        # The rate of all copies together, because the bandwidth of READs counts all READs together, too.
         "memcpy": lambda: statistics.harmonic_mean(copy_rate(MEGABYTE, large)) / session.MB,
         "shm read 1m": lambda: side.measure("shm", "read", "bw", MEGABYTE, large),
         "tcp": lambda: statistics.median(tcp_ping(side.tcp.fileno(), SMALL, iterations, side.client)) * 1e6,
@@ -191,7 +191,7 @@ def run(side: Side, now: Round, iterations: int, idle: int) -> dict[str, Any]:
 
 
 def fill_sheet(found: dict[str, Any], sheet: Sheet) -> None:
-    """The rows of the table. A floor stands in the same rounds, where a disturbance meets both."""
+    """The rows of the table. A floor stands in the same rounds, so a disturbance meets both."""
     for device, case, what, floor, other, bound in LINES:
         unit, better = ("MB/s", "higher") if "1 MB" in case else ("us", "lower")
         ours, bare = found["figures"][what], found["figures"][other]
@@ -206,19 +206,19 @@ Kind = TypeVar("Kind", bound=Side)
 
 
 def pin(number: int) -> None:
-    """Pins the process to its allowed core number 0 or 1, if it is allowed more than one."""
+    """Pins the process to its allowed core number 0 or 1, if more than one is allowed."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) > 1:
         os.sched_setaffinity(0, {cores[number]})
 
 
 def both(kind: type[Kind], work: Callable[[Kind], Result]) -> Result:
-    """Runs `work` in two processes, and returns what it gave the client. Raises SessionError, EndError, OSError."""
+    """Runs `work` in two processes, and returns the client's result. Raises SessionError, EndError, OSError."""
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     ours, theirs = socket.socketpair()
     our_fds, their_fds = socket.socketpair()
     parent = os.getpid()
-    # What Python runs in a fork loses an exception; and the child is ended by its parent.
+    # An exception in Python's fork handlers is lost; and the child is ended by its parent.
     with uninterrupted():
         child = os.fork()
         if child == 0:
@@ -243,7 +243,7 @@ def both(kind: type[Kind], work: Callable[[Kind], Result]) -> Result:
         pin(0)
         return work(kind(True, ours, our_fds, memory))
     except BaseException:
-        # It may poll for what nobody will write.
+        # The child may poll for a value that nobody will write.
         os.kill(child, signal.SIGKILL)
         raise
     finally:

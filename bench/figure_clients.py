@@ -55,7 +55,7 @@ ONE_HOST = "Several hosts: clients and server are on one, so that no NIC's cache
 
 
 def own_core() -> str:
-    """ "apart" where there are two cores."""
+    """The placement "apart" on a machine with two cores, else "any"."""
     return "apart" if len(os.sched_getaffinity(0)) > 1 else "any"
 
 
@@ -74,13 +74,13 @@ def started(
         yield made
 
 
-# --- RaaS, figures 2 and 7: threads that share a queue pair ---
+# --- RaaS, figures 2 and 7: threads sharing a queue pair ---
 
 PER_SECOND = Figure("per_second", "1/s", "higher")
 
 
 def sharers(effort: Effort, record: Record, counts: list[int], groups: dict[str, int], depths: tuple[int, ...]) -> None:
-    """Gets of 100 B by threads at C speed. groups: {name: threads that share a queue pair, 0: all of them}."""
+    """Gets of 100 B by threads at C speed. groups: {name: threads sharing a queue pair, 0: all of them}."""
     words = {0: "all threads share a queue pair", 1: "each thread has a queue pair of its own"}
     for name, together in groups.items():
         which = words.get(together, f"{together} threads share a queue pair")
@@ -137,7 +137,7 @@ def groups_of(effort: Effort, record: Record) -> None:
 def reader(pipe: Connection, cores: set[int], number: int) -> None:
     """Answers ("connect", contender, address, count) when connected, and ("read", name, seconds) with (gets, seconds).
 
-    The values are those of stored(), the keys are drawn at random.
+    The values come from stored(); the keys are drawn at random.
     """
     clients: dict[str, list[Any]] = {}
     chance = random.Random(number)
@@ -156,7 +156,7 @@ def reader(pipe: Connection, cores: set[int], number: int) -> None:
                 done = 0
                 begin = perf_counter()
                 while done == 0 or perf_counter() - begin < seconds:
-                    # As many as a round over few connections has, so that the clock is looked at equally often.
+                    # As many as a round over few connections has, so the loop reads the clock equally often.
                     for _ in range(VALUES):
                         key = f"key{chance.randrange(VALUES)}"
                         if chance.choice(clients[name]).get(key) != values[key]:
@@ -166,7 +166,7 @@ def reader(pipe: Connection, cores: set[int], number: int) -> None:
 
 
 def stored() -> dict[str, bytes]:
-    """What the servers hold, in every process the same."""
+    """The content of the servers, the same in every process."""
     chance = random.Random(6)
     return {f"key{number}": chance.randbytes(VALUE_SIZE) for number in range(VALUES)}
 
@@ -216,14 +216,14 @@ def scalability(effort: Effort, record: Record) -> None:
             record.case(case, take_turns(case, runs, record.round, steps))
 
 
-# --- RaaS, figures 8 and 9: what further applications cost ---
+# --- RaaS, figures 8 and 9: the cost of further applications ---
 
 KEY, SMALL = "key", bytes(100)
 THINK_US = 1000
 
 
 def resident(pid: int) -> float:
-    """Memory of a process in KB, without files that it maps; what n processes share counts 1/n in each."""
+    """Memory of a process in KB, without mapped files; a page shared by n processes counts 1/n in each."""
     total = 0
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
@@ -238,10 +238,10 @@ def cpu_seconds(pid: int) -> float:
 
 
 def application(pipe: Connection, cores: set[int]) -> None:
-    """A program that uses a cache.
+    """A program with a cache.
 
-    Answers ("connect", contender, address, count) with the KB that its connections have taken, and ("pace", name,
-    seconds) with its gets, one each millisecond.
+    Answers ("connect", contender, address, count) with the KB taken by its connections, and ("pace", name, seconds)
+    with its gets, one each millisecond.
     """
     clients: dict[str, list[Any]] = {}
     with contextlib.ExitStack() as stack:
@@ -289,7 +289,7 @@ def memory(effort: Effort, record: Record) -> None:
         with contextlib.ExitStack() as stack:
             servers = stack.enter_context(started([contender], record, ("-t", "1", "-m", "64"), for_servers))
             _, server = servers[contender.name]
-            # What the first connection makes the server allocate once is not counted.
+            # The server's allocations for its first connection are not counted.
             with contextlib.closing(connect(contender, server.address)) as first:
                 first.set(KEY, SMALL)
                 before = resident(server.pid)
@@ -329,7 +329,7 @@ def processor(effort: Effort, record: Record) -> None:
                 helper.tell("pace", name, seconds if turn else seconds / 5)
             done = sum(helper.answer() for helper in helpers)
             spent = (sum(map(cpu_seconds, pids)) - before) / done * 1e6
-            # For as many gets of each application: what one application asks for in a second.
+            # For as many gets of each application: the gets of an application in a second.
             percent = spent / THINK_US * 100 * len(helpers)
             one = ones.setdefault((name, turn), percent)
             return Taken({"of_one": percent / one, "percent": percent})
@@ -350,7 +350,7 @@ def processor(effort: Effort, record: Record) -> None:
             record.case(case, take_turns(case, runs, record.round, steps))
 
 
-# --- RaaS, figure 11: what the service costs beside the device ---
+# --- RaaS, figure 11: the cost of the service beside the device ---
 
 LAYER_SIZES = (64, 1024, 4096, 16384, 65536, 262144, 1 << 20)
 BARE, GET = "READ", "get"
@@ -441,7 +441,7 @@ def small_latencies(
     latency.measure(options, record)
 
 
-# --- RDDP, figure 5: sockets that know nothing of RDMA ---
+# --- RDDP, figure 5: sockets without RDMA ---
 
 SOCKET_SIZES = (8, 64, 1024, 4096, 16384, 65536)
 
@@ -484,7 +484,7 @@ def plain_sockets(effort: Effort, record: Record) -> None:
             record.case(case, take_turns(case, {name: run_of(name) for name in servers}, record.round, steps))
 
 
-# --- what they say ---
+# --- the drawings ---
 
 
 def shares(contender: str, **parameters: Any) -> Callable[[Document], str]:

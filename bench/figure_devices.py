@@ -1,4 +1,4 @@
-"""Figures of bare devices: two processes with a queue pair each that poll, and TCP and memcpy beside them."""
+"""Figures of bare devices: two polling processes with a queue pair each, and TCP and memcpy beside them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rmemcached.perftest import session
 from rmemcached.perftest.bare import copy_rate, tcp_ping, tcp_stream
 from rmemcached.perftest.session import Test
 
-PATIENCE = 300.0  # seconds for a program of the other side's to end
+PATIENCE = 300.0  # seconds for the peer's program to end
 LATENCY = Figure("latency_us", "us")
 RATE = Figure("rate", "MB/s", "higher")
 MEMCPY, STREAM = fabrics.MEMCPY, fabrics.STREAM
@@ -44,7 +44,7 @@ NO_DATAGRAMS = "UC and UD: the software RNIC has reliable connections only, as i
 
 
 class DeviceSide(fabrics.Side):
-    """One of two processes, also on a device of the system."""
+    """A process of the two, also on a device of the system."""
 
     def connect(self, name: str, which: int) -> None:
         end = self.ends[name]
@@ -54,7 +54,7 @@ class DeviceSide(fabrics.Side):
             super().connect(name, which)
 
     def meet(self) -> None:
-        """Waits until the other side calls it too."""
+        """Waits until the peer calls it too."""
         self.control.send(here=True)
         self.control.receive("here", patience=PATIENCE)
 
@@ -74,13 +74,13 @@ class DeviceSide(fabrics.Side):
         return float(session.measure_as_client(self.ends[name], self.control, test, size)["t_avg"])
 
 
-# What both sides do of a contender: (side, iterations) -> its figure at the client.
+# The work of both sides for a contender: (side, iterations) -> its figure at the client.
 Probe = Callable[[DeviceSide, int], float]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A case, and how each contender does it. prepare: what the client does before."""
+    """A case, and each contender's probe. prepare: the client's work before."""
 
     case: Case
     probes: dict[str, Probe]
@@ -91,7 +91,7 @@ Samples = list[tuple[Case, list[dict[str, Any]]]]
 
 
 def iterations(case: Case, value: float, seconds: float) -> int:
-    """How many of what gave this value take so many seconds. A latency may be half of a round trip."""
+    """The number of iterations for so many seconds, computed from this value. A latency may be half of a round trip."""
     if not value:
         return MOST
     if case.figures[0].unit == LATENCY.unit:
@@ -100,7 +100,7 @@ def iterations(case: Case, value: float, seconds: float) -> int:
 
 
 def alternate(side: DeviceSide, cells: Sequence[Cell], record: Record, seconds: float) -> Samples:
-    """A round of all cells, in turns. Each pass finds how many iterations of the next take so many seconds.
+    """A round of all cells, in turns. Each pass computes the number of iterations of the next pass for so many seconds.
 
     Both sides have the round of the record, and so its order. All passes but the last are thrown away.
     """
@@ -132,7 +132,7 @@ def alternate(side: DeviceSide, cells: Sequence[Cell], record: Record, seconds: 
 
 
 def measured(work: Callable[[DeviceSide], Samples], record: Record) -> None:
-    """Runs both sides and records what they give. Raises BenchError."""
+    """Runs both sides and records their samples. Raises BenchError."""
     try:
         found = fabrics.both(DeviceSide, work)
     except (session.SessionError, session.EndError, OSError) as error:
@@ -147,7 +147,7 @@ def transfer(name: str, verb: str, size: int) -> Probe:
 
 
 def ping(name: str, verb: str, size: int) -> Probe:
-    """Latency of a verb over an open device: half a round trip, for READ a whole one."""
+    """Latency of a verb over an open device: half a round trip, for READ a whole round trip."""
     return lambda side, count: side.measure(name, verb, "lat", size, count)
 
 
@@ -162,7 +162,7 @@ def tcp_latency(size: int) -> Probe:
 
 
 def copies(size: int) -> Probe:
-    """memcpy at the client; the other side waits."""
+    """memcpy at the client; the peer waits."""
 
     def run(side: DeviceSide, count: int) -> float:
         return statistics.harmonic_mean(copy_rate(size, count)) / session.MB if side.client else 0.0

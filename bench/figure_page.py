@@ -47,14 +47,14 @@ def picture(document: Document) -> str:
 
 
 def claims(document: Document, drawing: Drawing) -> list[str]:
-    """The lines of a table: what the original says, and what came out."""
+    """The lines of a table: the original's claims, and the results here."""
     lines = ["| | original | here |", "|---|---|---|"]
     lines += [f"| {claim.said} | {claim.theirs} | {claim.ours(document)} |" for claim in drawing.claims]
     return lines
 
 
 def command(document: Document, drawing: Drawing) -> str:
-    """What draws this figure again, and nothing else."""
+    """The command that draws exactly this figure again."""
     words = ["rmemcached-bench", "figures", drawing.name, *drawing.options]
     given = document["command"]
     words += ["--quick"] if "--quick" in given else []
@@ -63,7 +63,7 @@ def command(document: Document, drawing: Drawing) -> str:
 
 
 def doubts(document: Document, rounds: int) -> list[str]:
-    """Why figures are a sketch and no result: a line of the page, or none."""
+    """The reasons why figures are a sketch and no result: a line of the page, or none."""
     machine = document["machine"]
     found = [f"{rounds} {'rounds' if rounds > 1 else 'round'} only"] if rounds < estimate.LEAST_ROUNDS else []
     if machine["load"] > machine["cores"]:
@@ -72,7 +72,7 @@ def doubts(document: Document, rounds: int) -> list[str]:
 
 
 def block(document: Document, drawing: Drawing) -> str:
-    """What stands between a figure's marks."""
+    """The text between a figure's marks."""
     machine = document["machine"]
     contenders = [known for known in document["contenders"] if not known["floor"]]
     versions = dict.fromkeys(known["server"] for known in contenders if known["server"][:1] != "n")
@@ -109,6 +109,6 @@ def fill(folder: str, documents: dict[str, Document], drawings: dict[str, Drawin
 
 
 def absent(reasons: dict[str, str]) -> str:
-    """A part of the report: what is not there."""
+    """A part of the report: the missing figures."""
     items = "".join(f"<li>{escape(name)}: {escape(why)}</li>\n" for name, why in reasons.items())
     return f"<h1>Not drawn</h1>\n<ul>\n{items}</ul>\n"

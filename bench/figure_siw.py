@@ -1,4 +1,4 @@
-"""Figures beside siw, the kernel's iWARP over TCP, which perftest's programs measure; and bandwidth against loss."""
+"""Figures beside siw, the kernel's iWARP over TCP, measured by perftest's programs; and bandwidth against loss."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ DELAY_US = 250
 READS = 16
 ETHERNET = 1500
 TIME = 120.0  # seconds for a program of perftest's
-STARTS = 3  # of a program that does not end in time
+STARTS = 3  # of a program without an end in time
 MOST = {"lat": 1000, "bw": 2000}  # messages in a run of perftest: where it has to wait for a core, each may take 10 ms
 MACHINE = 'script/vm --driver siw --module "$(script/build-siw)" .venv/bin/'
 NETEM = ("--netem", "lo")
@@ -126,7 +126,7 @@ def free_port() -> int:
 
 
 def perftest(verb: str, kind: str, size: int, iterations: int) -> float:
-    """One test between two processes on siw: microseconds (t_typical) or MB/s (average). Raises BenchError."""
+    """A test between two processes on siw: microseconds (t_typical) or MB/s (average). Raises BenchError."""
     device, address = siw_device()
     tool = f"ib_{verb}_{kind}"
     command = [tool, "-R", "-F", "-d", device, "-s", str(size), "-n", str(max(iterations, 5))]
@@ -147,8 +147,8 @@ def perftest(verb: str, kind: str, size: int, iterations: int) -> float:
 
 
 def both_ends(command: list[str], address: str) -> str | None:
-    """What the client says of a program of perftest's. None: it did not end, as one of some hundred runs over siw does
-    not. Raises BenchError."""
+    """The client's output of a program of perftest's. None: the program did not end; this happens in about 1 of some
+    hundred runs over siw. Raises BenchError."""
     cores = sorted(os.sched_getaffinity(0))
     ours, theirs = (["taskset", "-c", str(core)] for core in (cores[0], other_core(cores[0])))
     with subprocess.Popen(
@@ -168,7 +168,7 @@ def both_ends(command: list[str], address: str) -> str | None:
                 )
                 if done.returncode == 0:
                     break
-                # The server says nothing before it listens: the client tries again.
+                # The server prints nothing before it listens: the client tries again.
                 if server.poll() is not None or time.monotonic() > deadline:
                     raise BenchError(f"{command[0]} failed on {command[4]}:\n{done.stdout.strip()}")
                 time.sleep(0.1)
@@ -184,13 +184,13 @@ def both_ends(command: list[str], address: str) -> str | None:
 
 
 def other_core(ours: int) -> int:
-    """A core that is not this one, if the machine has another: this process may be bound to one."""
+    """A different core, if the machine has another: this process may be bound to a single core."""
     count = os.cpu_count() or 1
     return next((core for core in range(count) if core != ours), ours)
 
 
 def by_perftest(verb: str, kind: str, size: int) -> Probe:
-    """siw's part of a round; the other side waits."""
+    """siw's part of a round; the peer waits."""
     return lambda side, count: perftest(verb, kind, size, min(count, MOST[kind])) if side.client else 0.0
 
 
@@ -256,9 +256,9 @@ def command(*words: str) -> str:
 
 @contextlib.contextmanager
 def losing(device: str) -> Iterator[Callable[[float], None]]:
-    """Makes a network device like an Ethernet that loses packets; gives the function that sets how many percent.
+    """Makes a network device like an Ethernet with packet loss; yields a function to set the loss in percent.
 
-    Segments leave one by one, in packets of 1500 octets. The device is as before when it ends. Raises BenchError.
+    Segments leave one by one, in packets of 1500 octets. The device is restored at the end. Raises BenchError.
     """
     (link,) = json.loads(command("ip", "-d", "-j", "link", "show", "dev", device))
     if link["qdisc"] not in ("noqueue", "pfifo_fast", "fq_codel"):
@@ -303,11 +303,11 @@ def loss_of(lose: Callable[[float], None], percent: float) -> Callable[[], None]
     return lambda: lose(percent)
 
 
-# --- what they say ---
+# --- the drawings ---
 
 
 def kept(contender: str, percent: float) -> Callable[[Document], str]:
-    """The part of its bandwidth that a contender keeps."""
+    """The part of its bandwidth kept by a contender."""
 
     def said(document: Document) -> str:
         rows = [row(document, contender, loss_percent=each) for each in (percent, 0)]

@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen(names: Sequence[str]) -> list[Drawing]:
-    """Those of the names; all without any. Raises BenchError."""
+    """The drawings of these names; all without names. Raises BenchError."""
     for name in names:
         if name in UNDRAWN:
             raise BenchError(f"{name} cannot be drawn: {UNDRAWN[name]}")
@@ -98,7 +98,7 @@ def chosen(names: Sequence[str]) -> list[Drawing]:
 
 
 def listing(effort: Effort) -> str:
-    """What there is."""
+    """A text with all figures."""
     lines: list[str] = []
     for key, paper in PAPERS.items():
         lines += [f"{key}: {paper.title} ({paper.authors})"]
@@ -117,7 +117,7 @@ def effort_of(options: argparse.Namespace) -> Effort:
 
 
 def measured(drawing: Drawing, options: argparse.Namespace, command: Sequence[str], load: float) -> Document:
-    """Draws one figure. load: before the first one, which adds its own. Raises BenchError, ChildProcessError."""
+    """Draws a figure. load: before the first figure, as figures add load. Raises BenchError, ChildProcessError."""
     reference = drawing.reference or reference_of(default_contenders(("memcached", "tcp")), None)
     if options.memcached and not drawing.reference:
         reference = "memcached"
@@ -138,7 +138,7 @@ def measured(drawing: Drawing, options: argparse.Namespace, command: Sequence[st
 def measure_round(
     options: argparse.Namespace, command: Sequence[str], now: Round, report: Callable[[float, str], None]
 ) -> Document:
-    """Measures one round of one figure in this process. Raises what errors.EXPECTED names."""
+    """Measures a round of a figure in this process. Raises the errors of errors.EXPECTED."""
     (drawing,) = chosen(options.names)
     record = Record("figures", command, drawing.reference, now.seed, now, report)
     drawing.measure(effort_of(options), record)
@@ -146,7 +146,7 @@ def measure_round(
 
 
 def read(drawings: Sequence[Drawing], folder: str, named: bool) -> dict[str, Document]:
-    """What earlier runs have written. named: each must be there. Raises BenchError."""
+    """The documents of earlier runs. named: each must exist. Raises BenchError."""
     found = {}
     for drawing in drawings:
         path = f"{folder}/{drawing.name}.json"
@@ -158,7 +158,7 @@ def read(drawings: Sequence[Drawing], folder: str, named: bool) -> dict[str, Doc
 
 
 def draw(drawings: Sequence[Drawing], options: argparse.Namespace, command: Sequence[str]) -> Documents:
-    """({name: document}, {name: why it cannot be drawn})"""
+    """({name: document}, {name: reason against drawing})"""
     found: dict[str, Document] = {}
     absent: dict[str, str] = {}
     load = os.getloadavg()[0]

@@ -1,4 +1,4 @@
-"""The floors: what a contender stands beside, and clients of it. bare.py has the servers, _floor.pyx what measures.
+"""The floors of contenders, and clients of them. bare.py has the servers, _floor.pyx the measuring clients.
 
 A floor is measured in the same rounds as a contender, and by the same means: its clients look like a Client.
 """
@@ -42,9 +42,9 @@ def start_echo(transport: str, folder: str, cores: set[int]) -> Server:
 
 
 def start_lines(folder: str, cores: set[int], yields: bool) -> Server:
-    """Starts the server that answers through cache lines, on one of these cores. Raises StartError.
+    """Starts the server of the cache lines, on one of these cores. Raises StartError.
 
-    yields: its clients have the same core; else they leave that core to it.
+    yields: its clients have the same core; else they leave the core to the server.
     """
     core = max(cores)
     path = f"{folder}/{'yields' if yields else f'lines.{core}'}"
@@ -54,7 +54,7 @@ def start_lines(folder: str, cores: set[int], yields: bool) -> Server:
 
 
 def texts(operation: str, key: str, value: bytes, keys: int = 1) -> tuple[bytes, bytes]:
-    """A request of the text protocol, and its reply. keys: of a multiget, or sets that leave together."""
+    """A request of the text protocol, and its reply. keys: of a multiget, or sets sent together."""
     name = key.encode()
     if operation == "set":
         return b"set %s 0 0 %d\r\n%s\r\n" % (name, len(value), value) * keys, STORED * keys
@@ -63,7 +63,7 @@ def texts(operation: str, key: str, value: bytes, keys: int = 1) -> tuple[bytes,
 
 
 def open_echo(address: Any, request: int, reply: bytes, together: int = 1) -> socket.socket:
-    """A connection that answers each request of so many bytes with the reply. Raises OSError, ConnectionError."""
+    """A connection answering each request of so many bytes with the reply. Raises OSError, ConnectionError."""
     plain = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
     try:
         plain.settimeout(TIMEOUT)
@@ -81,7 +81,7 @@ def open_echo(address: Any, request: int, reply: bytes, together: int = 1) -> so
 
 
 def echo_connection(server: Server, request: int, reply: bytes, together: int = 1) -> socket.socket:
-    """The same, to a Server."""
+    """open_echo to a Server."""
     return open_echo(server.address, request, reply, together)
 
 
@@ -118,7 +118,7 @@ class EchoClient:
 class LinesClient:
     """Looks like a client over shared memory: asks through two cache lines, and copies values once.
 
-    Until it is closed its process leaves the server's core, which polls there, to the server.
+    Until close() its process leaves the server's core to the polling server.
     """
 
     def __init__(self, address: str, value: bytes) -> None:
@@ -154,7 +154,7 @@ def floor_client(name: str, address: Any, key: str, value: bytes, operations: Se
 
 
 def floor_of(contender: Contender) -> str:
-    """The name of the floor that a contender stands beside; "": there is none."""
+    """The name of a contender's floor; "": there is none."""
     if contender.server == "running":
         return ""
     return FLOORS.get(contender.transport, "")
@@ -170,7 +170,7 @@ def floors_of(contenders: Sequence[Contender], without: Sequence[str] = ()) -> d
 def floor_servers(
     wanted: Sequence[str], folder: str, cores: set[int], yields: bool, record: Record | None = None
 ) -> Iterator[dict[str, Server]]:
-    """The servers of these floors, each once, by name; the record learns of them. yields: as of start_lines."""
+    """The servers of these floors, each once, by name, added to the record. yields: as of start_lines."""
     with contextlib.ExitStack() as stack:
         made = {}
         for name in dict.fromkeys(wanted):
@@ -186,5 +186,5 @@ def floor_servers(
 
 
 def one_core(for_clients: set[int], for_servers: set[int]) -> bool:
-    """Whether clients and servers have a single core for all of them: who polls there must give it up."""
+    """Whether clients and servers share a single core: a polling server must give the core up."""
     return len(for_clients | for_servers) == 1

@@ -1,9 +1,9 @@
-"""How much CPU others use beside a benchmark, of the cores that it may use.
+"""CPU time of foreign programs beside a benchmark, on the cores allowed to it.
 
-It is what these cores were busy with, by /proc/stat, without what this process and those that it has started have used.
-So it has processes of other containers in it, and the time that a hypervisor has given to other guests. Interrupts
-and the kernel's threads are nobody's: most of what they do is the benchmark's own traffic. Where the kernel counts
-softirqs among the time of a process, too, others are understated by the benchmark's own. Ticks are a sample: times
+This is the busy time of these cores, by /proc/stat, without the time of this process and of the processes started by
+it. So the rest includes processes of other containers, and the time given by a hypervisor to other guests. Interrupts
+and the kernel's threads are left out: most of their work is the benchmark's own traffic. Where the kernel counts
+softirqs also as time of a process, the time of others is understated by the benchmark's own. Ticks are a sample: times
 below a tenth of a second mean nothing.
 """
 
@@ -23,18 +23,18 @@ LEAST_SECONDS = 0.1  # of CPU
 TICKS = os.sysconf("SC_CLK_TCK")  # a second
 # Columns of /proc/stat: user, nice, system, steal. The columns of guests are in the first two.
 BUSY = (1, 2, 3, 8)
-KERNEL = "2"  # the parent of the kernel's threads, which a container does not see
+KERNEL = "2"  # the parent of the kernel's threads, invisible in a container
 
 
 def busy_seconds(cores: set[int]) -> float:
-    """What these cores have spent on processes and on other guests."""
+    """Time spent by these cores on processes and on further guests."""
     names = {f"cpu{core}" for core in cores}
     lines = [line.split() for line in Path("/proc/stat").read_text().splitlines() if line.startswith("cpu")]
     return sum(int(line[column]) for line in lines if line[0] in names for column in BUSY) / TICKS
 
 
 def numbers(process: str | int) -> list[str]:
-    """What /proc/PID/stat has behind the name, from the state on. Raises OSError when the process has gone."""
+    """The fields of /proc/PID/stat behind the name, from the state on. Raises OSError when the process has gone."""
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -49,12 +49,12 @@ def kernel_seconds() -> float:
 
 
 def own_seconds() -> float:
-    """CPU time of this process and of all that it has started or adopted, also of those that have ended."""
+    """CPU time of this process and of all processes started or adopted by it, also of ended processes."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     total = sum(each.ru_utime + each.ru_stime for each in used)
     for child in children():
         with contextlib.suppress(OSError):
-            total += sum(map(int, numbers(child)[11:15])) / TICKS  # its own, and its children's that have ended
+            total += sum(map(int, numbers(child)[11:15])) / TICKS  # its own, and its ended children's
     return total
 
 
@@ -64,9 +64,9 @@ def foreign_seconds(cores: set[int]) -> float:
 
 @contextlib.contextmanager
 def watched() -> Iterator[Callable[[], float]]:
-    """Gives a function that says, once all is over, how many cores others have used meanwhile; 0: as good as none.
+    """Yields a function for use after the end. It returns the cores used by others meanwhile; 0: as good as none.
 
-    Processes that this one has started must have ended by then, or be its children still.
+    Processes started by this process must have ended by then, or still be its children.
     """
     cores = os.sched_getaffinity(0)
     begin, before = monotonic(), foreign_seconds(cores)
@@ -77,7 +77,7 @@ def watched() -> Iterator[Callable[[], float]]:
 
 
 def note(rounds: Sequence[float]) -> str:
-    """What a reader must know of the cores that others have used in each round; "" where that is little."""
+    """A note about the cores used by others in each round; "" where they used little."""
     noted = [cores for cores in rounds if cores > NOTED]
     if not noted:
         return ""

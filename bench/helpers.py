@@ -1,4 +1,4 @@
-"""Client processes that do what they are told, again and again."""
+"""Client processes with orders from the benchmark."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ PR_SET_TIMERSLACK = 29
 
 @dataclass(frozen=True)
 class Failure:
-    """What a helper answers when it cannot do what it is told."""
+    """A helper's answer about a failed order."""
 
     text: str
 
 
 class Helper:
-    """A process of its own that runs one function of a module again and again, when told.
+    """A process of its own that runs a function of a module, on orders.
 
-    Raises BenchError. It ends when the context does; if something has failed, also in the middle of its work.
+    Raises BenchError. The process ends with the context; after an error also in the middle of its work.
     """
 
     def __init__(self, target: Callable[..., None], cores: set[int], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=helped, args=(target, theirs, cores, *arguments), daemon=True)
-        resource_tracker.ensure_running()  # it would let SIGINT through
+        resource_tracker.ensure_running()  # first, for its start unblocks SIGINT
         with uninterrupted():
             self.process.start()
         theirs.close()
         self.answer()
 
     def tell(self, *what: Any) -> None:
-        with contextlib.suppress(BrokenPipeError):  # its answer says why
+        with contextlib.suppress(BrokenPipeError):  # its answer has the reason
             self.pipe.send(what)
 
     def answer(self) -> Any:
@@ -81,9 +81,9 @@ def helped(target: Callable[..., None], pipe: Connection, cores: set[int], *argu
 
 
 def orders(pipe: Connection, cores: set[int]) -> Iterator[tuple[Any, ...]]:
-    """In the helper: what it is told, until the parent has gone."""
+    """In the helper: its orders, until the parent has gone."""
     os.sched_setaffinity(0, cores)
-    # Short sleeps are to be short.
+    # Short sleeps must be short.
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
     pipe.send(None)
     while True:
@@ -93,7 +93,7 @@ def orders(pipe: Connection, cores: set[int]) -> Iterator[tuple[Any, ...]]:
             return
 
 
-# It ends with who has started it.
+# The process ends with its starter.
 BUSY = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)

@@ -35,11 +35,11 @@ from rmemcached.bench.servers import Server, memcached_path
 from rmemcached.client import Client
 
 HELP = "the misses of a full cache, with each way to evict"
-BATCH = 50  # keys of one get
-RECENT = 5000  # keys asked for last, the smallest fifth of which CPU time is measured with
+BATCH = 50  # keys of a get
+RECENT = 5000  # keys asked for last; CPU time is measured with the smallest fifth of them
 HITS = 20_000  # of a round
 ROUNDS = 20
-ITEM_MOST = 1_000_000  # bytes of a value that fits into an item of the usual size
+ITEM_MOST = 1_000_000  # bytes of a value for an item of the usual size
 TURNS = False
 VALUE = re.compile(rb"VALUE (\d+) 0 (\d+)\r\n")
 FIGURES = (Figure("misses_percent", "percent"), Figure("hit_cpu_us", "us"), Figure("evictions", "", ""))
@@ -94,7 +94,7 @@ def requests(keys: int, count: int, exponent: float, seed: int) -> list[int]:
 
 
 def mixed(mix: str, keys: int, count: int, exponent: float, seed: int = 2) -> tuple[list[int], int]:
-    """The requests of a mix, and the number of keys that it takes."""
+    """The requests of a mix, and the number of its keys."""
     if mix == "loop":
         return list(itertools.islice(itertools.cycle(range(max(keys // 5, 1))), count)), keys
     base = requests(keys, count, exponent, seed)
@@ -111,7 +111,7 @@ def mixed(mix: str, keys: int, count: int, exponent: float, seed: int = 2) -> tu
 
 
 def ask(plain: socket.socket, keys: Sequence[int], length: Sequence[int]) -> set[int]:
-    """Sends one get and returns the keys that were there. Raises ValueError for a value of a wrong size."""
+    """Sends a get and returns the keys found. Raises ValueError for a value of a wrong size."""
     plain.sendall(b"get " + " ".join(map(str, keys)).encode() + b"\r\n")
     parts: list[bytes] = []
     while not parts or not parts[-1].endswith(b"END\r\n"):
@@ -129,18 +129,18 @@ def ask(plain: socket.socket, keys: Sequence[int], length: Sequence[int]) -> set
 
 
 class Asking:
-    """One connection that speaks the text protocol."""
+    """A connection with the text protocol."""
 
     TOLD = "a plain socket over tcp"
 
     def __init__(self, server: Server, length: Sequence[int]) -> None:
         self.plain = server.connect(30)
-        self.plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a get follows a set that has no reply
+        self.plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a get follows a set without a reply
         self.length = length
         self.filler = memoryview(b"x" * max(length))
 
     def found(self, keys: Sequence[int]) -> set[int]:
-        """Those of the keys that are there."""
+        """The keys found."""
         return ask(self.plain, keys, self.length)
 
     def store(self, keys: Sequence[int]) -> None:
@@ -155,7 +155,7 @@ class Asking:
 
 
 class Reading:
-    """A Client that asks nobody for what it finds."""
+    """A Client with direct reads."""
 
     TOLD = "rmemcached.client over soft_shm, which reads the items"
 
@@ -165,7 +165,7 @@ class Reading:
         self.filler = b"x" * max(length)
 
     def found(self, keys: Sequence[int]) -> set[int]:
-        """Those of the keys that are there."""
+        """The keys found."""
         found = {int(key): len(value) for key, value in self.client.get_many([str(key) for key in keys]).items()}
         if any(size != self.length[key] for key, size in found.items()):
             raise ValueError("a value has a wrong size")
@@ -179,7 +179,7 @@ class Reading:
 
 
 def hit_cpu(server: Server, cache: Asking | Reading, wanted: Sequence[int], length: Sequence[int]) -> float:
-    """The daemon's CPU time for a hit, in microseconds: in the round that was disturbed least."""
+    """The daemon's CPU time for a hit, in microseconds: in the least disturbed round."""
     recent = list(dict.fromkeys(reversed(wanted)))[:RECENT]
     keys = sorted(recent, key=lambda key: length[key])[: max(len(recent) // 5, 1)]
     cost = []
@@ -230,7 +230,7 @@ def run_of(contender: Contender, options: argparse.Namespace, folder: str, recor
     _, for_servers = placement("any")
 
     def run(number: int) -> Taken:
-        # The first round's requests are always the same ones; so are all contenders' of a round.
+        # The first round's requests are always the same; in each round all contenders get the same requests.
         wanted, keys = mixed(options.mix, options.keys, options.requests, options.exponent, number + 1)
         length = sizes(keys, options.smallest, options.largest)
         with start(contender, flags, folder, for_servers) as server:
@@ -242,7 +242,7 @@ def run_of(contender: Contender, options: argparse.Namespace, folder: str, recor
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
-    # A set without a reply that is refused would count as a miss.
+    # A refused set without a reply would count as a miss.
     if max(options.smallest, options.largest) > ITEM_MOST and "-I" not in options.flags:
         raise BenchError(f"--largest is {ITEM_MOST} at most, unless --flags=-I allows larger items")
     case = case_of(options)
@@ -253,7 +253,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
 
 
 def missed(document: Document, options: argparse.Namespace) -> list[str]:
-    """A line for each contender of ours that misses more than memcached does, by more than --points."""
+    """A line for each contender of ours with more misses than memcached, by more than --points."""
     found = {row["contender"]: row["median"] for row in document["results"] if row["figure"] == "misses_percent"}
     theirs = [name for name in found if name.startswith("memcached")][:1]
     return [

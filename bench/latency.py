@@ -29,7 +29,7 @@ CONTENDERS = ("soft_shm", "soft_iw", "tcp", "memcached", "memcached+pymemcache")
 OPERATIONS = ("get", "set")
 FLAGS = ("-t", "1", "-m", "256", "-I", "8m")
 FIGURES = (Figure("p50_us", "us"), Figure("per_second", "1/s", "higher"))
-VALUES = 4  # different values of one size
+VALUES = 4  # different values of a size
 WARM_UP = 20
 KEY = "key"
 
@@ -52,7 +52,7 @@ def contenders() -> list[Contender]:
 def sample(
     client: Any, operation: str, key: str, values: list[bytes], seconds: float, least: int, pause: float = 0
 ) -> list[int]:
-    """Latencies in nanoseconds of one operation, repeated for `seconds` and at least `least` times.
+    """Latencies in nanoseconds of an operation, repeated for `seconds` and at least `least` times.
 
     pause: seconds of sleep before each operation, outside the measured time. Raises ValueError for a changed value.
     """
@@ -89,7 +89,7 @@ def taken(latencies: list[int]) -> Taken:
 
 @dataclass
 class Bench:
-    """What is connected: clients by contender, and the servers of the floors."""
+    """The connections: clients by contender, and the servers of the floors."""
 
     options: argparse.Namespace
     clients: dict[str, Any]
@@ -111,7 +111,7 @@ class Bench:
 
     def lines_run(self, operation: str, values: list[bytes]) -> Run:
         def run(number: int) -> Taken:
-            # Its server polls as long as there is a client.
+            # The server polls as long as there is a client.
             with contextlib.closing(LinesClient(self.servers[LINES].address, values[0])) as client:
                 return self.run_of(client, operation, values)(number)
 

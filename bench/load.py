@@ -136,7 +136,7 @@ def on_server(options: argparse.Namespace) -> list[Contender]:
 
 
 def aimed(options: argparse.Namespace) -> list[Contender] | None:
-    """The contenders of --server, or None without it. Raises BenchError."""
+    """The contenders of --server, or None without --server. Raises BenchError."""
     if options.server is None:
         if options.transports:
             raise BenchError("--transports are those to --server; without it --contenders names them")
@@ -147,7 +147,7 @@ def aimed(options: argparse.Namespace) -> list[Contender] | None:
 
 
 def settle(options: argparse.Namespace) -> None:
-    """Puts the workload, or the defaults, where nothing else was asked for. Raises BenchError."""
+    """Puts the workload, or the defaults, in place of missing options. Raises BenchError."""
     chosen = WORKLOADS.get(options.workload)
     if options.key_size is None:
         options.key_size = key_sizes(chosen.key_size) if chosen else 32
@@ -173,7 +173,7 @@ def settle(options: argparse.Namespace) -> None:
 
 
 def make_load(options: argparse.Namespace, said: dict[str, Any], sizes: int | Sizes, seed: int) -> _load.Load:
-    """By a case's parameters; without connections yet."""
+    """A Load by a case's parameters; without connections yet."""
     digits = len(str(options.keys - 1))
     key_size = options.key_size
     _, sets, deletes, incrs = options.ratio
@@ -254,7 +254,7 @@ def figures_of(done: dict[str, Any], case: Case, spent: float, used: float | Non
 
 
 def attach(load: _load.Load, contender: Contender, server: Any, count: int, stack: contextlib.ExitStack) -> None:
-    """Connects a load. Raises what connecting does."""
+    """Connects a load. Raises the errors of connecting."""
     if contender.transport in SOCKETS:
         for _ in range(count):
             plain = stack.enter_context(server.connect(TIMEOUT))
@@ -327,7 +327,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
     record.note("Every value that came back was compared, byte by byte." if options.verify else COMPARED)
     cases = len(options.cores) * sum(1 for _ in cases_of(options, options.cores[0]))
     steps = record.steps(cases * len(options.contenders) * runs_of(record.round))
-    # Short sleeps are to be short.
+    # Short sleeps must be short.
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
     for where in options.cores:
         measure_placed(options, where, record, steps)

@@ -1,8 +1,8 @@
-"""How often threads of a server wait for a lock while it answers gets of different keys. A part of `bounds`.
+"""Counts how often threads of a server wait for a lock while it answers gets of different keys. A part of `bounds`.
 
-The server runs under strace, which sees every futex call and no other one (--seccomp-bpf): the times are of no use,
-and the count is exact. A thread that waits for a mutex calls FUTEX_WAIT with the value 2, "taken, and others wait";
-condition variables and semaphores call FUTEX_WAIT_BITSET. Each connection asks for keys that no other one asks for.
+The server runs under strace, which traces futex calls only (--seccomp-bpf): the times are of no use, and the count is
+exact. A thread waiting for a mutex calls FUTEX_WAIT with the value 2, "taken, and others wait"; condition variables and
+semaphores call FUTEX_WAIT_BITSET. Each connection asks for keys of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STRACE = ("strace", "-D", "-f", "-qq", "--seccomp-bpf", "-e", "trace=futex", "-e
 WAIT = b"FUTEX_WAIT_PRIVATE, 2,"
 WORKERS = (4, 16)
 CONNECTIONS, DEPTH = 16, 16
-KEYS, KEY_SIZE, VALUE_SIZE = 1000, 32, 100  # keys of a connection; a key's size in the first one, one more in the next
+KEYS, KEY_SIZE, VALUE_SIZE = 1000, 32, 100  # keys of a connection; a key's size in the first, a byte more in each next
 WAITS = Figure("waits_a_million", "a million gets")
 PER_SECOND = Figure("per_second", "1/s", "higher")
 ABSENT = "strace is not in PATH (apt-get install strace): lock waits are not counted"
@@ -34,7 +34,7 @@ ABSENT = "strace is not in PATH (apt-get install strace): lock waits are not cou
 def measure(
     contenders: dict[str, Contender], group: str, cores: str, seconds: float, record: Record, steps: Steps
 ) -> None:
-    """Cases of this group, with servers of their own. A note says so when strace is not installed."""
+    """Cases of this group, with servers of their own. Without strace, adds a note."""
     if shutil.which("strace") is None:
         record.note(ABSENT)
         return
@@ -59,14 +59,14 @@ def measure(
 
 
 def run_of(server: Server, trace: Path, seconds: float, stack: contextlib.ExitStack) -> Run:
-    """Stores the keys. Its runs ask for them, on connections that are kept until the stack ends."""
+    """Stores the keys. The runs ask for them, on connections kept until the stack ends."""
     loads = [stack.enter_context(load_of(server, number)) for number in range(CONNECTIONS)]
     for load in loads:
         load.fill()
 
     def run(number: int) -> Taken:
         before = waits(trace)
-        # A minute after its last move in the LRU lists an item is moved again: the warm-up has done that.
+        # A minute after its last move in the LRU lists an item is moved again: the warm-up has done so.
         gets, longest = run_beside(loads, seconds)
         return Taken({WAITS.name: (waits(trace) - before) / gets * 1e6, PER_SECOND.name: gets / longest})
 
@@ -75,7 +75,7 @@ def run_of(server: Server, trace: Path, seconds: float, stack: contextlib.ExitSt
 
 @contextlib.contextmanager
 def load_of(server: Server, number: int) -> Iterator[_load.Load]:
-    """A connection that asks for keys of its own: they have a length that no other one's have."""
+    """A connection with keys of its own: their length differs from the keys of all others."""
     with server.connect(10) as plain:
         load = _load.Load(
             keys=KEYS, key_size=KEY_SIZE + number, value_size=VALUE_SIZE, depth=DEPTH, batch=True, complete=True
@@ -86,7 +86,7 @@ def load_of(server: Server, number: int) -> Iterator[_load.Load]:
 
 
 def run_beside(loads: list[_load.Load], seconds: float) -> tuple[int, float]:
-    """Runs all loads at a time: their gets together, and the seconds of the longest. Raises what a run raises."""
+    """Runs all loads at a time: their gets together, and the seconds of the longest. Raises the errors of a run."""
     done: list[dict[str, float]] = []
     wrong: list[BaseException] = []
 
@@ -107,5 +107,5 @@ def run_beside(loads: list[_load.Load], seconds: float) -> tuple[int, float]:
 
 
 def waits(trace: Path) -> int:
-    """How many waits for a mutex strace has written down so far."""
+    """The number of waits for a mutex written down by strace so far."""
     return trace.read_bytes().count(WAIT)

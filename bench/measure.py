@@ -1,6 +1,7 @@
-"""Cases, and their runs in turns. A run is one contender doing one case for a short time; it gives one sample.
+"""Cases, and their runs in turns. In a run a contender does a case for a short time; the run gives a sample.
 
-A round is a process of its own with servers of its own (rounds.py). In it each contender does each case once or more.
+A round is a process of its own with servers of its own (rounds.py). In a round each contender does each case at least
+once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Name = TypeVar("Name")
 
 @dataclass(frozen=True)
 class Figure:
-    """better: "lower", "higher", or "" when neither is."""
+    """better: "lower", "higher", or "" without a better direction."""
 
     name: str
     unit: str
@@ -33,11 +34,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Case:
-    """The first figure is the main one. floors: {contender: the name of its floor}.
+    """The first figure is the main figure. floors: {contender: the name of its floor}.
 
-    bounds: {contender: what its main figure must keep}: "<= 0.4", or ">= 0.8 of NAME": of NAME's in the same round; or
-    several with " and " between.
-    Cases of one group share a table.
+    bounds: {contender: bound of its main figure}: "<= 0.4", or ">= 0.8 of NAME": of NAME's in the same round; or
+    several with " and " between. Cases of a group share a table.
     """
 
     name: str
@@ -48,25 +48,25 @@ class Case:
     group: str = ""
 
     def described(self) -> dict[str, Any]:
-        """The case as files have it."""
+        """The case's entry in files."""
         return {**asdict(self), "figures": [asdict(figure) for figure in self.figures]}
 
 
 @dataclass
 class Taken:
-    """What a run has measured: its figures, and latencies in nanoseconds, each or {latency: how many}."""
+    """The result of a run: its figures, and latencies in nanoseconds, each or as {latency: count}."""
 
     values: dict[str, float]
     latencies: list[int] = field(default_factory=list)
     counted: dict[int, int] = field(default_factory=dict)
 
 
-# Does one run; the argument is its number, from 1, another one in each round. 0 is the warm-up.
+# Does a run; the argument is its number, from 1, different in each round. 0 is the warm-up.
 Run = Callable[[int], Taken]
 
 
 class Round:
-    """A round: its number, from 1, and in which order its parts are measured.
+    """A round: its number, from 1, and the order of its parts.
 
     turns: how often each contender does a case. The seed, with the number, decides every order.
     """
@@ -78,19 +78,19 @@ class Round:
         self.chance = random.Random(f"{seed} {number}")
 
     def shuffled(self, names: Iterable[Name]) -> list[Name]:
-        """These in an order by chance."""
+        """The names in a random order."""
         made = list(names)
         self.chance.shuffle(made)
         return made
 
     def sample(self, case: str, contender: str, turn: int, values: dict[str, float]) -> dict[str, Any]:
-        """A sample as files have it. turn: its place among the case's samples of this round, from 1."""
+        """A sample's entry in files. turn: its place among the case's samples of this round, from 1."""
         return {"case": case, "contender": contender, "round": self.number, "turn": turn, "values": values}
 
     def orders(self, names: Sequence[Name], what: str) -> list[list[Name]]:
-        """The order of each turn of a case: by chance for this seed, then balanced over the turns of all rounds.
+        """The order of each turn of a case: random for this seed, then balanced over the turns of all rounds.
 
-        Each of them comes first, and last, as often as each other one. what: the case, which has an order of its own.
+        Each name comes first, and last, equally often. what: the case, which has an order of its own.
         """
         drawn = list(names)
         random.Random(f"{self.seed} {what}").shuffle(drawn)
@@ -99,7 +99,7 @@ class Round:
 
 
 def need_histograms() -> None:
-    """Raises BenchError without hdrhistogram, before anything is measured."""
+    """Raises BenchError without hdrhistogram, before the measurement."""
     try:
         import hdrh.histogram  # noqa: F401
     except ImportError:
@@ -107,7 +107,7 @@ def need_histograms() -> None:
 
 
 def histogram(latencies: Iterable[int] | Mapping[int, int] = ()) -> Any:
-    """An HdrHistogram of nanoseconds: of each, or of {latency: how many}."""
+    """An HdrHistogram of nanoseconds: of each, or of {latency: count}."""
     from hdrh.histogram import HdrHistogram
 
     made = HdrHistogram(1, LONGEST_NS, DIGITS)
@@ -121,7 +121,7 @@ def encoded(latencies: Iterable[int] | Mapping[int, int]) -> str:
 
 
 def merged(texts: Iterable[str]) -> Any:
-    """One histogram of several that were encoded."""
+    """A histogram of several encoded histograms."""
     total = histogram()
     for text in texts:
         total.decode_and_add(text.encode())
@@ -139,7 +139,7 @@ class Progress:
         self.shown = self.stream.isatty()
 
     def show(self, part: float, what: str) -> None:
-        """So much of all is done; `what` is under way."""
+        """Shows the finished part of all work; `what` is under way."""
         if self.shown:
             part = min(part, 1.0)
             left = (monotonic() - self.begin) / part * (1 - part) if part else 0
@@ -147,26 +147,26 @@ class Progress:
             bar = "#" * full + "." * (self.WIDTH - full)
             minutes, seconds = divmod(round(left), 60)
             line = f"[{bar}] {minutes}:{seconds:02} left  {what}"
-            # A line that goes on in the next one could not be taken away.
+            # A line continued in the next line could not be removed.
             self.stream.write(f"\r\x1b[K{line[: self.columns() - 1]}")
             self.stream.flush()
 
     def columns(self) -> int:
-        """Of the terminal, which may change its size."""
+        """The columns of the terminal, which may change its size."""
         try:
             return os.get_terminal_size(self.stream.fileno()).columns or USUAL_COLUMNS
         except OSError:
             return USUAL_COLUMNS
 
     def end(self) -> None:
-        """Takes the bar away."""
+        """Removes the bar."""
         if self.shown:
             self.stream.write("\r\x1b[K")
             self.stream.flush()
 
 
 class Steps:
-    """Counts the steps of a round, and tells each to `report`: the part of the round that is done, and what comes."""
+    """Counts the steps of a round, and reports each: the finished part of the round, and the next step."""
 
     def __init__(self, steps: int, report: Callable[[float, str], None]) -> None:
         self.steps = max(steps, 1)
@@ -184,7 +184,7 @@ class Steps:
 
 
 def order(names: list[Name], number: int) -> list[Name]:
-    """The turns of a round: rotated by one in every second round, and reversed in those between."""
+    """The turns of a round: rotated by one in every second round, and reversed in the rounds between."""
     first = number // 2 % len(names)
     turns = names[first:] + names[:first]
     return turns[::-1] if number % 2 else turns
@@ -211,5 +211,5 @@ def take_turns(case: Case, runs: dict[str, Run], now: Round, steps: Steps, warm:
 
 
 def runs_of(now: Round, warm: bool = True) -> int:
-    """How many runs of a contender a case has in a round."""
+    """The number of runs of a contender for a case in a round."""
     return now.turns + warm

@@ -29,8 +29,8 @@ from rmemcached.bench.servers import Server, on_free_port
 HELP = "a server's memory at start, for each item, and for each idle connection"
 AT_LEAST = {"items": 0, "connections": 0}
 CONTENDERS = ("tcp", "memcached")
-START_MORE = 30 * 2**20  # bytes that rmemcached may take more at start, for Python
-ITEM_MORE = 0.05  # the part of an item's memory that rmemcached may take more
+START_MORE = 30 * 2**20  # bytes allowed to rmemcached beyond memcached at start, for Python
+ITEM_MORE = 0.05  # the part of an item's memory allowed to rmemcached beyond memcached
 TURNS = False
 KEY, VALUE, HEADER = 32, 100, 48  # bytes
 BARE, BYTES = "floor: Python", "floor: bytes"
@@ -43,7 +43,7 @@ while True:
     listener._accept()
 """
 MOST_FOR_A_BUCKET = 1.5  # items; with more the hash table doubles (memcached, assoc.c)
-WARM = 100  # connections made before the first look, so that allocator and tables have grown once
+WARM = 100  # connections made before the first look, so allocator and tables have grown once
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +68,7 @@ def exchange(plain: socket.socket, request: bytes, length: int) -> bytes:
 
 
 def wait_for_table(server: Any) -> None:
-    """Returns when the hash table has grown for the items. memcached doubles it once a second, at most."""
+    """Returns when the hash table has grown for the items. memcached doubles its table at most once a second."""
     deadline = time.monotonic() + 30
     while True:
         stats = server.stats()
@@ -143,7 +143,7 @@ def floors(options: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 def run(contender: Contender, options: argparse.Namespace, folder: str, record: Record | None) -> Taken:
-    """All figures of one server, from its start to its end."""
+    """All figures of a server, from its start to its end."""
     megabytes = max(64, options.items // 4000)
     flags = ["-m", str(megabytes), "-t", "1", "-c", str(options.connections + WARM + 100)]
     _, for_servers = placement("any")
@@ -188,7 +188,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
 
 
 def missed(document: Document, options: argparse.Namespace) -> list[str]:
-    """A line for each limit that a contender of ours misses beside memcached."""
+    """A line for each limit beside memcached missed by a contender of ours."""
     figures = {(row["contender"], row["figure"]): row["median"] for row in document["results"]}
     theirs = [known["name"] for known in document["contenders"] if known["server"].startswith("memcached ")]
     ours = [known["name"] for known in document["contenders"] if known["server"].startswith("rmemcached ")]

@@ -1,4 +1,4 @@
-"""The process of a round; rounds.py starts it, and says what it reads and writes."""
+"""The process of a round; rounds.py starts the process, and describes its input and output."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from rmemcached.bench.errors import EXPECTED, text_of
 from rmemcached.bench.measure import Round
 from rmemcached.bench.processes import end_with, kill_children, raise_descriptors
 
-# Whatever asks it to end: Ctrl-C, kill, a terminal that is closed.
+# Signals to end the process: Ctrl-C, kill, a closed terminal.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def once(number: int, frame: object) -> None:
-    """A handler that interrupts. Who presses Ctrl-C again does not interrupt the ending of servers."""
+    """A handler for interruption. A second Ctrl-C does not interrupt the ending of servers."""
     for each in ENDING:
         signal.signal(each, unheard)
     raise KeyboardInterrupt
 
 
 def unheard(number: int, frame: object) -> None:
-    """A handler that does nothing."""
+    """A handler without effect."""
 
 
 def measure(orders: dict[str, Any]) -> int:
-    """Raises BrokenPipeError when who has started it has gone; by then its servers have ended."""
+    """Raises BrokenPipeError when the starter has gone; by then the round's servers have ended."""
     with open(orders["to"], "w") as lines:
 
         def tell(*what: Any) -> None:
@@ -48,12 +48,12 @@ def main() -> int:
     for each in ENDING:
         signal.signal(each, once)
     try:
-        # It was started with SIGINT blocked, so that no import is interrupted.
+        # The process was started with SIGINT blocked, so no import is interrupted.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         raise_descriptors()
         orders = sys.stdin.read()
         if not orders:
-            return 1  # who has started it has gone
+            return 1  # the starter has gone
         return measure(json.loads(orders))
     except BrokenPipeError:
         return 1

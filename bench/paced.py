@@ -57,7 +57,7 @@ def paced_client(pipe: Connection, cores: set[int], contender: Contender, addres
     """Answers (operation, think time in us, whether gaps are exponential, count) with latencies in nanoseconds.
 
     A floor (its `server` is "floor") gets a client for each order: the server of the cache lines polls as long as it
-    has one.
+    has a client.
     """
     chance = random.Random(number)
     values = [chance.randbytes(SIZE) for _ in range(4)]
@@ -73,7 +73,7 @@ def paced_client(pipe: Connection, cores: set[int], contender: Contender, addres
                 pipe.send(paced(client, key, values, operation, gaps, count))
                 continue
             with contextlib.closing(floor_client(contender.name, address, key, values[0])) as bare:
-                # Of an echo server it is the size alone that goes there.
+                # An echo server receives only the size of the value.
                 stored = values if contender.name == LINES else values[:1] * len(values)
                 pipe.send(paced(bare, key, stored, operation, gaps, count))
 
@@ -105,7 +105,7 @@ def paced(client: Any, key: str, values: list[bytes], operation: str, gaps: list
 def run_of(helpers: list[Helper], server: Any, operation: str, think: int, options: argparse.Namespace) -> Run:
     cpu = getattr(server, "cpu_seconds", None)
     if "--lines" in getattr(server, "command", ()):
-        cpu = None  # it polls all the time
+        cpu = None  # the server of the cache lines polls all the time
 
     def run(number: int) -> Taken:
         count = max(LEAST, min(options.most, int(options.seconds * 1e6 / max(think, 20)))) if number else LEAST

@@ -1,4 +1,4 @@
-"""A document as one HTML page that needs nothing else: no script, no network. The page alone says what was done."""
+"""A document as a self-contained HTML page: no script, no network. The page alone describes the run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ METHOD = (
     "The interval says how far the rounds of this benchmark agree, not what another machine, or another day, would"
     " give.",
 )
-# Of subcommands that do it otherwise.
+# Of subcommands with a different method.
 FRESH = (
     "Each run starts a server of its own, measures it and stops it; there is no warm-up. The order is drawn, and"
     " changes by round."
@@ -128,7 +128,7 @@ def pictures(title: str, made: list[tuple[str, str]]) -> str:
 
 
 def section(document: Document) -> str:
-    """All about one document."""
+    """All about a document."""
     against = plots.against(document)
     method = document.get("method") or METHODS.get(document["subcommand"], METHOD)
     parts = [

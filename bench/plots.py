@@ -16,7 +16,7 @@ from rmemcached.bench.table import label, number
 
 COLOURS = ("#2a9d6f", "#3b8ed0", "#9a6fd0", "#d9652b", "#c8446a", "#c9a227", "#5aa9a3", "#a0685a")
 GREY = "#7d8590"
-# What a plot has on its x axis, where the cases have several values of it.
+# The x axis of a plot, for parameters with several values.
 AXES = {
     "size": "value size",
     "think_us": "think time, us",
@@ -28,7 +28,7 @@ AXES = {
     "applications": "applications, a process each",
     "loss_percent": "packets lost, %",
 }
-# Parameters that follow from others.
+# Parameters computed from others.
 CONSEQUENCES = ("stored",)
 WIDTH, HEIGHT = 560, 320
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 30, 48
@@ -72,7 +72,7 @@ def figure(content: list[str], height: float, title: str) -> str:
 
 
 def stacked(pictures: Sequence[str]) -> str:
-    """One <svg> of several, one below the other."""
+    """An <svg> of several, in a column."""
     if len(pictures) == 1:
         return pictures[0]
     content, top = [], 0.0
@@ -93,7 +93,7 @@ def decades(low: float, high: float) -> list[float]:
 
 
 def tick_name(value: float) -> str:
-    """As short as the place beside the axis: millions by a letter, where %g has 1e+06."""
+    """Short enough for the place beside the axis: millions by a letter, where %g has 1e+06."""
     return f"{value / 1e6:g} M" if value >= 1e6 else f"{value:g}"
 
 
@@ -110,7 +110,7 @@ def lines(
     ticks: Sequence[tuple[float, str]],
     along: Callable[[float], float],
 ) -> str:
-    """Lines on a logarithmic y axis. along: where on the x axis a value is, in any unit."""
+    """Lines on a logarithmic y axis. along: the place of a value on the x axis, in any unit."""
     values = [y for line in made for _, y in line.points if y > 0]
     low, high = min(values, default=1), max(values, default=1)
     bottom, top = logarithm(low / 1.15), logarithm(high * 1.15)
@@ -156,7 +156,7 @@ def rows_of_keys(made: Sequence[Line]) -> int:
 
 
 def keys(made: Sequence[Line], top: float) -> list[str]:
-    """What the colours mean."""
+    """The meaning of the colours."""
     content = []
     for place, line in enumerate(made):
         x, y = LEFT + place % IN_A_ROW * 245, top + 6 + place // IN_A_ROW * 18
@@ -181,7 +181,7 @@ def styles(document: Document) -> dict[str, tuple[str, str]]:
 
 
 def told_apart(document: Document) -> set[str]:
-    """The parameters in which cases differ."""
+    """The parameters with different values in the cases."""
     values: dict[str, set[str]] = {}
     for case in document["cases"]:
         for key, value in case["parameters"].items():
@@ -194,9 +194,9 @@ def medians(document: Document) -> dict[tuple[str, str, str], dict[str, Any]]:
 
 
 def against(document: Document) -> list[tuple[str, str]]:
-    """(title, SVG): the main figure against whatever parameter has several values, other things being equal.
+    """(title, SVG): the main figure against each parameter with several values, with all else equal.
 
-    A document that names its `axis` is drawn against that one only.
+    A document with an `axis` is drawn against this axis only.
     """
     rows, apart = medians(document), told_apart(document)
     made = []
@@ -232,7 +232,7 @@ def against(document: Document) -> list[tuple[str, str]]:
 
 
 def nines(percent: float) -> float:
-    """Where a percentile is on the axis: 90, 99 and 99.9 are equally far apart."""
+    """The place of a percentile on the axis: 90, 99 and 99.9 are equally far apart."""
     return -math.log10(1 - percent / 100)
 
 

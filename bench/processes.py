@@ -1,4 +1,4 @@
-"""How the processes of a benchmark begin and end: none outlives the command, however it ends."""
+"""Start and end of a benchmark's processes: none outlives the command, in any case."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmemcached.bench.errors import BenchError
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 DESCRIPTORS_MOST = 1 << 20  # where the system has no limit, programs that close all would never end
-DESCRIPTORS_BESIDE = 100  # that a process has beside its connections
+DESCRIPTORS_BESIDE = 100  # of a process, beside its connections
 
 
 def descriptors() -> int:
@@ -25,7 +25,7 @@ def descriptors() -> int:
 
 
 def raise_descriptors() -> None:
-    """This process, and those that it starts, may have so many."""
+    """Raises the limit of this process, and of processes started by it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, descriptors()), hard))
@@ -39,7 +39,7 @@ def check_descriptors(option: str, wanted: int) -> None:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """SIGINT waits meanwhile; processes that are started have it blocked for good."""
+    """SIGINT waits meanwhile; processes started meanwhile have SIGINT blocked for good."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -48,23 +48,23 @@ def uninterrupted() -> Iterator[None]:
 
 
 def end_with(parent: int, how: int) -> None:
-    """This process gets the signal `how` when `parent` ends, which has started it by its main thread."""
+    """This process gets the signal `how` when `parent` ends. The main thread of `parent` has started this process."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, how, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), how)
 
 
 def children() -> set[int]:
-    """The processes of this one, which has started or adopted them."""
+    """The child processes of this process, started or adopted."""
     found: set[int] = set()
     for path in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # a thread that has ended
+        with contextlib.suppress(OSError):  # an ended thread
             found |= set(map(int, path.read_text().split()))
     return found
 
 
 def kill_children() -> None:
-    """Kills what is left: a process whose start was interrupted is known to the system alone."""
+    """Kills the remaining children: if a start was interrupted, only the system knows its process."""
     for number in children():
         with contextlib.suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)
@@ -72,13 +72,13 @@ def kill_children() -> None:
 
 @contextlib.contextmanager
 def adopting() -> Iterator[Callable[[], None]]:
-    """Processes whose parents end become this one's. The function that it gives kills those that it has adopted."""
+    """This process adopts processes whose parents end. Yields a function to kill the adopted processes."""
     before = children()
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def kill() -> None:
-        # Their own come next.
+        # Their own children come next.
         while adopted := children() - before:
             for number in adopted:
                 os.kill(number, signal.SIGKILL)

@@ -63,7 +63,7 @@ def daemons(transports: list[str], cores: set[int], *flags: str) -> Iterator[dic
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(scratch())
         stack.callback(os.sched_setaffinity, 0, allowed)
-        os.sched_setaffinity(0, cores)  # they inherit it
+        os.sched_setaffinity(0, cores)  # the daemons inherit the cores
         made = {}
         for name in transports:
             path = f"{folder}/socket" if name == "unix" else None
@@ -82,7 +82,7 @@ def connect(address: Any, transport: str) -> Any:
 
 
 def transfer_rate(client: Any, operation: str, key: str, value: bytes, seconds: float) -> float:
-    """Bytes per second of one operation, repeated. Raises ValueError for a changed value."""
+    """Bytes per second of an operation, repeated. Raises ValueError for a changed value."""
     client.set(key, value)
     done = 0
     spent = 0.0
@@ -91,7 +91,7 @@ def transfer_rate(client: Any, operation: str, key: str, value: bytes, seconds: 
         got = client.get(key) if operation == "get" else client.set(key, value)
         spent += perf_counter() - begin
         done += len(value)
-        # Who compares with the GIL lets the gets of other threads wait for it.
+        # A comparison with the GIL would make the gets of all other threads wait.
         if operation == "get" and not (got and _floor.same(got, value)):
             raise ValueError(f"get of {len(value)} bytes: a wrong value came back")
     if operation == "set" and client.get(key) != value:
@@ -107,7 +107,7 @@ BYTES, OWN, REGISTERED = "bytes", "memory of one's own", "registered buffers"
 
 
 def taking_turns(works: dict[str, Callable[[], object]], size: int, seconds: float) -> dict[str, float]:
-    """Bytes per second of each, one after the other in turn: so each finds the cache as the others have left it."""
+    """Bytes per second of each, in turn: so each finds the cache as the others have left it."""
     spent = dict.fromkeys(works, 0.0)
     done = 0
     for work in works.values():
@@ -129,7 +129,7 @@ def same(what: str, found: object, value: object) -> None:
 
 
 def large_works(client: Any, operation: str, values: dict[str, bytes], stack: contextlib.ExitStack) -> dict[str, Any]:
-    """Name -> what does the operation once, with these values. All of them are compared first."""
+    """{name: a call of the operation with these values}. All values are compared first."""
     value = values[KEY]
     size, keys = len(value), list(values)
     sources, targets = [bytearray(one) for one in values.values()], [bytearray(size) for _ in values]
@@ -177,7 +177,7 @@ def measure_large(options: argparse.Namespace, sheet: Sheet) -> None:
             client = stack.enter_context(contextlib.closing(connect(server.address, "soft_shm")))
             for size, operation in itertools.product(options.large, LARGE_OPERATIONS):
                 if operation == "set" and kind == "direct":
-                    # It asks.
+                    # A set asks the daemon.
                     continue
                 count = MANY if operation == "get_many" else 1
                 values = {KEY + "+" * number: os.urandom(size) for number in range(count)}
@@ -194,7 +194,7 @@ def measure_large(options: argparse.Namespace, sheet: Sheet) -> None:
 
 
 def together(work: Callable[[int], float], count: int) -> float:
-    """The sum of what so many threads return, which work at the same time."""
+    """The sum of the results of so many threads working at the same time."""
     with ThreadPoolExecutor(count) as pool:
         return sum(pool.map(work, range(count)))
 
@@ -207,7 +207,7 @@ def clients_rate(clients: list[Any], operation: str, value: bytes, seconds: floa
 
 
 def echo_rate(addresses: list[Any], operation: str, value: bytes, seconds: float, count: int) -> float:
-    """The same of so many threads that ask echo servers."""
+    """clients_rate of so many threads with echo servers."""
 
     def work(number: int) -> float:
         address = addresses[number % len(addresses)]
@@ -218,7 +218,7 @@ def echo_rate(addresses: list[Any], operation: str, value: bytes, seconds: float
 
 
 def copies_rate(value: bytes, seconds: float, count: int) -> float:
-    """The same of so many threads that only copy, each from memory of its own to another."""
+    """clients_rate of so many copying threads, each from its own memory to another place."""
     return together(lambda _: _floor.copy(bytearray(value), bytearray(len(value)), seconds), count)
 
 
@@ -253,11 +253,12 @@ def measure_threads(options: argparse.Namespace, sheet: Sheet) -> None:
                 sheet.add(case, name, found / 1e6, "MB/s", group="threads", better="higher", **more)
 
 
-# ---- threads that share a queue pair ---------------------------------------------------------------------------------
+# ---- threads sharing a queue pair ------------------------------------------------------------------------------------
 
 
 def sharing_clients(address: Any, transport: str, count: int, makers: int) -> list[Any]:
-    """Connected clients, made by so many threads. Those of one thread share a queue pair; up to 16 have one each."""
+    """Connected clients, made by so many threads. The clients of a thread share a queue pair; up to 16 threads have
+    their own."""
     barrier = threading.Barrier(makers)
 
     def make(_: int) -> list[Any]:
@@ -265,7 +266,7 @@ def sharing_clients(address: Any, transport: str, count: int, makers: int) -> li
         made = [connect(address, transport) for _ in range(count // makers)]
         for client in made:
             client.version()
-        # A thread that had ended by now would leave its number, and its queue pair, to the next.
+        # A thread ended by now would leave its number, and its queue pair, to the next.
         barrier.wait()
         return made
 
@@ -326,7 +327,7 @@ OTHERS_THINK = 1000
 
 
 def connected_asker(server: Server, transport: str) -> Helper:
-    """A process with one client of the daemon over this transport."""
+    """A process with a client of the daemon over this transport."""
     helper = Helper(asker, os.sched_getaffinity(0), 1)
     helper.tell("connect", parse_contender(transport), server.address)
     helper.answer()
@@ -335,7 +336,7 @@ def connected_asker(server: Server, transport: str) -> Helper:
 
 @contextlib.contextmanager
 def beside(case: str, server: Server, transport: str, seconds: float) -> Iterator[None]:
-    """Clients of the daemon over this transport, which do for so many seconds what the case says."""
+    """Clients of the daemon over this transport. For so many seconds they do the work named by the case."""
     everywhere = os.sched_getaffinity(0)
     count = 0 if case == "none" else int(case.split()[0])
     with contextlib.ExitStack() as stack:

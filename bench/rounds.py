@@ -1,13 +1,11 @@
-"""Rounds in processes of their own, with servers and clients that no other round has.
+"""Rounds in processes of their own, with servers and clients of their own.
 
-Where the memory of a process happens to lie makes it faster or slower for as long as it lives: the same build differs
-by 5 to 30 % from one start to the next. What is measured again in the same processes repeats that, and feigns to be
-sure. So each round is a new process, which starts all servers and helpers anew, and a round is the unit of all
-statistics.
+The place of a process's memory makes the process faster or slower for its whole life: the same build differs by
+5 to 30 % from start to start. Repeated measurements in the same processes repeat this difference, and feign certainty.
+So each round is a new process, which starts all servers and helpers anew, and a round is the unit of all statistics.
 
-The process (one_round.py) gets its orders on stdin, as JSON, and writes lines of JSON to the descriptor that they name:
-["step", part of the round that is done, what comes], and at the end ["done", what it has measured], or ["wrong", one
-line].
+The process (one_round.py) gets its orders on stdin, as JSON, and writes lines of JSON to the descriptor in the orders:
+["step", finished part of the round, next step], and at the end ["done", its document], or ["wrong", one line].
 """
 
 from __future__ import annotations
@@ -28,19 +26,19 @@ from rmemcached.bench.processes import adopting, uninterrupted
 
 
 def draw_seed() -> int:
-    """A seed that nobody has chosen."""
+    """A random seed."""
     return int.from_bytes(os.urandom(4), "little")
 
 
 def ended(process: subprocess.Popen[str]) -> int:
-    """Waits for a round's process, which ends its servers first, also when somebody presses Ctrl-C again."""
+    """Waits for a round's process, which ends its servers first, even after a second Ctrl-C."""
     while True:
         with contextlib.suppress(KeyboardInterrupt):
             return process.wait()
 
 
 def run_round(words: Sequence[str], now: Round, heard: Callable[[float, str], None]) -> Document:
-    """What a round of the command line `words` has measured. Raises BenchError, ChildProcessError."""
+    """Returns the document of a round of the command line `words`. Raises BenchError, ChildProcessError."""
     reader, writer = os.pipe()
     orders = {"words": list(words), "round": now.number, "turns": now.turns, "seed": now.seed}
     orders |= {"to": writer, "parent": os.getpid()}
@@ -57,7 +55,7 @@ def run_round(words: Sequence[str], now: Round, heard: Callable[[float, str], No
                 json.dump(orders, pipe)
             for line in lines:
                 if not line.endswith("\n"):
-                    break  # somebody has killed it
+                    break  # somebody has killed the process
                 what, *rest = json.loads(line)
                 if what == "step":
                     heard(*rest)
@@ -69,10 +67,10 @@ def run_round(words: Sequence[str], now: Round, heard: Callable[[float, str], No
             process.send_signal(signal.SIGINT)
             raise
         finally:
-            # Closed before: the process that writes to nobody ends.
+            # Closed first: a process without a reader ends.
             lines.close()
             status = ended(process)
-            kill_adopted()  # if it was killed itself
+            kill_adopted()  # for the case of a killed round
     if wrong:
         raise BenchError(wrong)
     if found is None:
@@ -83,7 +81,7 @@ def run_round(words: Sequence[str], now: Round, heard: Callable[[float, str], No
 def measure(words: Sequence[str], rounds: int, turns: int, record: Record, alone: bool = True) -> None:
     """Measures all rounds of a subcommand, and adds them to the record. Raises BenchError, ChildProcessError.
 
-    alone: all that is measured is started here, so that what else uses CPU is a disturbance, of which a note tells.
+    alone: the benchmark starts all its processes itself, so any further CPU use is a disturbance, reported by a note.
     """
     bar = Progress()
     others: list[float] = []

@@ -1,4 +1,4 @@
-"""Folders for what a round needs while it runs: sockets, traces, logs of servers."""
+"""Folders for a round's files: sockets, traces, logs of servers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ PREFIX = "rmcbench-"
 
 
 def lock(folder: str) -> int | None:
-    """A descriptor that holds the lock of a folder of this user's. None: another has it, or it has gone, or is somebody
-    else's. Raises OSError when it is no folder, or there can be no lock.
+    """A descriptor with the lock of a folder of this user. None: the folder is locked, has gone, or belongs to somebody
+    else. Raises OSError when it is no folder, or there can be no lock.
     """
     with contextlib.suppress(BlockingIOError, FileNotFoundError), contextlib.ExitStack() as stack:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         stack.callback(os.close, descriptor)
         if os.fstat(descriptor).st_uid == os.geteuid():
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # It may have been removed before this process had the lock, and be another's now.
+            # Another process may have replaced the folder before this process had the lock.
             if os.path.samestat(os.fstat(descriptor), os.lstat(folder)):
                 stack.pop_all()
                 return descriptor
@@ -30,7 +30,7 @@ def lock(folder: str) -> int | None:
 
 
 def remove_left() -> None:
-    """Removes the folders of rounds of this user's that were killed: nobody has their lock."""
+    """Removes the folders of this user's killed rounds: nobody holds their lock."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             descriptor = lock(str(path))
@@ -41,10 +41,10 @@ def remove_left() -> None:
 
 @contextlib.contextmanager
 def scratch() -> Iterator[str]:
-    """A folder of this process's, which is removed at the end; first it removes those that killed rounds have left.
+    """A folder of this process, removed at the end; first the function removes the folders of killed rounds.
 
-    It is locked meanwhile, also by processes that have been forked. What makes, or removes, folders beside this one
-    has no other lock, so that a new one may be taken for one that was left: then there is another. Raises OSError.
+    The folder is locked meanwhile, also by forked processes. Making and removing folders has no further lock, so
+    another process may take a new folder for an abandoned folder: then the function makes another. Raises OSError.
     """
     remove_left()
     descriptor = None

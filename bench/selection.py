@@ -47,7 +47,7 @@ SIZE, CONNECTIONS = 100, 50
 CALLS = 20_000
 KEY, VALUE = "key", bytes(range(SIZE))
 CPU, BYTES = Figure("cpu_us", "us"), Figure("bytes", "bytes")
-MARGIN = 2.0  # times what the recorded runs differ
+MARGIN = 2.0  # times the difference of the recorded runs
 # {case: operation, depth, keys of a get}
 OVER_TCP = {
     "get, one at a time": ("get", 1, 1),
@@ -59,7 +59,7 @@ OVER_TCP = {
 ASKS_NOBODY = "get that asks nobody, from Python"
 START, ITEM = "resident at start", "memory of an item"
 CASES = (*OVER_TCP, ASKS_NOBODY, START, ITEM)
-# The spreads that --record writes down at least, which starts of one build have; and those of a machine without one.
+# The least spreads written by --record, as starts of the same build have them; and the spreads for an unknown machine.
 LEAST_SPREAD = {**dict.fromkeys(CASES, 0.15), START: 0.06, ITEM: 0.03}
 UNKNOWN_SPREAD = {**dict.fromkeys(CASES, 0.5), START: 0.1, ITEM: 0.1}
 
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=6, help="that --record makes (default: 6)")
 
 
-# ---- what is measured ------------------------------------------------------------------------------------------------
+# ---- the measurement -------------------------------------------------------------------------------------------------
 
 
 def case_of(name: str) -> Case:
@@ -93,7 +93,7 @@ def case_of(name: str) -> Case:
 
 
 def only(run: Run, figure: Figure) -> Run:
-    """The same run, of whose figures one counts."""
+    """The same run, with this figure only."""
     return lambda number: Taken({figure.name: run(number).values[figure.name]})
 
 
@@ -121,7 +121,7 @@ def start_figures(options: argparse.Namespace, server: Server) -> dict[str, floa
 
 
 def memory_samples(options: argparse.Namespace, flags: Sequence[str]) -> Iterator[tuple[str, str, float]]:
-    """(case, contender, bytes) of servers that were just started."""
+    """(case, contender, bytes) of newly started servers."""
     with start_rmemcached("-t", "1", "-m", "64", *flags) as server:
         for case, value in start_figures(options, server).items():
             yield case, OURS, value
@@ -214,11 +214,11 @@ def add_contenders(record: Record, servers: dict[str, Server]) -> None:
         )
 
 
-# ---- what was expected -----------------------------------------------------------------------------------------------
+# ---- the records -----------------------------------------------------------------------------------------------------
 
 
 def peers(found: Document) -> dict[str, str]:
-    """{contender that ratios are given to: its version}. A floor has none."""
+    """{peer of our ratios: its version}. A floor has none."""
     return {
         known["name"]: "" if known["floor"] else known["server"]
         for known in found["contenders"]
@@ -227,7 +227,7 @@ def peers(found: Document) -> dict[str, str]:
 
 
 def ratios(found: Document) -> dict[tuple[str, str], list[float]]:
-    """{(case, peer): our ratios to it, round by round}"""
+    """{(case, peer): our ratios to the peer, round by round}"""
     made = {}
     for case in found["cases"]:
         figure = case["figures"][0]["name"]
@@ -240,7 +240,7 @@ def ratios(found: Document) -> dict[tuple[str, str], list[float]]:
 
 
 def kind_of(found: Document) -> str:
-    """The kind of machine of a run: what its ratios depend on besides the build."""
+    """The kind of machine of a run: everything besides the build with influence on its ratios."""
     here = found["machine"]
     # On a single core the clients' requests come in batches.
     return f"{here['cpu']}, {here['python'].rpartition('.')[0]}{', one core' if here['cores'] == 1 else ''}"
@@ -263,7 +263,7 @@ def recorded(documents: Sequence[Document]) -> dict[str, Any]:
 
 
 def read_expected(path: str) -> list[dict[str, Any]]:
-    """The records, one for each kind of machine. Raises BenchError."""
+    """The records, a record for each kind of machine. Raises BenchError."""
     try:
         records = json.loads(Path(path).read_text())["records"]
         if not records or len({record["machine"] for record in records}) < len(records):
@@ -279,7 +279,7 @@ def read_expected(path: str) -> list[dict[str, Any]]:
 
 
 def write_expected(path: str, documents: Sequence[Document]) -> None:
-    """Adds the record of this machine, or replaces it. Raises BenchError."""
+    """Adds or replaces the record of this machine. Raises BenchError."""
     new = recorded(documents)
     others = read_expected(path) if Path(path).exists() else []
     records = [new, *(record for record in others if record["machine"] != new["machine"])]
@@ -288,7 +288,7 @@ def write_expected(path: str, documents: Sequence[Document]) -> None:
 
 
 def limits(found: Document, records: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
-    """The ratios by which a run is judged: (those of its machine, ""), or (the most lenient of all, what to say)."""
+    """The ratios for judging a run: (its machine's, ""), or (the most lenient of all, a message)."""
     here = kind_of(found)
     for record in records:
         if record["machine"] == here:
@@ -308,10 +308,10 @@ def limits(found: Document, records: Sequence[dict[str, Any]]) -> tuple[list[dic
 
 
 def judge(found: Document, records: Sequence[dict[str, Any]], cases: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(what to print of each ratio of these cases, the cases that are worse). Raises BenchError for a case without any.
+    """(a line for each ratio of these cases, the cases that are worse). Raises BenchError for a case without a ratio.
 
     A case is worse when all its ratios are: a neighbour on the same core slows a floor and a server down differently,
-    and a change of ours is seen beside each. A floor is always there; memcached may have another version than was
+    and a change of ours shows beside each. A floor is always there; memcached may have a version other than the
     recorded.
     """
     taken, versions = ratios(found), peers(found)
@@ -338,7 +338,7 @@ def judge(found: Document, records: Sequence[dict[str, Any]], cases: Sequence[st
 
 
 def faster(found: Document, records: Sequence[dict[str, Any]]) -> list[str]:
-    """The ratios that are better than this machine's record by more than their spread: what to record anew."""
+    """The ratios better than this machine's record by more than their spread: candidates for a new record."""
     taken = ratios(found)
     expected, unknown = limits(found, records)
     return [

@@ -29,7 +29,7 @@ STATS_MOST = 1 << 20  # bytes
 
 
 class StartError(RuntimeError):
-    """A daemon ended by itself, or did not accept connections in time. The message holds what it wrote to stderr."""
+    """A daemon ended by itself, or did not accept connections in time. The message holds its output to stderr."""
 
 
 def free_port() -> int:
@@ -56,7 +56,7 @@ class Server:
 
     Attributes: host and port ("" and 0 for a UNIX socket), path (of the UNIX socket, or None), process
     (subprocess.Popen), pid, started_after (seconds from exec to the first accepted connection). Raises StartError, also
-    as a context manager: when the daemon has ended by itself, which made something else fail.
+    as a context manager: when the daemon ended by itself and so made something else fail.
     """
 
     def __init__(self, command: Sequence[str], port: int, path: str | None = None) -> None:
@@ -67,7 +67,7 @@ class Server:
         self.ended_by_us = False
         self._ended_by = 0
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
-        # As an installed daemon has it: without byte code each start would compile the modules, and have 1 MB more.
+        # As for an installed daemon: without byte code each start would compile the modules, and use 1 MB more.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         begin = time.perf_counter()
         self.process = subprocess.Popen(
@@ -90,11 +90,11 @@ class Server:
         return (self.host, self.port) if self.path is None else self.path
 
     def told(self) -> str:
-        """The command, as it would be typed."""
+        """The command line."""
         return shlex.join(self.command)
 
     def said(self) -> str:
-        """What the server has written, for a message."""
+        """The server's output, for a message."""
         return self.stderr().strip() or "it has written nothing"
 
     def _wait_until_accepting(self, begin: float) -> None:
@@ -102,7 +102,7 @@ class Server:
             try:
                 with self.connect(timeout=1.0) as plain:
                     if CM_OPTIONS:
-                        # The kernel accepts TCP connections before the daemon does; it refuses requests of rdma_cm.
+                        # The kernel accepts TCP connections before the daemon does, and refuses requests of rdma_cm.
                         plain.sendall(b"version\r\n")
                         plain.recv(64)
             except OSError as error:
@@ -112,7 +112,7 @@ class Server:
                 waited = time.perf_counter() - begin
                 if waited > START_TIMEOUT:
                     raise StartError(f"{self.told()} accepts no connection: {self.said()}") from error
-                # Where a start takes long, who asks all the time takes the daemon's processor.
+                # Where a start takes long, constant attempts would take the daemon's processor.
                 time.sleep(min(max(0.001, waited / 50), 0.05))
             else:
                 return
@@ -127,7 +127,7 @@ class Server:
         """The daemon's output to stdout and stderr so far."""
         if self._stderr.closed:
             return self._last_stderr
-        # Its position is the daemon's, too, which may be writing: it must not be moved.
+        # The daemon shares the file's position, and may be writing: this process must not move the position.
         file = self._stderr.fileno()
         return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
 
@@ -141,7 +141,7 @@ class Server:
             self._ended_by = how
             self.process.send_signal(how)
             if self.command[0] != sys.executable:
-                # memcached sees that it has had a signal when its listener wakes: without this up to a second later.
+                # memcached notices a signal when its listener wakes: without this connection up to a second later.
                 with contextlib.suppress(OSError):
                     self.connect(timeout=1.0).close()
         try:
@@ -155,7 +155,7 @@ class Server:
         return status
 
     def ended_well(self) -> bool:
-        """Whether the daemon, which has ended, ended with status 0 or by the signal that it was sent.
+        """Whether the ended daemon ended with status 0 or by the signal sent to it.
 
         A debug build ends with another status when live objects are left, and names them on stderr.
         """
@@ -184,8 +184,8 @@ class Server:
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def private_bytes(self) -> int:
-        """Resident memory of its own making, in bytes: without the programs and libraries that the process maps. Our
-        daemon has its items in a memfd."""
+        """Resident memory of its own making, in bytes: without mapped programs and libraries. Our daemon has its items
+        in a memfd."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         found = [int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon:", "RssShmem:"))]
         if not found:
@@ -193,7 +193,7 @@ class Server:
         return sum(found)
 
     def stats(self) -> dict[str, str]:
-        """The general statistics, as text. Raises OSError, and ValueError when it is no memcached that answers."""
+        """The general statistics, as text. Raises OSError, and ValueError when the server is no memcached."""
         left = STATS_MOST
         with self.connect() as plain, plain.makefile("rb") as lines:
             plain.sendall(b"stats\r\n")
@@ -230,7 +230,7 @@ def memcached_path() -> str | None:
 
 
 def on_free_port(start: Callable[[int], Server]) -> Server:
-    """A daemon on a port that nobody has, on another one if somebody takes it meanwhile. Raises StartError."""
+    """A daemon on a free port, or on another port if somebody takes the first meanwhile. Raises StartError."""
     for _ in range(4):
         try:
             return start(free_port())
@@ -253,19 +253,21 @@ def _start(command: Sequence[str], arguments: Sequence[str], path: str | None, w
 
 
 def start_rmemcached(*arguments: str, path: str | None = None, under: Sequence[str] = ()) -> Server:
-    """Starts our daemon with the running interpreter; path: a UNIX socket in place of a port; under: what runs it.
+    """Starts our daemon with the running interpreter; path: a UNIX socket in place of a port; under: a command to run
+    the daemon with.
 
-    Options in RMEMCACHED_TEST_OPTIONS come first: all tests with `-o rdma_direct`, for one.
+    Options in RMEMCACHED_TEST_OPTIONS come first: all tests with `-o rdma_direct`, for example.
     """
     options = os.environ.get("RMEMCACHED_TEST_OPTIONS", "").split()
-    # -P: what is installed, or first in PYTHONPATH; not the folder of that name in the current directory.
+    # -P: the installed package, or the first in PYTHONPATH; not a folder named rmemcached in the current directory.
     return _start([*under, sys.executable, "-P", "-m", "rmemcached"], [*options, *arguments], path, CM_OPTIONS)
 
 
 def start_memcached(
     *arguments: str, path: str | None = None, program: str | None = None, under: Sequence[str] = ()
 ) -> Server:
-    """Starts the installed memcached, or the one named; StartError without one. under: what runs it."""
+    """Starts the installed memcached, or `program`; StartError without memcached. under: a command to run memcached
+    with."""
     program = program or memcached_path()
     if program is None:
         raise StartError("memcached is not installed: apt-get install memcached")

@@ -1,4 +1,4 @@
-"""Rows of figures that have no contenders of the command line: cases are made while they are measured."""
+"""Rows of figures without contenders from the command line: cases are made during the measurement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rmemcached.bench.measure import Case, Figure
 
 
 class Sheet:
-    """What has been measured so far in a round, by case and contender."""
+    """The measurements of a round so far, by case and contender."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -30,7 +30,7 @@ class Sheet:
         parameters: dict[str, Any] | None = None,
         more: dict[str, tuple[float, str, str]] | None = None,
     ) -> None:
-        """One value, in the order in which they are measured.
+        """Adds a value, in the order of measurement.
 
         `group` names the table; `bound` is as in Case; `more`: {figure: (value, unit, better)}.
         """

@@ -56,7 +56,7 @@ def interval(row: dict[str, Any]) -> str:
 
 
 def block(document: Document, case: dict[str, Any]) -> Block:
-    """The main figure in full, of each other one the median and the ratio."""
+    """The main figure in full; of each further figure the median and the ratio."""
     rows = {(row["contender"], row["figure"]): row for row in document["results"] if row["case"] == case["name"]}
     main, *others = case["figures"]
     names = [known["name"] for known in document["contenders"] if (known["name"], main["name"]) in rows]
@@ -81,7 +81,7 @@ def block(document: Document, case: dict[str, Any]) -> Block:
 
 
 def listed(document: Document, group: str) -> Block:
-    """One table of all cases of a group, a row for each contender of each."""
+    """A table of all cases of a group, a row for each contender of each."""
     known = {known["name"]: known for known in document["contenders"]}
     rows = {(row["case"], row["contender"], row["figure"]): row for row in document["results"]}
     headings = ["", "", "median", "", "quartiles", to_reference(document), "95 % interval", "to floor", "bound"]
@@ -104,20 +104,20 @@ def listed(document: Document, group: str) -> Block:
             line += ["" if (cell := found.get(other)) is None else number(cell["median"]) for other in others]
             lines.append(line)
             name = ""
-    # A column that nobody fills says nothing.
+    # An empty column says nothing.
     used = [at for at in range(len(headings) + len(others)) if at < 2 or any(line[at] for line in lines)]
     return Block(group, [[*headings, *others][at] for at in used], [[line[at] for at in used] for line in lines])
 
 
 def bound(row: dict[str, Any]) -> str:
-    """What a figure must keep, and whether it does."""
+    """A figure's bound, and its verdict."""
     if "bound" not in row:
         return ""
     return row["bound"] + VERDICTS.get(row["verdict"], "")
 
 
 def bounds(document: Document, verdict: str) -> list[str]:
-    """A line for each bound of which this is said: what was compared with it, and its spread."""
+    """A line for each bound with this verdict: its ratio, and the spread."""
     return [
         f"{row['case']}: {row['contender']}: {verdict}: {row['bound']}: {', '.join(map(spread, row['of_bound']))}"
         for row in document["results"]
@@ -160,18 +160,18 @@ def legend(document: Document) -> str:
 
 
 def placements(document: Document) -> str:
-    """Who was on which core, where the cases say it."""
+    """The placement on cores, where the cases have it."""
     found = dict.fromkeys(case["parameters"].get("cores", "") for case in document["cases"])
     return " and ".join(CORES[name] for name in found if name in CORES)
 
 
 def terminal() -> int:
-    """The columns of the terminal that stdout is, or that COLUMNS says; without either 80."""
+    """COLUMNS, or the columns of the terminal of stdout; without either 80."""
     return shutil.get_terminal_size((USUAL_COLUMNS, 24)).columns
 
 
 def text(document: Document, columns: int) -> str:
-    """The whole document for a terminal of so many columns. A cell that is longer stays whole."""
+    """The whole document for a terminal of so many columns. A longer cell stays whole."""
     where = [document["machine"]["cpu"], f"{document['machine']['cores']} cores", placements(document)]
     lines = [f"{document['subcommand']}: {', '.join(filter(None, where))}"]
     lines += [f"  {known['name']}: {known['server']}" for known in document["contenders"]]
@@ -187,7 +187,7 @@ def text(document: Document, columns: int) -> str:
 
 
 def wrapped(line: str, columns: int) -> list[str]:
-    """A line of text in lines of so many columns; a word that is longer stays whole."""
+    """A line of text in lines of so many columns; a longer word stays whole."""
     indent = line[: len(line) - len(line.lstrip())]
     return textwrap.wrap(
         line, columns, subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False
@@ -199,12 +199,12 @@ def widths_of(each: Block) -> list[int]:
 
 
 def names_of(each: Block) -> int:
-    """How many columns are names: the contender's, or the case's and the contender's."""
+    """The number of name columns: the contender's, or the case's and the contender's."""
     return 2 if each.headings[1] == "" else 1
 
 
 def beside(each: Block, first: int) -> list[str]:
-    """A table with all of its columns beside each other. first: the width of the first one."""
+    """A table with all of its columns beside each other. first: the width of the first column."""
     widths, named = widths_of(each), names_of(each)
     lines = []
     for line in [each.headings, *each.rows]:
@@ -216,13 +216,13 @@ def beside(each: Block, first: int) -> list[str]:
 
 
 def below(each: Block, columns: int) -> list[str]:
-    """The same in parts, one below the other, each of as many columns as have room beside the contenders' names."""
+    """The table in parts below each other, each with as many columns as have room beside the contenders' names."""
     widths, named = widths_of(each), names_of(each)
     indent = "  " * named
     room = columns - len(indent) - widths[named - 1]
     parts: list[list[int]] = [[]]
     for at in range(named, len(widths)):
-        # What has no heading is a unit.
+        # A column without a heading is a unit.
         if parts[-1] and each.headings[at] and sum(2 + widths[other] for other in [*parts[-1], at]) > room:
             parts.append([])
         parts[-1].append(at)
@@ -237,7 +237,7 @@ def below(each: Block, columns: int) -> list[str]:
 
 
 def markdown(document: Document) -> str:
-    """The tables of a document in Markdown, each with the command that made it."""
+    """The tables of a document in Markdown, each with its command."""
 
     def line(cells: list[str]) -> str:
         return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"

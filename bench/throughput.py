@@ -107,7 +107,7 @@ def cases_of(options: argparse.Namespace, size: int, cores: str, floors: dict[st
             f"{words} of {size_name(size)}, {depth} under way, {keys} keys, {CORES[cores]}",
             {"operation": operation, "size": size, "keys": keys, "depth": depth, "cores": cores},
             FIGURES,
-            # A mix has replies of more than one size, and a batch must fit into a socket's buffers.
+            # A mix has replies of several sizes, and a batch must fit into a socket's buffers.
             floors if operation != "mixed" and depth * (size + 64) <= BATCH_MOST else {},
         )
 

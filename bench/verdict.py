@@ -20,7 +20,7 @@ WORSE, BETTER, SAME, UNSURE = "worse", "better", "same", "too few runs"
 
 @dataclass(frozen=True)
 class Verdict:
-    """change: the second median over the first; interval: its 95 % interval, None of too few rounds."""
+    """change: the second median over the first; interval: its 95 % interval, None with too few rounds."""
 
     word: str
     case: str
@@ -33,7 +33,7 @@ class Verdict:
 
 
 def judge(better: str, change: float, certain: bool, least: float) -> str:
-    """The word for a change. `least`: the part by which medians must differ."""
+    """The word for a change. `least`: the least relative difference of the medians."""
     if not certain or abs(change - 1) < least:
         return SAME
     return BETTER if (change < 1) == (better == "lower") else WORSE
@@ -46,7 +46,7 @@ def changed(first: list[float], second: list[float]) -> tuple[float, float, floa
 
 
 def series(document: Document, case: str, contender: str, figure: str, absolute: bool) -> list[float]:
-    """A figure round by round, or its ratio to the reference's. Empty without one."""
+    """A figure round by round, or its ratio to the reference's. Empty without the figure."""
     values = values_of(document, case, contender, figure)
     if absolute:
         return values
@@ -55,7 +55,7 @@ def series(document: Document, case: str, contender: str, figure: str, absolute:
 
 
 def known_figures(document: Document, absolute: bool) -> dict[tuple[str, str, str], str]:
-    """{(case, contender, figure): better} of the contenders that are compared."""
+    """{(case, contender, figure): better} of the compared contenders."""
     names = [
         known["name"]
         for known in document["contenders"]
@@ -71,7 +71,7 @@ def known_figures(document: Document, absolute: bool) -> dict[tuple[str, str, st
 
 
 def compare(first: Document, second: Document, absolute: bool = False, least: float = 0.03) -> list[Verdict]:
-    """A verdict for each figure that both have. Raises BenchError when there is none."""
+    """A verdict for each figure in both. Raises BenchError without a common figure."""
     if first["subcommand"] != second["subcommand"]:
         raise BenchError(f"a run of {first['subcommand']} and one of {second['subcommand']} have nothing in common")
     if not absolute and first["reference"] != second["reference"]:
@@ -103,7 +103,7 @@ def compare(first: Document, second: Document, absolute: bool = False, least: fl
 
 
 def cautions(first: Document, second: Document) -> list[str]:
-    """What a reader must know of two files before he believes a verdict."""
+    """Cautions for a reader of two files, before the verdict."""
     lines = []
     loads = [document.get("machine", {}).get("load", 0.0) for document in (first, second)]
     if max(loads) > 1 and max(loads) > 2 * min(loads):
@@ -133,7 +133,7 @@ def spread(verdict: Verdict) -> str:
 
 
 def text(verdicts: list[Verdict], absolute: bool) -> str:
-    """What changed, the worst first; then how much did not."""
+    """The changes, the worst first; then the number of unchanged figures."""
     lines = []
     for word in (WORSE, BETTER):
         chosen = [verdict for verdict in verdicts if verdict.word == word]

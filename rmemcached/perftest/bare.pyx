@@ -1,7 +1,7 @@
-"""What the fabrics are compared with: two cache lines between processes, memcpy, and TCP alone.
+"""The baselines of the fabrics: two cache lines between processes, memcpy, and TCP alone.
 
-Each function is one side of a measurement and returns when its part is done. It waits as the loops of loops.pyx do:
-with `events` it sleeps until the socket is ready, otherwise it polls.
+Each function is one side of a measurement and returns when its part is done. The loops wait as in loops.pyx:
+with `events` they sleep until the socket is ready, otherwise they poll.
 """
 
 from cpython.array cimport array, clone
@@ -25,7 +25,7 @@ cdef array template = new_array("Q")
 
 cdef enum:
     LINE_SIZE = 64
-    PATIENCE = 10                    # seconds without an answer, then the peer is taken for dead
+    PATIENCE = 10                    # seconds without an answer before the peer is taken for dead
     YIELD_EVERY = 1024               # polls without success between calls of sched_yield
 
 
@@ -53,8 +53,8 @@ cdef int wait_line(uint64_t *line, uint64_t value) noexcept nogil:
 def line_ping(memory, uint64_t count, bint first):
     """A ping-pong through two cache lines of shared memory: half round trips, in seconds.
 
-    Each side writes one line and polls the other. Both call this with the same zeroed memory and count. TimeoutError if
-    the other side does not answer.
+    Each side writes one line and polls the opposite line. Both call this with the same zeroed memory and count.
+    TimeoutError if the peer does not answer.
     """
     cdef uint8_t[::1] view = memory
     cdef uint64_t *ours = <uint64_t *> &view[0 if first else 4 * LINE_SIZE]
@@ -81,7 +81,7 @@ def line_ping(memory, uint64_t count, bint first):
 
 
 def copy_rate(size_t size, int count):
-    """Bytes per second of each of `count` copies by memcpy, between two buffers that were used just before."""
+    """Bytes per second of each of `count` copies by memcpy, between two buffers used just before."""
     cdef void *source = NULL
     cdef void *target = NULL
     cdef array stamps = clone(template, count + 1, zero=True)
@@ -105,7 +105,7 @@ def copy_rate(size_t size, int count):
 
 
 cdef int wait_ready(int fd, short events, bint sleep, uint64_t *polls) noexcept nogil:
-    """What to do after EAGAIN."""
+    """Waits after EAGAIN."""
     cdef pollfd waiting
     if sleep:
         waiting.fd = fd
@@ -178,7 +178,7 @@ def tcp_ping(int fd, Py_ssize_t size, int count, bint first, bint events=False):
 
 
 def tcp_stream(int fd, Py_ssize_t size, int count, bint first, bint events=False):
-    """Sends `count` messages of `size` bytes to the other side, which answers the last one: bytes per second."""
+    """Sends `count` messages of `size` bytes to the peer, which answers the last: bytes per second."""
     cdef bytearray buffer = bytearray(size)
     cdef uint8_t *data = buffer
     cdef uint64_t begin = 0

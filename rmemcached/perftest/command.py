@@ -96,7 +96,7 @@ def plot(test: Test, device: str, rows: list[dict[str, Any]], path: str) -> None
 
 
 def socket_path(port: str) -> str:
-    """The UNIX socket where two sides of soft_shm meet: the path given, or a private one for the port number."""
+    """The UNIX socket where two sides of soft_shm meet: the given path, or a private path for the port number."""
     if "/" in port:
         return port
     folder = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
@@ -104,7 +104,7 @@ def socket_path(port: str) -> str:
 
 
 def reason(error: OSError) -> str:
-    """The system's message, without what create_server adds to it."""
+    """The system's message, without the additions of create_server."""
     return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
 
 
@@ -135,15 +135,15 @@ def listen_tcp(port: str, bind: str) -> socket.socket:
 
 
 def is_port(text: str) -> bool:
-    """Whether -p is a TCP port that can be named."""
+    """Whether -p is a TCP port from 1 to 65535."""
     return text.isdecimal() and 0 < int(text) < 65536
 
 
 @contextlib.contextmanager
 def other_kinds(port: str, bind: str, shm: bool) -> Iterator[list[socket.socket]]:
-    """Where clients of other devices come to, so that both sides learn that the devices differ.
+    """Sockets for clients of other devices, so both sides learn of the difference.
 
-    A server of soft_shm listens on the TCP port, too, unless somebody else does: then a client meets that one.
+    A server of soft_shm listens on the TCP port, too, unless the port is taken: then a client meets its owner.
     """
     found = []
     if shm and is_port(port):
@@ -157,7 +157,7 @@ def other_kinds(port: str, bind: str, shm: bool) -> Iterator[list[socket.socket]
 
 
 def listen_unix(path: str) -> socket.socket:
-    """Only this user may connect. Replaces the socket of a server that was killed."""
+    """Only this user may connect. Replaces the socket of a killed server."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
         if Path(path).is_socket():
             try:
@@ -178,7 +178,7 @@ def listen_unix(path: str) -> socket.socket:
 
 
 def dial_control(host: str, port: str, shm: bool) -> socket.socket:
-    """The connection on which the two agree. Where no server of soft_shm is, one of another device may be."""
+    """The control connection. Without a server of soft_shm, a server of another device may answer on the TCP port."""
     try:
         return dial(host, port, shm)
     except SessionError:
@@ -206,7 +206,7 @@ def dial(host: str, port: str, shm: bool) -> socket.socket:
 
 
 def accept_stream(listener: socket.socket, token: bytes) -> socket.socket:
-    """Accepts the connection that begins with the token, which the other side was told. Closes others."""
+    """Accepts the connection with the token known to the peer at its start. Closes others."""
     listener.settimeout(session.PATIENCE)
     while True:
         try:
@@ -290,7 +290,7 @@ class Side:
 
 @contextlib.contextmanager
 def complaining(control: Control) -> Iterator[None]:
-    """Tells the other side of an error of this one."""
+    """Reports an error of this side to the peer."""
     try:
         with contextlib.closing(control):
             try:
@@ -330,7 +330,7 @@ def run_client(options: argparse.Namespace, test: Test, device: Device, fabric: 
 
 
 def run_local(options: argparse.Namespace, test: Test, device: Device, fabric: str) -> list[dict[str, Any]]:
-    """Both sides, in two processes. The client's side reports errors of the server's."""
+    """Both sides, in two processes. The client's side reports errors of the server's side."""
     ours, theirs = socket.socketpair()
     streams = stream_pair(fabric)
     child = os.fork()
@@ -356,7 +356,7 @@ def run_local(options: argparse.Namespace, test: Test, device: Device, fabric: s
 
 
 def stream_pair(fabric: str) -> tuple[socket.socket, socket.socket]:
-    """Two connected sockets of the kind that the fabric takes."""
+    """Two connected sockets of the fabric's kind."""
     if fabric != "soft_iw":
         return socket.socketpair()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -425,7 +425,7 @@ def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argpars
 
 
 def required(options: argparse.Namespace) -> dict[str, Any]:
-    """What the server insists on: the options that it was given."""
+    """The server's requirements: the options on its command line."""
     wanted: dict[str, Any] = {"verb": options.verb, "kind": options.kind}
     if options.size is not None or options.all:
         wanted["sizes"] = list(SIZES_ALL) if options.all else [options.size]
@@ -469,7 +469,7 @@ def make_test(options: argparse.Namespace) -> Test:
 
 
 def check(options: argparse.Namespace, fabric: str) -> str | None:
-    """What is wrong with the options, in one line."""
+    """An error in the options, in one line."""
     limits = {
         "size": (1, session.SIZE_MAX),
         "iters": (5, 1 << 26),

@@ -1,6 +1,6 @@
 """One end of a measurement: a device, a memory region, a completion queue and queue pairs.
 
-An End belongs to the thread that makes it. Its region has two halves: messages leave from the first and arrive in the
+An End belongs to the thread that made it. Its region has two halves: messages leave from the first and arrive in the
 second.
 """
 
@@ -36,11 +36,11 @@ cdef array template = new_array("Q")
 
 cdef enum:
     PAGE = 4096
-    PSN = 0x123456                   # any will do: a queue pair is connected once in its life
+    PSN = 0x123456                   # any value: a queue pair is connected once in its life
 
 OPCODES = {"send": IBV_WR_SEND, "write": IBV_WR_RDMA_WRITE, "read": IBV_WR_RDMA_READ}
 
-# What run() returns.
+# Results of run().
 DONE = STOP_NOT
 CONTROL = STOP_CONTROL
 
@@ -60,7 +60,7 @@ cdef array zeros(uint64_t count):
 
 
 class EndError(Exception):
-    """One line that says what could not be done."""
+    """One line about a failed step."""
 
 
 class BrokenError(EndError):
@@ -86,8 +86,8 @@ cdef class End:
     """An open device with its queue pairs. The constructor raises EndError.
 
     port, gid_index: 0 and -1 choose the device's best. size: of the longest message. events: sleep instead of polling.
-    tx_depth, rx_depth, inline_size: of the queue pair that tests use. mtu: in bytes, 0 is the port's. reads: the most
-    RDMA READs under way, 0 is the device's limit. control: descriptor of the connection that ends a loop.
+    tx_depth, rx_depth, inline_size: of the tested queue pair. mtu: in bytes, 0 is the port's. reads: the limit of RDMA
+    READs under way, 0 is the device's limit. control: descriptor of the connection that ends a loop.
     """
 
     cdef verbs_port port
@@ -99,7 +99,7 @@ cdef class End:
     cdef ibv_cq *cq
     cdef ibv_qp **qps
     cdef int count
-    cdef int qps_size                # entries that qps has room for
+    cdef int qps_size                # room in qps, in entries
     cdef int reads
     cdef uint32_t tx_depth
     cdef uint32_t rx_depth
@@ -189,7 +189,7 @@ cdef class End:
         self.half = (size + PAGE - 1) & ~<size_t> (PAGE - 1)
         length = 2 * self.half
         if self.fabric == "soft_iw":
-            # A WRITE may overwrite what is behind its data, as in the sinks of rmemcached's client.
+            # A WRITE may overwrite the bytes behind its data, as in the sinks of rmemcached's client.
             access |= SOFT_ACCESS_SCRATCH
         if self.fabric != "verbs":
             self.mr = soft_alloc_mr(self.pd_handle(), length, access)
@@ -202,7 +202,7 @@ cdef class End:
         if self.mr == NULL:
             hint = " (see ulimit -l)" if errno == ENOMEM and self.fabric == "verbs" else ""
             raise EndError(f"memory region of {length} bytes: {strerror(errno).decode()}{hint}")
-        # Touches every page before anything is measured.
+        # Touches every page before the measurement.
         memset(self.mr.addr, 0, length)
         return 0
 
@@ -216,7 +216,7 @@ cdef class End:
     def add(self, int tx_depth=0, int rx_depth=0):
         """Makes a queue pair in INIT and returns its index. Tests use the first.
 
-        The depths are for the others, whose receives are posted once and stay.
+        The depths are for later queue pairs, whose receives are posted once and stay.
         """
         cdef ibv_qp_init_attr init
         cdef ibv_qp **qps
@@ -261,7 +261,7 @@ cdef class End:
         return self.count - 1
 
     cdef void prepare(self, ibv_qp *qp):
-        """Fills in what work requests have in common in all tests."""
+        """Fills in the fields with the same values in all tests."""
         cdef int i
         self.s.qp = qp
         self.s.recv_sge.addr = <uintptr_t> self.mr.addr + self.half
@@ -286,7 +286,7 @@ cdef class End:
         self.s.last.send_flags = IBV_SEND_SIGNALED
 
     def address(self, int which=0):
-        """A dict for JSON with what the peer's connect() needs."""
+        """A dict for JSON with the arguments of the peer's connect()."""
         if not 0 <= which < self.count:
             raise IndexError(which)
         return {
@@ -296,7 +296,7 @@ cdef class End:
         }
 
     def connect(self, dict peer not None, int which=0):
-        """Brings a queue pair to RTS, given the `address` of the peer's."""
+        """Brings a queue pair to RTS, given the `address` of the peer's queue pair."""
         cdef qp_address address
         cdef int error, i
         cdef bytes gid = bytes.fromhex(peer["gid"])
@@ -326,7 +326,7 @@ cdef class End:
     def stream(self, sock, bytes request=None, *, bint crc=False, int which=0):
         """Gives a software device's queue pair the connected socket as its stream.
 
-        request: for soft_iw, the MPA request that was read from the socket, or None if this side is to send it.
+        request: for soft_iw, the MPA request already read from the socket, or None if this side is to send it.
         """
         cdef soft_iw_options options
         cdef int result
@@ -352,8 +352,8 @@ cdef class End:
         """Sets up a test. Both sides call this before either of them runs the test.
 
         total: messages to send; expected: messages to receive; None if the number is not known. seconds: how long to
-        send if there is no total. moderation: messages for one completion, at most tx_depth. credit_every: messages for
-        one credit in a SEND bandwidth test, else 0. stamps: take the times for latencies(). peak: take those for the
+        send without a total. moderation: messages for one completion, at most tx_depth. credit_every: messages for one
+        credit in a SEND bandwidth test, else 0. stamps: take the times for latencies(). peak: take the times for the
         peak of rate().
         """
         cdef side *s = &self.s
@@ -453,7 +453,7 @@ cdef class End:
         self.s.watched = POLLRDHUP
 
     def latencies(self):
-        """Seconds from the post of each message to that of the next, or to the end of the test."""
+        """Seconds from the post of each message to the next post, or to the end of the test."""
         cdef double cycle = seconds_per_cycle()
         cdef uint64_t[::1] times = self.times
         cdef Py_ssize_t i

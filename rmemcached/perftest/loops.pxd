@@ -1,7 +1,7 @@
 """The measured loops of rmemcached-perftest.
 
-A loop runs one side of one test, without Python. It can be left and entered again: where the test stands is in the
-`side`, which belongs to the thread of its End. Loops return 0 when the test is done, or a `stop`.
+A loop runs one side of a test, without Python. It can be left and entered again: the `side` keeps the state of the
+test, and belongs to the thread of its End. Loops return 0 when the test is done, or a `stop`.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -13,7 +13,7 @@ from rmemcached.verbs.verbs cimport (
 cdef enum:
     BATCH = 16                       # completions taken, and receives posted, at a time
     CREDITS_MAX = 16                 # credit messages under way
-    ROOM = CREDITS_MAX + 1           # in the send queue beside the data: for these, and for the last READ
+    ROOM = CREDITS_MAX + 1           # in the send queue beside the data: for credits, and for the last READ
 
 cdef enum stop:                      # why a loop was left; 0: the test is done
     STOP_NOT = 0
@@ -30,7 +30,7 @@ cdef struct side:
     ibv_comp_channel *channel        # NULL: the completion queue is polled
     const verbs_provider *provider
     int control                      # descriptor of the control connection
-    short watched                    # poll events of it that end a loop
+    short watched                    # poll events of the control connection that end a loop
     int code
     uint32_t empty_polls             # since the last look at the control connection
     bint armed
@@ -40,45 +40,45 @@ cdef struct side:
     ibv_send_wr data
     ibv_sge data_sge
     ibv_send_wr credit
-    ibv_send_wr last                 # a READ of one byte, answered when all before it is done
+    ibv_send_wr last                 # a READ of one byte, answered when all messages before it are done
     ibv_sge last_sge
     unsigned int flags               # of the data requests
     uint8_t *mark_out                # last bytes of the outgoing and the incoming message
     uint8_t *mark_in
     # The test under way.
     uint64_t total                   # messages to send
-    uint64_t until                   # cycles(); of a test with a duration, which then sets the total. 0: none
+    uint64_t until                   # cycles(); end of a test with a duration, which then sets the total. 0: none
     uint64_t expected                # messages to receive, or UNLIMITED
     uint32_t depth                   # messages in the send queue
-    uint32_t moderation              # every so many messages one has a completion
-    uint32_t since                   # messages posted since the last one that has; of these,
+    uint32_t moderation              # every so many messages, a message has a completion
+    uint32_t since                   # messages posted since the last message with a completion; of these,
     uint32_t stale                   # so many belong to the test before
-    uint32_t peer_receives           # SEND: messages that the peer has receives for at the start
-    uint32_t credit_every            # messages that one credit stands for; 0: no credits
+    uint32_t peer_receives           # SEND: receives of the peer at the start
+    uint32_t credit_every            # messages for each credit; 0: no credits
     uint64_t posted
     uint64_t completed
     uint64_t received
-    uint64_t credits                 # that the peer has returned
-    uint64_t returned                # credits that this side has returned
+    uint64_t credits                 # returned by the peer
+    uint64_t returned                # credits returned by this side
     uint32_t returning               # ... of which are under way
     bint last_posted
     bint last_done
     uint64_t *begun                  # cycles() at the first post of each group of `moderation` messages
     uint64_t *done                   # ... and at its completion
-    uint64_t room                    # groups that these have room for
-    uint64_t groups                  # that are complete
+    uint64_t room                    # room in these arrays, in groups
+    uint64_t groups                  # complete groups
 
 # More messages than any test has.
 cdef inline uint64_t unlimited() noexcept nogil:
     return <uint64_t> -1
 
-# wr_id of a message that only returns credit.
+# wr_id of a message for returning credit only.
 cdef inline uint64_t credit_id() noexcept nogil:
     return 1 << 32
 
 # Posts `count` receives, 1 to BATCH. 0 or an errno value.
 cdef int give_receives(side *s, uint32_t count) noexcept nogil
-# Takes the completions that are still to come of the sends of a test that has ended.
+# Takes the remaining completions of the sends of an ended test.
 cdef int drain(side *s) noexcept nogil
 
 # The clients of the latency tests. stamps: cycles() at each post and at the end, total + 1 of them; or NULL.
@@ -92,5 +92,5 @@ cdef int pong_write(side *s) noexcept nogil
 cdef int flow(side *s) noexcept nogil
 # Receives, returns credits, and makes progress for the peer. Ends with a `stop` only.
 cdef int serve(side *s) noexcept nogil
-# Messages per cycle in the best stretch from the post of one group to the completion of a later one.
+# Messages per cycle in the best stretch from the post of a group to the completion of a later group.
 cdef double best_rate(const side *s, uint64_t groups) noexcept nogil

@@ -143,7 +143,7 @@ cdef int post(side *s) noexcept nogil:
 
 
 cdef int return_credits(side *s) noexcept nogil:
-    """Sends a credit for every credit_every messages received, and one for the rest at the end."""
+    """Sends a credit for every credit_every messages received, and a credit for the rest at the end."""
     cdef ibv_send_wr *bad
     cdef uint64_t due
     cdef int error
@@ -208,7 +208,7 @@ cdef int pong_send(side *s) noexcept nogil:
 
 
 cdef bint arrived(const side *s, uint64_t number) noexcept nogil:
-    """Whether WRITE `number` of the peer, counted from 0, is there: its last byte differs from the one before."""
+    """Whether WRITE `number` of the peer, counted from 0, has arrived: the last byte changes with each WRITE."""
     return <uint8_t> load_acquire(s.mark_in) == 1 + number % 255
 
 
@@ -223,7 +223,7 @@ cdef int write_ping(side *s) noexcept nogil:
 
 
 cdef int ping_write(side *s, uint64_t *stamps) noexcept nogil:
-    """It sees in its memory that the answer is there."""
+    """The answer is visible in the memory of this side."""
     cdef int result
     while s.posted < s.total or s.received < s.posted:
         if s.received == s.posted:
@@ -298,7 +298,7 @@ cdef bint may_post(side *s) noexcept nogil:
 cdef int flow(side *s) noexcept nogil:
     """Keeps the send queue full until everything has arrived at the peer.
 
-    The peer's credits say that SENDs have arrived. WRITEs have arrived when a READ posted after them is answered.
+    The peer's credits report the arrival of SENDs. WRITEs have arrived when a READ posted after them is answered.
     """
     cdef ibv_send_wr *bad
     cdef uint64_t now

@@ -1,8 +1,8 @@
 """Two processes that measure together: how they agree on a test, connect, and run it.
 
-They talk over a control connection, in lines of JSON. The client says what to measure, both exchange the addresses of
-their queue pairs, and they wait for each other before and after each size. The stream of a software device's queue pair
-is a second connection. The client measures, and tells the server the figures.
+They talk over a control connection, in lines of JSON. The client chooses the test, both exchange the addresses of their
+queue pairs, and they wait for each other before and after each size. The stream of a software device's queue pair is a
+second connection. The client measures, and sends the figures to the server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rmemcached.perftest.ends import CONTROL, BrokenError, End, EndError
 
 PROTOCOL = 1
 LINE_MAX = 65536
-PIECE = 900  # bytes received at a time: malloc reuses blocks of this size, so that tests can measure memory
+PIECE = 900  # bytes received at a time: malloc reuses blocks of this size, so tests can measure memory
 SIZE_MAX = 1 << 23
 MB = 1 << 20  # as perftest counts
 PATIENCE = 10.0  # seconds for the peer to answer while nothing is measured
@@ -31,16 +31,16 @@ WARM_UP_BYTES = 8 << 20
 
 
 class SessionError(Exception):
-    """One line that says why the two could not measure."""
+    """One line with the reason for no measurement."""
 
 
 class PeerError(SessionError):
-    """The other side said why, or is gone."""
+    """The peer gave the reason, or is gone."""
 
 
 @dataclass(frozen=True)
 class Test:
-    """What both sides have to know. iterations: for each size, unless `seconds` is not 0."""
+    """A test as both sides need it. iterations: for each size, unless `seconds` is not 0."""
 
     verb: str
     kind: str
@@ -61,7 +61,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Device:
-    """Which device this side uses, and how."""
+    """The device of this side, and its settings."""
 
     name: str
     port: int = 0
@@ -86,7 +86,7 @@ class Control:
             raise PeerError(f"the other side is gone: {error.strerror or error}") from None
 
     def receive(self, *wanted: str, patience: float | None = PATIENCE) -> Any:
-        """The values of a message that has these keys."""
+        """The values of these keys in the next message."""
         while b"\n" not in self.rest:
             try:
                 self.sock.settimeout(patience)
@@ -113,12 +113,12 @@ class Control:
         return values[0] if len(values) == 1 else values
 
     def complain(self, text: str) -> None:
-        """Tells the other side why this one ends."""
+        """Tells the peer why this side ends."""
         with contextlib.suppress(SessionError):
             self.send(error=text)
 
     def explain(self) -> None:
-        """Raises PeerError if the other side has told the reason of a failure, or has gone."""
+        """Raises PeerError if the peer has told the reason of a failure, or has gone."""
         if select.select([self.sock], [], [], 0.5)[0]:
             self.receive()
 
@@ -127,7 +127,7 @@ class Control:
 
 
 def read_request(sock: socket.socket) -> bytes:
-    """Reads one MPA request frame, and nothing behind it."""
+    """Reads an MPA request frame, and nothing behind it."""
     data = b""
     sock.settimeout(PATIENCE)
     try:
@@ -179,7 +179,7 @@ def agree_as_client(control: Control, test: Test, fabric: str) -> None:
 
 
 def agree_as_server(control: Control, required: dict[str, Any], fabric: str) -> Test:
-    """Returns the client's test. `required`: the values of its fields that this side insists on."""
+    """Returns the client's test. `required`: the values of its fields required by this side."""
     version, peer_fabric, values = control.receive("perftest", "fabric", "test", patience=PATIENCE)
     try:
         test = Test(**{field.name: values[field.name] for field in fields(Test)})
@@ -225,7 +225,7 @@ def prepare(end: End, test: Test, size: int, iterations: int | None, client: boo
             size,
             total=iterations if client else None,
             seconds=seconds if client else 0,
-            # Each READ is posted after the completion of the one before it.
+            # Each READ is posted after the completion of the READ before.
             moderation=1 if test.verb == "read" else min(test.moderation, test.tx_depth),
             stamps=measured and client and iterations is not None,
         )
@@ -248,7 +248,7 @@ def prepare(end: End, test: Test, size: int, iterations: int | None, client: boo
 
 
 def loop(end: End, control: Control, name: str) -> bool:
-    """Runs one loop of the end. True if the test is done, False if the control connection is readable."""
+    """Runs a loop of the end. True if the test is done, False if the control connection is readable."""
     try:
         return bool(end.run(name) != CONTROL)
     except BrokenError:
@@ -257,7 +257,7 @@ def loop(end: End, control: Control, name: str) -> bool:
 
 
 def course_as_client(end: End, control: Control, test: Test) -> Any:
-    """Runs the test once and returns what the server has measured."""
+    """Runs the test once and returns the server's result."""
     if not loop(end, control, "ping" if test.kind == "lat" else "flow"):
         control.receive("nothing but an error")
     control.send(done=True)
@@ -279,7 +279,7 @@ def course_as_server(end: End, control: Control, test: Test) -> None:
 
 
 def measure_as_client(end: End, control: Control, test: Test, size: int) -> dict[str, Any]:
-    """One row of the report."""
+    """A row of the report."""
     warm_up = max(2, min(WARM_UP, WARM_UP_BYTES // size, test.iterations))
     theirs = None
     for iterations, measured in ((warm_up, False), (None if test.seconds else test.iterations, True)):
@@ -310,7 +310,7 @@ def end_session(control: Control) -> None:
 
 
 def latency_row(end: End, test: Test, size: int) -> dict[str, Any]:
-    """Microseconds; half the round trip for SEND and WRITE. The names are those of perftest's JSON."""
+    """Microseconds; half the round trip for SEND and WRITE. The names are perftest's, in its JSON."""
     factor = 1e6 if test.verb == "read" else 0.5e6
     if test.seconds:
         count, seconds, _ = end.rate()

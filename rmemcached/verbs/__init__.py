@@ -7,8 +7,8 @@
         qp.ready()
         qp.connect(sock)
 
-Importing it opens no device. What is in it is imported when it is first named: the client, which needs none of these
-objects, does without the GIL where Python does, and they do not.
+Importing the package opens no device. An attribute is imported at its first use: the client uses none of these objects
+and runs without the GIL where Python does; these objects need the GIL.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Connections of soft_iw as rdma_cm makes them: one side listens on a TCP port, the other connects to it.
+"""Connections of soft_iw in the manner of rdma_cm: the passive side listens on a TCP port, the active side connects.
 
     with Listener(("127.0.0.1", 7174)) as listener:
         request = listener.get_request()
@@ -6,8 +6,8 @@
 
     reply = connect(qp, ("127.0.0.1", 7174), private_data=b"hello")
 
-The other end may be anything that speaks iWARP. With rdma_cm on siw or on an iWARP NIC, the TCP port is rdma_cm's port
-and the private data is that of rdma_connect and rdma_accept. The queue pair is in RTS; receives may be posted before.
+The peer may be any iWARP endpoint. With rdma_cm on siw or on an iWARP NIC, the TCP port is rdma_cm's port and the
+private data is the data of rdma_connect and rdma_accept. The queue pair is in RTS; receives may be posted before.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from rmemcached.verbs.objects.base import VerbsError
 from rmemcached.verbs.objects.queue_pair import QP, State, StreamState, parse_request, reject
 
 START_SECONDS = 10.0  # how long a start-up may take, on either side
-PENDING_MAX = 1024  # connections whose request has not come yet; one more closes the oldest
+PENDING_MAX = 1024  # connections without a request so far; a further connection closes the oldest
 REQUEST_MAX = 20 + 512  # octets of the longest request
 
 
 class Refused(ConnectionRefusedError):
-    """The other side has answered with a reject."""
+    """The peer has answered with a reject."""
 
     private_data: bytes
     """The private data of the reject, which may say why."""
 
 
 class Request:
-    """A connection that a peer asks for. The program accepts, rejects or closes it."""
+    """A connection asked for by a peer. The program accepts, rejects or closes it."""
 
     def __init__(self, sock: socket.socket, frame: bytes, parsed: dict[str, Any]) -> None:
         self._sock = sock
@@ -65,7 +65,7 @@ class Request:
 
 
 class Listener:
-    """A TCP port on which peers ask for connections. For one thread at a time."""
+    """A TCP port where peers ask for connections. For one thread at a time."""
 
     def __init__(self, address: tuple[str, int], backlog: int = 128) -> None:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
@@ -77,13 +77,13 @@ class Listener:
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
 
     def fileno(self) -> int:
-        """A descriptor that is readable when get_request() has something to do."""
+        """A descriptor, readable when get_request() has work."""
         return self._epoll.fileno()
 
     def get_request(self, timeout: float | None = None) -> Request | None:
         """The next request, or None if there is none within `timeout` seconds.
 
-        A connection on which no valid MPA request comes within 10 s is closed. A request for markers is rejected.
+        A connection without a valid MPA request within 10 s is closed. A request for markers is rejected.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -129,7 +129,7 @@ class Listener:
     def _read(self, fd: int) -> Request | None:
         sock, _, frame = self._pending[fd]
         try:
-            # One byte more than a request can have: the peer must not send anything behind it.
+            # A byte more than the longest request: the peer must not send anything behind its request.
             data = sock.recv(REQUEST_MAX + 1 - len(frame))
             frame += data
             parsed = parse_request(bytes(frame))
@@ -174,9 +174,9 @@ def connect(
 ) -> dict[str, Any]:
     """Connects `qp`, waits until it is connected, and returns QP.stream().
 
-    The options are those of QP.connect. A peer that knows only MPA revision 1 needs ird=0 and ord=0; siw needs a pause.
-    Raises Refused if the peer sends a reject, ConnectionError if the stream ends without one, and TimeoutError. The
-    queue pair is in ERR afterwards, unless there was no TCP connection.
+    The options are those of QP.connect. A peer with MPA revision 1 only needs ird=0 and ord=0; siw needs a pause.
+    Raises Refused if the peer sends a reject, ConnectionError if the stream ends without a reject, and TimeoutError.
+    The queue pair is in ERR afterwards, unless there was no TCP connection.
     """
     deadline = time.monotonic() + timeout
     sock = socket.create_connection(address, timeout)

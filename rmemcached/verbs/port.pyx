@@ -1,7 +1,7 @@
 """See port.pxd.
 
-The order of preference among GIDs: both ends of RoCE must use the same type. All present NICs and routers speak
-RoCE v2, and its IPv4-mapped address is the one that an administrator knows. Within an InfiniBand subnet any GID does.
+The order of preference among GIDs: both ends of RoCE must use the same type. All present NICs and routers speak RoCE
+v2, and administrators know its IPv4-mapped address. Within an InfiniBand subnet any GID does.
 """
 
 from libc.errno cimport errno
@@ -184,7 +184,7 @@ cdef int verbs_open_port(const verbs_provider *provider, const port_spec *spec, 
 
 
 cdef bint port_moved(const verbs_port *port) noexcept nogil:
-    """Whether the port is down, or no longer has the address that peers were given."""
+    """Whether the port is down, or has lost the address given to peers."""
     cdef ibv_port_attr attr
     cdef ibv_gid gid
     return (port.provider.query_port(port.context, port.port_num, &attr) != 0 or attr.state != IBV_PORT_ACTIVE
@@ -202,7 +202,8 @@ cdef bint verbs_port_lost(const verbs_port *port, uint64_t *events, char *why, s
     while provider.get_async_event(port.context, &event) == 0:
         fetch_add(events, 1)
         if event.event_type == IBV_EVENT_DEVICE_FATAL or event.event_type == IBV_EVENT_CQ_ERR:
-            # A completion queue cannot overflow here, since it has room for all that can complete. So it is the device.
+            # A completion queue has room for all possible completions and cannot overflow here. So the device has
+            # failed.
             reason = b" has failed"
         elif (event.event_type == IBV_EVENT_PORT_ERR or event.event_type == IBV_EVENT_PORT_ACTIVE
                 or event.event_type == IBV_EVENT_LID_CHANGE or event.event_type == IBV_EVENT_PKEY_CHANGE
@@ -212,13 +213,13 @@ cdef bint verbs_port_lost(const verbs_port *port, uint64_t *events, char *why, s
                 if event.event_type == IBV_EVENT_PORT_ERR:
                     reason = b": its port is down"
                 moved = True
-        # All other events are about one queue pair, whose owner learns of it from its flushed receives.
+        # All remaining events are about one queue pair, whose owner notices them by its flushed receives.
         provider.ack_async_event(&event)
-    # Drivers that cannot take a device from its users (rxe, siw) send no event: they wait until all have closed it.
+    # Drivers without forced removal (rxe, siw) send no event: they wait until all users have closed the device.
     if port.context.device.dev_path[0] and access(port.context.device.dev_path, F_OK) != 0:
         reason = b" was removed"
     elif reason == NULL and moved and port_moved(port):
-        # The addresses may go before the event that says the port is down.
+        # The addresses may go before the event of the port's failure.
         if provider.query_port(port.context, port.port_num, &state) == 0 and state.state != IBV_PORT_ACTIVE:
             reason = b": its port is down"
         else:
@@ -283,10 +284,10 @@ cdef int verbs_qp_connect(const verbs_port *port, ibv_qp *qp, uint32_t psn, cons
 
 
 def choose(str provider not None, device=None, int port=PORT_ANY, int gid_index=GID_ANY):
-    """What verbs_open_port would open, as a dict: device, port, gid_index, gid (16 bytes), mtu (bytes), reads.
+    """The choice of verbs_open_port as a dict: device, port, gid_index, gid (16 bytes), mtu (bytes), reads.
 
-    reads: RDMA READs answered, and outstanding, at a time. provider: "system" or "soft". OSError says in one line why
-    there is none.
+    reads: RDMA READs answered, and outstanding, at a time. provider: "system" or "soft". OSError gives in one line the
+    reason for no device.
     """
     cdef const verbs_provider *table
     cdef const char *absent = NULL

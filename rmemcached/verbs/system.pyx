@@ -1,8 +1,8 @@
 """libibverbs as a provider (see system.pxd). Its functions are found by dlsym, so nothing is linked with it.
 
-Most entries of the table are the library's own functions. Two differ: get_device_list returns an empty list where the
-kernel has no RDMA and the library says ENOSYS; and the symbol ibv_query_port is the one for programs from before 2018,
-which fills only the older part of the structure.
+Most entries of the table are the library's own functions. Two differ: get_device_list returns an empty list when the
+library fails with ENOSYS, on a kernel without RDMA, or with EPERM; and the symbol ibv_query_port is the function for
+programs from before 2018, which fills only the older part of the structure.
 """
 
 from libc.errno cimport ENOSYS, EPERM, errno

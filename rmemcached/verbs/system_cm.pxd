@@ -1,11 +1,11 @@
 """The kernel's connection manager (rdma_cm): the system interface of /dev/infiniband/rdma_cm.
 
-librdmacm is not used. It opens device contexts of its own, where our protection domains, registrations and completion
-queues are not valid. Here the kernel makes the connection, and the queue pair remains the caller's.
+librdmacm is not used. It opens device contexts of its own, and our protection domains, registrations and completion
+queues are not valid there. Here the kernel makes the connection, and the queue pair remains the caller's.
 
-A `cm_fd` is a descriptor of the interface, with O_NONBLOCK. It is readable while it has events. Its ids are connections
-and listeners; closing the descriptor ends them all, and their peers are told. Functions return 0 or an errno value
-unless said otherwise. Any thread may call them. In Linux: drivers/infiniband/core/ucma.c, <rdma/rdma_user_cm.h>.
+A `cm_fd` is a descriptor of the interface, with O_NONBLOCK, readable while there are events. Its ids are connections
+and listeners; closing the descriptor ends them all and tells their peers. Functions return 0 or an errno value unless a
+comment differs. Any thread may call them. In Linux: drivers/infiniband/core/ucma.c, <rdma/rdma_user_cm.h>.
 """
 
 from libc.stddef cimport size_t
@@ -16,12 +16,12 @@ from rmemcached.verbs.port cimport verbs_port
 from rmemcached.verbs.verbs cimport ibv_qp, ibv_qp_state
 
 cdef enum:
-    # Bytes of private data that every device takes: the limits of InfiniBand and RoCE; those of iWARP are larger.
+    # Bytes of private data that every device takes: the limits of InfiniBand and RoCE; iWARP has larger limits.
     CM_REQUEST_DATA = 56
     CM_REPLY_DATA = 196
     CM_REJECT_DATA = 148
-    CM_DATA_MAX = 256            # of an event, whatever it is
-    CM_CONSUMER_REJECT = 28      # cm_event.status of CM_REJECTED: by the program at the other end, with private data
+    CM_DATA_MAX = 256            # of any event
+    CM_CONSUMER_REJECT = 28      # cm_event.status of CM_REJECTED: by the program at the peer, with private data
 
 cdef enum cm_event_type:         # the kernel's numbers (enum rdma_cm_event_type)
     CM_ADDR_RESOLVED = 0
@@ -45,9 +45,9 @@ cdef struct cm_event:
     cm_event_type type
     uint32_t id                  # of CM_CONNECT_REQUEST: the new connection's
     int status                   # a negative errno value; of CM_REJECTED: the reason, a positive number
-    unsigned int responder_resources   # READs that the other end wants to have outstanding
-    unsigned int initiator_depth       # READs that the other end answers at a time
-    size_t length                # bytes of private data; InfiniBand and RoCE pad it with zeros up to the limit
+    unsigned int responder_resources   # READs that the peer wants to have outstanding
+    unsigned int initiator_depth       # READs answered by the peer at a time
+    size_t length                # bytes of private data; InfiniBand and RoCE pad them with zeros up to the limit
     char private_data[CM_DATA_MAX]
 
 cdef struct cm_address:          # of an id: its device, and the addresses of both ends
@@ -56,10 +56,10 @@ cdef struct cm_address:          # of an id: its device, and the addresses of bo
     sockaddr_in6 local           # or a sockaddr_in
     sockaddr_in6 peer
 
-cdef struct cm_param:            # what either side brings to a connection
+cdef struct cm_param:            # the parameters of either side for a connection
     uint32_t qpn
-    unsigned int responder_resources   # READs that this end answers at a time
-    unsigned int initiator_depth       # READs that this end has outstanding
+    unsigned int responder_resources   # READs answered by this end at a time
+    unsigned int initiator_depth       # outstanding READs of this end
     const void *private_data
     size_t length
 
@@ -67,8 +67,8 @@ cdef struct cm_param:            # what either side brings to a connection
 cdef int cm_open() noexcept nogil
 cdef int cm_create(int cm_fd, uint32_t *id) noexcept nogil
 cdef int cm_destroy(int cm_fd, uint32_t id) noexcept nogil
-# An address binds the id to the device that has it (ENODEV: there is none). A wildcard binds it to all devices, also
-# later ones, but to its own address family only. EADDRNOTAVAIL and EADDRINUSE both mean that the port is taken.
+# An address binds the id to its device (ENODEV: there is none). A wildcard binds the id to all devices, also later
+# ones, but to its own address family only. EADDRNOTAVAIL and EADDRINUSE both mean: the port is taken.
 cdef int cm_bind(int cm_fd, uint32_t id, const sockaddr *addr) noexcept nogil
 cdef int cm_listen(int cm_fd, uint32_t id, int backlog) noexcept nogil
 # The next three report their results as events. timeout: in milliseconds.
@@ -80,8 +80,8 @@ cdef int cm_get_event(int cm_fd, cm_event *out) noexcept nogil
 cdef int cm_query(int cm_fd, uint32_t id, cm_address *out) noexcept nogil
 # Moves an id with its events from one descriptor to another.
 cdef int cm_migrate(int to_fd, int from_fd, uint32_t id) noexcept nogil
-# Brings the queue pair of a connection over `port` to INIT, RTR or RTS. value: for INIT its access rights, for RTR the
-# READs that it answers at a time, for RTS those that it has outstanding.
+# Brings the queue pair of a connection over `port` to INIT, RTR or RTS. value: for INIT the access rights, for RTR the
+# number of READs answered at a time, for RTS the number of its outstanding READs.
 cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_port *port, ibv_qp *qp, ibv_qp_state state,
                       unsigned int value) noexcept nogil
 # Accepts, on the passive side; the queue pair is in RTS.
@@ -90,5 +90,6 @@ cdef int cm_accept(int cm_fd, uint32_t id, const cm_param *param) noexcept nogil
 cdef int cm_confirm(int cm_fd, uint32_t id) noexcept nogil
 # length: CM_REJECT_DATA at most.
 cdef int cm_reject(int cm_fd, uint32_t id, const void *private_data, size_t length) noexcept nogil
-# Takes the events of a descriptor that has one connection: the cm_event_type that ended it, or 0 if it has not ended.
+# Takes the events of a descriptor with one connection. Returns the cm_event_type that ended it, or 0 if it has not
+# ended.
 cdef int cm_ended(int cm_fd) noexcept nogil

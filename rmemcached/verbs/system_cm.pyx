@@ -185,7 +185,7 @@ cdef extern from "<rdma/rdma_user_cm.h>" nogil:
 
 cdef enum:
     COMMAND_MAX = 512            # bytes of the longest command
-    UID = 1                      # any but 0: the kernel reports no events of connections without one
+    UID = 1                      # any but 0: the kernel reports no events of connections without a uid
     QPT_RC = 2                   # the kernel's IB_QPT_RC
 
 
@@ -395,7 +395,7 @@ cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_port *port, ibv_qp *qp
     if error:
         return error
     if not answer.qp_attr_mask & IBV_QP_STATE:
-        # iWARP: the kernel brings the queue pair to RTS when it gives it a stream.
+        # iWARP: the kernel brings the queue pair to RTS together with its stream.
         return 0
     memset(&attr, 0, sizeof(attr))
     attr.qp_state = state
@@ -403,11 +403,11 @@ cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_port *port, ibv_qp *qp
     attr.rq_psn = answer.rq_psn
     attr.sq_psn = answer.sq_psn
     attr.dest_qp_num = answer.dest_qp_num
-    # The kernel would let the peer read and write remotely, whatever the program wants.
+    # The kernel would let the peer read and write remotely, in spite of the program's choice.
     attr.qp_access_flags = value if state == IBV_QPS_INIT else answer.qp_access_flags
     attr.pkey_index = answer.pkey_index
     attr.port_num = answer.port_num
-    # Before the connection is accepted the kernel knows only what the other end has asked for.
+    # Before the connection is accepted the kernel knows only the peer's request.
     attr.max_rd_atomic = <uint8_t>value if state == IBV_QPS_RTS else answer.max_rd_atomic
     attr.max_dest_rd_atomic = <uint8_t>value if state == IBV_QPS_RTR else answer.max_dest_rd_atomic
     attr.min_rnr_timer = answer.min_rnr_timer
@@ -415,7 +415,7 @@ cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_port *port, ibv_qp *qp
     attr.rnr_retry = answer.rnr_retry
     attr.timeout = answer.timeout
     if port.ethernet:
-        # Ethernet has no subnet manager that knows the lifetime of packets; the kernel assumes seconds.
+        # Ethernet has no subnet manager to know the lifetime of packets; the kernel assumes seconds.
         attr.timeout = <uint8_t>min(attr.timeout, <uint8_t>ACK_TIMEOUT)
     memcpy(attr.ah_attr.grh.dgid.raw, answer.ah_attr.grh.dgid, 16)
     attr.ah_attr.grh.flow_label = answer.ah_attr.grh.flow_label

@@ -1,11 +1,11 @@
 """The verbs interface: libibverbs' own types, and the table of control calls that each provider fills.
 
-This is the only file that declares anything of <infiniband/verbs.h>. The library itself is not linked. Control calls go
-through a `verbs_provider`. Data calls (`ibv_post_send`, `ibv_post_recv`, `ibv_poll_cq`, `ibv_req_notify_cq`) are the
-header's inline functions, which go through `context->ops`.
+Only this file declares names of <infiniband/verbs.h>. The library itself is not linked. Control calls go through a
+`verbs_provider`. Data calls (`ibv_post_send`, `ibv_post_recv`, `ibv_poll_cq`, `ibv_req_notify_cq`) are the header's
+inline functions, which go through `context->ops`.
 
-Arguments, results and thread-safety are those of libibverbs. Functions that return int return 0 or an errno value,
-unless said otherwise below. Functions that return a pointer return NULL and set errno on failure.
+Arguments, results and thread-safety are those of libibverbs. A function with an int result returns 0 or an errno value,
+unless its comment differs. A function with a pointer result returns NULL and sets errno on failure.
 """
 
 from libc.stddef cimport size_t

@@ -1,1 +1,1 @@
-"""The classes and functions of rmemcached.verbs, by subject; that package has them all."""
+"""The classes and functions of rmemcached.verbs, by subject; rmemcached.verbs exports them all."""

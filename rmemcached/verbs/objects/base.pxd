@@ -1,9 +1,9 @@
-"""What all objects of the verbs interface share: their failures, and how they are closed.
+"""The common base of all objects of the verbs interface: their failures, and how they are closed.
 
-An object that owns a handle of the provider follows these rules:
+An object with a handle of the provider follows these rules:
 
-- It holds its parent strongly and its children weakly. `close()` closes the children first, because a provider
-  refuses to destroy what is in use (EBUSY).
+- It holds its parent strongly and its children weakly. `close()` closes the children first, because a provider refuses
+  to destroy an object in use (EBUSY).
 - The handle is NULL before `__init__` has succeeded and after `release()`; `handle()` then raises ValueError.
 - It is `no_gc_clear`: the collector must not drop the parent before `__dealloc__` has destroyed the handle.
 """
@@ -11,7 +11,7 @@ An object that owns a handle of the provider follows these rules:
 from rmemcached.verbs.verbs cimport verbs_provider
 
 
-# A VerbsError for the caller to raise: `what` is the call that failed, `error` its errno value.
+# A VerbsError for the caller to raise: `what` names the failed call, `error` is its errno value.
 cdef object failure(str what, int error)
 # Raises VerbsError (EOPNOTSUPP) unless the provider is the software devices'.
 cdef int need_soft(const verbs_provider *provider, str what) except -1
@@ -22,5 +22,5 @@ cdef class Base:
     cdef object children             # a WeakSet of Base
 
     cdef void adopt(self, Base child)
-    # Destroys the handle; nothing to do when there is none. For the classes below; called with no children open.
+    # Destroys the handle, if any. Subclasses override it; called with no children open.
     cdef int release(self) except -1

@@ -10,7 +10,7 @@ from rmemcached.verbs.verbs cimport verbs_provider
 
 
 class VerbsError(OSError):
-    """A verbs call failed (`errno`), or a work request did (`status`)."""
+    """A failed verbs call (`errno`), or a failed work request (`status`)."""
 
     status = None
 
@@ -26,7 +26,7 @@ cdef int need_soft(const verbs_provider *provider, str what) except -1:
 
 
 cdef class Base:
-    """An object that is closed once, after those that were made from it."""
+    """An object that is closed once, after the objects made from it."""
 
     def __cinit__(self):
         self.children = weakref.WeakSet()
@@ -39,7 +39,7 @@ cdef class Base:
         return 0
 
     def close(self):
-        """Closes the objects made from this one, then this one."""
+        """Closes the objects made from this object, then the object itself."""
         for child in list(self.children):
             child.close()
         self.release()

@@ -8,10 +8,10 @@ from rmemcached.verbs.verbs cimport ibv_context, verbs_provider
 cdef class Context(Base):
     cdef const verbs_provider *p
     cdef ibv_context *context
-    cdef verbs_port port             # what route() chose; port.context is NULL before it has
+    cdef verbs_port port             # the choice of route(); port.context is NULL before
     cdef readonly str name
 
     cdef ibv_context *handle(self) except NULL
-    # The port and GID over which queue pairs are joined: those that the daemon and the client would choose.
+    # The port and GID for joining queue pairs, as daemon and client would choose them.
     cdef const verbs_port *route(self) except NULL
     cdef bint open(self, const verbs_provider *provider, str name) except -1

@@ -21,7 +21,7 @@ from rmemcached.verbs.objects.base import VerbsError
 
 
 class EventType(enum.IntEnum):
-    """The kinds of asynchronous events that are about an object."""
+    """The kinds of asynchronous events about an object."""
 
     CQ_ERR = IBV_EVENT_CQ_ERR
     QP_FATAL = IBV_EVENT_QP_FATAL
@@ -33,13 +33,13 @@ class EventType(enum.IntEnum):
     QP_LAST_WQE_REACHED = IBV_EVENT_QP_LAST_WQE_REACHED
 
 
-# All others are about the device or one of its ports.
+# All remaining events are about the device or a port of the device.
 cdef frozenset KINDS = frozenset(EventType)
 
 
 @cython.no_gc_clear
 cdef class Context(Base):
-    """An open device. `name` is one of devices("soft") or of devices("system")."""
+    """An open device. `name` is in devices("soft") or devices("system")."""
 
     def __init__(self, str name="soft_iw0"):
         cdef const char *absent = NULL
@@ -90,8 +90,8 @@ cdef class Context(Base):
 
         The thread serves READs and WRITEs of peers, and makes channels readable, while the program does something else.
         The program takes completions by poll() as before. After work the thread polls for up to `spin` microseconds, as
-        long as that pays, and then sleeps. It ends with stop_progress() or when the device is closed. A child process
-        has no such thread. Devices of the system make progress by themselves; for them the call does nothing.
+        long as polling pays, and then sleeps. It ends with stop_progress() or when the device is closed. A child
+        process has no such thread. Devices of the system make progress by themselves; for them the call does nothing.
         Raises VerbsError (EALREADY) if there is such a thread.
         """
         cdef ibv_context *context = self.handle()
@@ -111,14 +111,14 @@ cdef class Context(Base):
 
     def limit_windows(self, *, uint32_t pair_regions=256, uint32_t regions=16384, uint64_t pair_bytes=1 << 36,
                       uint64_t bytes=1 << 40, bint paid=False, uint32_t nobody=0xFFFFFFFF):
-        """Limits what this soft_shm0 maps of its peers' memory, for one queue pair and in all.
+        """Limits the mappings of peers' memory by this soft_shm0, for one queue pair and in all.
 
-        It is called before a queue pair is attached. READs and WRITEs of regions beyond the limits go through the ring.
-        With `paid` only memory is mapped whose pages the peer has touched itself and cannot take back, so that this
-        process never allocates any for a peer; a region that the peer may write is then mapped by one queue pair only.
-        `nobody` is the user id of peers that have none in this user namespace: their bells are not rung.
+        The program calls it before it attaches a queue pair. READs and WRITEs of regions beyond the limits go through
+        the ring. With `paid` the device maps only memory whose pages the peer has touched itself and cannot take back,
+        so this process never allocates a page for a peer; a region writable by the peer is then mapped by one queue
+        pair only. `nobody` is the user id of peers without a user id in this user namespace: their bells are not rung.
         Raises VerbsError: EINVAL for another device, or limits above 256 regions and 2^40 octets for a queue pair or
-        2^46 octets in all; EBUSY if something is mapped already.
+        2^46 octets in all; EBUSY if a region is mapped already.
         """
         cdef soft_shm_limits limits
         limits.pair_regions = pair_regions
@@ -133,7 +133,7 @@ cdef class Context(Base):
             raise failure("limit_windows", errno.errno)
 
     def windows(self):
-        """What this soft_shm0 maps of its peers' memory: regions and bytes. And the number of declined offers."""
+        """Present mappings of peers' memory by this soft_shm0: regions and bytes. And the number of declined offers."""
         cdef soft_shm_usage usage
         if self.p != soft_provider() or soft_shm_query(self.handle(), &usage) < 0:
             raise failure("windows", EINVAL)
@@ -192,15 +192,15 @@ cdef class Context(Base):
         return key
 
     def async_fileno(self):
-        """A descriptor that is readable while asynchronous events are pending."""
+        """A descriptor, readable while asynchronous events are pending."""
         return self.handle().async_fd
 
     def get_async_event(self):
-        """Takes and acknowledges an event: (EventType, the QP, CQ or SRQ that it is about).
+        """Takes and acknowledges an event: (EventType, the QP, CQ or SRQ of the event).
 
-        An event of the device or a port is (its number in libibverbs, this Context).
-        Returns None if there is no event and async_fileno() is non-blocking. A software device reports events while it
-        makes progress: a thread that waits here does not make any.
+        An event of the device or a port is (its number in libibverbs, this Context). Returns None if there is no event
+        and async_fileno() is non-blocking. A software device reports events while it makes progress: a thread waiting
+        here makes no progress.
         """
         cdef ibv_context *context = self.handle()
         cdef ibv_async_event event

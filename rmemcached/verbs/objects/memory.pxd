@@ -19,6 +19,6 @@ cdef class MR(Base):
     cdef Py_buffer view              # of the program's object, if `held`
     cdef bint held
     cdef list parts                  # memoryviews of a list's memory, or None
-    cdef int views                   # memoryviews of this region that are in use
+    cdef int views                   # memoryviews of this region in use
 
     cdef ibv_mr *handle(self) except NULL

@@ -66,10 +66,10 @@ cdef class PD(Base):
 
 @cython.no_gc_clear
 cdef class MR(Base):
-    """A memory region over an object with a contiguous buffer, which it holds until it is closed.
+    """A memory region over an object with a contiguous buffer. The region holds the object until close().
 
-    With Access.LOCAL_WRITE the buffer must be writable. `sge(offset, length)` names a part of it for a work request.
-    A region is itself a buffer: memoryview(mr). close() raises BufferError while such a view is in use.
+    With Access.LOCAL_WRITE the buffer must be writable. `sge(offset, length)` names a part of the region for a work
+    request. A region is itself a buffer: memoryview(mr). close() raises BufferError while such a view is in use.
     """
 
     def __init__(self, PD pd not None, buffer, int access=IBV_ACCESS_LOCAL_WRITE):
@@ -85,7 +85,7 @@ cdef class MR(Base):
 
     @staticmethod
     def alloc(PD pd not None, size_t length, int access=IBV_ACCESS_LOCAL_WRITE):
-        """A region of a software device over zeroed memory of its own, which memoryview(mr) shows."""
+        """A region of a software device over zeroed memory of its own, accessible by memoryview(mr)."""
         cdef MR self = MR.__new__(MR)
         need_soft(pd.p, "alloc_mr")
         self.p = pd.p
@@ -97,9 +97,10 @@ cdef class MR(Base):
 
     @staticmethod
     def of_list(PD pd not None, buffers):
-        """A region of a software device over several objects' memory, which peers read as one; for nothing else.
+        """A region of a software device over the memory of several objects, for READs by peers only: they see one
+        range.
 
-        The objects have contiguous buffers, which it holds until it is closed.
+        The objects have contiguous buffers, held by the region until close().
         """
         cdef MR self = MR.__new__(MR)
         cdef iovec *memory
@@ -122,7 +123,7 @@ cdef class MR(Base):
         return self
 
     def renew(self):
-        """Takes the region back from peers that have mapped it (soft_shm); it stays registered."""
+        """Takes the region back from peers that have mapped it (soft_shm). The region stays registered."""
         need_soft(self.p, "renew")
         soft_shm_renew(self.handle())
 

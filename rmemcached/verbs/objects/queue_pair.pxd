@@ -1,4 +1,4 @@
-"""Queue pairs, shared receive queues, and the requests that are posted to them."""
+"""Queue pairs, shared receive queues, and the requests posted to them."""
 
 from libc.stdint cimport uint32_t
 
@@ -22,6 +22,6 @@ cdef class QP(Base):
     cdef readonly CQ recv_cq
     cdef Context context
     cdef readonly SRQ srq
-    cdef uint32_t psn                # of the first packet that it sends after join()
+    cdef uint32_t psn                # of the first packet sent after join()
 
     cdef ibv_qp *handle(self) except NULL

@@ -1,4 +1,4 @@
-"""Queue pairs, shared receive queues, and the requests that are posted to them."""
+"""Queue pairs, shared receive queues, and the requests posted to them."""
 
 import enum
 import os
@@ -49,7 +49,7 @@ class State(enum.IntEnum):
 
 
 class StreamState(enum.IntEnum):
-    """How far the TCP stream of a soft_iw queue pair is."""
+    """The progress of a soft_iw queue pair's TCP stream."""
 
     NONE = SOFT_IW_NONE
     STARTING = SOFT_IW_STARTING
@@ -77,7 +77,7 @@ class SendFlag(enum.IntFlag):
 
 
 class SendWR:
-    """A send work request. `sges`: (address, length, lkey) tuples, as MR.sge makes them."""
+    """A send work request. `sges`: (address, length, lkey) tuples, as made by MR.sge."""
 
     __slots__ = ("flags", "invalidate_rkey", "opcode", "remote_addr", "rkey", "sges", "wr_id")
 
@@ -194,7 +194,7 @@ cdef class SRQ(Base):
             raise failure("modify_srq", error)
 
     def newest_first(self):
-        """Of a software device: the receive that was posted last is taken first."""
+        """Software devices only: the newest receive is taken first."""
         need_soft(self.p, "newest_first")
         soft_srq_newest_first(self.handle())
 
@@ -323,7 +323,7 @@ cdef class QP(Base):
     def modify(self, state=None, **attributes):
         """ibv_modify_qp with a mask of exactly these attributes, which are fields of struct ibv_qp_attr.
 
-        ah_attr=True sets the bit of the address vector, whose value is zeros.
+        ah_attr=True sets the bit of the address vector, with zeros as the value.
         """
         cdef ibv_qp_attr attr
         cdef int mask = 0
@@ -380,7 +380,7 @@ cdef class QP(Base):
                 "gid": bytes(port.gid.raw[:16])}
 
     def open(self, unsigned int access=0):
-        """RESET to INIT, on the port that join() uses. Receives can be posted afterwards."""
+        """RESET to INIT, on the port used by join(). Receives can be posted afterwards."""
         cdef int error = verbs_qp_init(self.context.route(), self.handle(), access)
         if error:
             raise failure("modify_qp", error)
@@ -388,7 +388,7 @@ cdef class QP(Base):
     def join(self, dict peer not None, *, unsigned int ird=16, unsigned int ord=16, psn=None):
         """INIT to RTS, towards the peer's `address`. For InfiniBand and RoCE; iWARP needs a stream, see connect().
 
-        psn: of the first packet sent, in place of the one that our own `address` has told the peer.
+        psn: of the first packet sent, in place of the PSN in our own `address`.
         """
         cdef qp_address there
         cdef const verbs_port *port = self.context.route()
@@ -408,16 +408,16 @@ cdef class QP(Base):
             raise failure("modify_qp", error)
 
     def limit(self, uint32_t allowed, *, uint64_t wr_id):
-        """Of a software device, before there is a stream: it takes so many receives of its SRQ, and what `allow` adds.
+        """Software devices only, before the first stream: the queue pair takes at most `allowed` receives of its SRQ.
 
-        A flushed receive completion with this wr_id tells of ERR."""
+        `allow` raises the limit. A flushed receive completion with this wr_id reports ERR."""
         need_soft(self.p, "limit")
         if self.srq is None:
             raise ValueError("the queue pair has no SRQ")
         soft_qp_limit(self.handle(), allowed, wr_id)
 
     def allow(self, uint32_t more):
-        """Lets a queue pair that is limited take so many receives more."""
+        """Lets a limited queue pair take so many receives more."""
         need_soft(self.p, "allow")
         soft_qp_allow(self.handle(), more)
 
@@ -425,8 +425,8 @@ cdef class QP(Base):
                 bint peer_to_peer=False, uint16_t pause=0):
         """soft_iw: sends the MPA request on the connected socket, which becomes the stream of the queue pair.
 
-        The queue pair takes over the socket. peer_to_peer: the other side may send first. pause: milliseconds between
-        the MPA reply and our first frame.
+        The queue pair takes over the socket. peer_to_peer: the peer may send first. pause: milliseconds between the MPA
+        reply and our first frame.
         """
         cdef soft_iw_options options
         cdef ibv_qp *qp = self.handle()
@@ -443,7 +443,7 @@ cdef class QP(Base):
         sock.detach()
 
     def accept(self, sock, bytes frame, *, bint crc=False, uint16_t ird=16, uint16_t ord=16, bytes private_data=b""):
-        """soft_iw: answers the MPA request `frame`, which was read from the socket, and takes over the socket."""
+        """soft_iw: answers the MPA request `frame`, already read from the socket, and takes over the socket."""
         cdef soft_iw_options options
         cdef ibv_qp *qp = self.handle()
         cdef const char *data = frame
@@ -471,7 +471,7 @@ cdef class QP(Base):
         sock.detach()
 
     def stream(self):
-        """soft_iw: the state of the stream as a dict. private_data is that of the MPA reply to connect()."""
+        """soft_iw: the state of the stream as a dict. private_data: of the MPA reply to connect()."""
         cdef soft_iw_stream s
         need_soft(self.p, "stream")
         soft_iw_query(self.handle(), &s)
@@ -481,7 +481,7 @@ cdef class QP(Base):
         }
 
     def counters(self):
-        """What the software device counts of this queue pair, as a dict."""
+        """The software device's counters of this queue pair, as a dict."""
         cdef soft_qp_counters c
         need_soft(self.p, "counters")
         soft_query_counters(self.handle(), &c)
@@ -555,7 +555,7 @@ cdef void set_options(soft_iw_options *options, bint crc, uint16_t ird, uint16_t
 
 
 def parse_request(bytes data):
-    """Parses an MPA request frame: a dict, or None if bytes are missing. VerbsError (EPROTO): not an acceptable one."""
+    """Parses an MPA request frame: a dict, or None if bytes are missing. VerbsError (EPROTO): unacceptable."""
     cdef soft_iw_request request
     cdef int done = soft_iw_parse_request(<const char *> data, len(data), &request)
     if done < 0:

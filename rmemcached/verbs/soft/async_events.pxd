@@ -1,6 +1,6 @@
-"""Asynchronous events: what happens to a queue pair, completion queue or shared receive queue beside its requests."""
+"""Asynchronous events: changes of a queue pair, completion queue or shared receive queue outside its requests."""
 
-# The events of one object. Each kind is pending at most once, so that nothing is allocated and nothing overflows. All
+# The events of one object. Each kind is pending at most once, so events need no allocation and never overflow. All
 # fields are guarded by soft_context.async_lock.
 cdef struct soft_async:
     soft_async *next                 # in soft_context.first_async
@@ -9,14 +9,14 @@ cdef struct soft_async:
     uint32_t delivered
     uint32_t acked
 
-# Makes and frees what a context has for its events. False: errno says why, and nothing is left open.
+# Make and free a context's fields for events. False: errno is set, and nothing is left open.
 cdef bint async_open(soft_context *context) noexcept nogil
 cdef void async_close(soft_context *context) noexcept nogil
 
 # Makes an event. The caller may hold locks of any rank below RANK_EVENTS.
 cdef void async_event(soft_context *context, soft_async *events, int kind) noexcept nogil
 
-# Called before an object is freed: drops its undelivered events and waits until the delivered ones are acknowledged.
+# Called before an object is freed: drops its undelivered events and waits until the program has acknowledged the rest.
 cdef void async_forget(soft_context *context, soft_async *events) noexcept nogil
 
 # Entries of the provider's table.

@@ -96,7 +96,7 @@ cdef int soft_channel_join(ibv_comp_channel *ibchannel, int epfd) noexcept nogil
         domain.epoll_fd = epfd
         domain.mark = SOFT_EVENT
         channel.ibv.fd = domain.event_fd
-        # The program asks for completions: nothing tells it of them.
+        # The program asks for completions: the channel does not report them.
         relaxed_store(&domain.polling, True)
     domain_unlock(domain)
     if error:
@@ -112,12 +112,13 @@ cdef ibv_qp *soft_event_qp(const epoll_event *event) noexcept nogil:
 cdef bint soft_channel_event(const epoll_event *event, uint32_t coming) noexcept nogil:
     cdef bint taken
     cdef soft_qp *qp = <soft_qp *> soft_event_qp(event)
-    # The descriptors of a queue pair are in one epoll set once.
+    # An epoll set holds each descriptor of a queue pair once.
     cdef soft_domain *domain = qp.domains[0]
     assert_that(domain.mark and event.data.u64 & SOFT_EVENT)
     domain_lock(domain)
     assert_owner(domain.owner)
-    # A few are taken also when rings and posts have used up the turn. What is level-triggered comes again in the next.
+    # A few events are taken even after rings and posts have used up the turn. A level-triggered event comes again in
+    # the next turn.
     taken = event.data.u64 & EVENT_BELL or not domain_is_over(domain) or domain.seen < <uint32_t> domain.fabric.batch
     if taken:
         domain.looked = True

@@ -31,13 +31,13 @@ cdef bint cq_add(soft_cq *cq, const ibv_wc *wc, bint solicited) noexcept nogil
 # Drops the completions of a queue pair that is destroyed or reset.
 cdef void cq_purge(soft_cq *cq, uint32_t qp_num) noexcept nogil
 
-# What a fabric's own poll_cq is made of: whether this poll has to make progress; whether there is nothing to take.
+# For a fabric's own poll_cq: whether this poll has to make progress; whether there is nothing to take.
 cdef bint cq_wants_progress(soft_cq *cq, int num_entries) noexcept nogil
 cdef bint cq_is_empty(const soft_cq *cq) noexcept nogil
 # Takes completions. -EOVERFLOW: there are none, and some were lost for want of room.
 cdef int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
 
-# poll_cq for fabrics that have none of their own; and the same req_notify_cq for all.
+# poll_cq for fabrics without a poll_cq of their own; and req_notify_cq for all.
 cdef int soft_poll_cq(ibv_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
 cdef int soft_req_notify_cq(ibv_cq *cq, int solicited_only) noexcept nogil
 

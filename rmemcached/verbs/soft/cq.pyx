@@ -1,7 +1,7 @@
 # Completion queues; see cq.pxd.
 
 cdef enum:
-    POLLS_MAX = 64                   # polls in a row that make no progress
+    POLLS_MAX = 64                   # polls in a row without progress
 
 
 cdef inline void cq_lock(soft_cq *cq) noexcept nogil:
@@ -200,7 +200,7 @@ cdef inline int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
 
 
 cdef inline bint cq_wants_progress(soft_cq *cq, int num_entries) noexcept nogil:
-    """Not if the program polls the channel. After POLLS_MAX polls, progress is made although there are completions.
+    """False if the program polls the channel. After POLLS_MAX polls, progress is made in spite of waiting completions.
 
     Otherwise a program whose own sends fill the queue would starve its peers.
     """
@@ -223,7 +223,7 @@ cdef bint soft_cq_pending(const ibv_cq *ibcq) noexcept nogil:
 
 
 cdef int soft_poll_cq(ibv_cq *ibcq, int num_entries, ibv_wc *wc) noexcept nogil:
-    """Takes completions. If there are none, or the caller wants none, makes progress first."""
+    """Takes completions. Without completions, or with num_entries 0, makes progress first."""
     cdef soft_cq *cq = <soft_cq *> ibcq
     if cq_wants_progress(cq, num_entries):
         domain_progress(cq.domain, False)
@@ -263,7 +263,7 @@ cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_c
         if relaxed_load(&domain.polling) or domain_is_over(domain):
             errno.errno = EAGAIN
             return -1
-        # A caller that does not block has found the descriptor readable; one that blocks has found the queue empty.
+        # A caller that does not block has found the descriptor readable; a blocking caller has found the queue empty.
         if relaxed_load(&domain.blocking):
             flags = fcntl(ibchannel.fd, F_GETFL)
             relaxed_store(&domain.blocking, flags >= 0 and not flags & O_NONBLOCK)
@@ -279,7 +279,7 @@ cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_c
         found = domain_take_event(domain)
         if found != NULL:
             break
-        # domain_take_event does this only when it takes an event.
+        # domain_take_event does so only when it takes an event.
         domain_update_fd(domain)
         if relaxed_load(&domain.work_pending):
             continue

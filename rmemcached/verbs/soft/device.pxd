@@ -1,4 +1,4 @@
-"""The device: contexts, protection domains, and what a program can ask about a device."""
+"""The device: contexts, protection domains, and the answers to a program's queries."""
 
 cdef struct soft_context:
     ibv_context ibv                  # async_fd is an eventfd, readable while asynchronous events are pending
@@ -15,7 +15,7 @@ cdef struct soft_context:
     uint32_t next_qp_num
     uint32_t users                   # PDs, CQs and channels
     pthread_mutex_t thread_lock      # guards the list of domains, and the thread's descriptors
-    soft_domain *domains             # of all channels, and of completion queues without one
+    soft_domain *domains             # of all channels, and of completion queues without a channel
     pthread_t thread                 # the progress thread, while thread_epoll is not -1
     int thread_epoll
     int thread_stop                  # eventfd

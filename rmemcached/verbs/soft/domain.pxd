@@ -1,12 +1,12 @@
-"""Progress domains: the queue pairs that one poll makes progress for, and the descriptor that says when to poll.
+"""Progress domains: sets of queue pairs served by one poll, each with a descriptor to wait for.
 
 A completion channel is a domain, and so is a completion queue without a channel. A domain has the queue pairs of all
-its completion queues. One thread at a time makes progress for it: the one that holds `progress`.
+its completion queues. One thread at a time makes progress for a domain: the holder of `progress`.
 
-A turn is bounded by the work in it, so that no peer holds up others, however much it sends and asks for. Work is
-counted in octets that are copied; other work counts as a fixed number of octets. A queue pair leaves off when it
-has used up its share, and a domain when it has used up its turn. What is left makes the descriptor readable, or is
-found by the next poll, which begins with the queue pairs that had none.
+A turn is bounded by its work, so no peer holds up others, however much it sends and asks for. The unit of work is a
+copied octet; other work counts as a fixed number of octets. The domain leaves a queue pair once the queue pair has used
+up its share, and ends the turn once the turn's work is used up. Unfinished work makes the descriptor readable, or the
+next poll finds it: that poll begins with the queue pairs that had no share.
 
 Each poll is a turn, and each post may do TX_TURN more. If the program begins the turns itself
 (soft_channel_begin_turn), all polls and posts between two of its calls are one turn.
@@ -14,12 +14,13 @@ Each poll is a turn, and each post may do TX_TURN more. If the program begins th
 
 cdef enum:
     DOMAIN_TURN = 4 << 20            # work in one turn of a domain
-    SHARE_MIN = 32 << 10             # of a queue pair, also at the turn's end: for those that epoll has named already
+    SHARE_MIN = 32 << 10             # of a queue pair, also at the turn's end: epoll has reported the queue pair
+                                     # already
     PROGRESS_BATCH = 16              # descriptors of one epoll_wait, at most
     WORK_FPDU = 1024                 # a frame counts as so many octets besides its own
     WORK_CALL = 4096                 # a system call that sends or receives
 
-# What is added to a queue pair's address in epoll data. Addresses end in four bits of zero.
+# Added to a queue pair's address in epoll data. Addresses end in four bits of zero.
 cdef enum:
     EVENT_TIMER = 1                  # its timer, not its stream
     EVENT_BELL = 2                   # its bell
@@ -32,72 +33,74 @@ cdef struct soft_link:               # a queue pair in a domain's list
     soft_qp *qp
     soft_domain *domain              # NULL: in no list
     bint watched                     # the stream is in the domain's epoll set; guarded by soft_qp.lock
-    bint left_over                   # a fabric's: a turn ended elsewhere, and this domain does not know; atomic
+    bint left_over                   # a fabric's: a turn ended in another domain, and this domain has not noticed;
+                                     # atomic
 
 cdef struct soft_domain:
     soft_domain *next                # of the context; guarded by its thread_lock
     soft_domain *prev
     const soft_fabric *fabric
     void *fabric_state               # the fabric's own data, or NULL
-    pthread_mutex_t progress         # held by the thread that makes progress; guards links, nlinks and watched
+    pthread_mutex_t progress         # held by the thread making progress; guards links, nlinks and watched
     int epoll_fd                     # has streams, their timers and bells, and event_fd
-    uint64_t mark                    # SOFT_EVENT: epoll_fd is the program's, and it hands events in; else 0
+    uint64_t mark                    # SOFT_EVENT: epoll_fd is the program's, and the program hands events in; else 0
     int event_fd                     # readable while `signalled`; -1 without a channel
-    bint watched                     # streams are in the epoll set: with a channel, or when that pays; read unlocked
+    bint watched                     # streams are in the epoll set: with a channel, or when epoll pays; read unlocked
     bint blocking                    # get_cq_event last saw the descriptor without O_NONBLOCK; a hint, atomic
     soft_link *links
     uint32_t nlinks
-    # Guarded by progress; if the program begins the turns, they are its thread's.
-    int64_t left                     # work left in this turn; negative: more was done
-    int64_t aside                    # the same for what a fabric does beyond the share of a queue pair
-    uint32_t turn                    # work of a turn that the program begins; 0: it does not
-    uint32_t coming                  # queue pairs that the turn still comes to, with the one that it is at; never 0
-    uint32_t busy                    # queue pairs that had something to do in the last pass over all; never 0
+    # Guarded by progress. If the program begins the turns, only its thread uses them.
+    int64_t left                     # work left in this turn; negative: the turn did more
+    int64_t aside                    # the same for a fabric's work beyond the share of a queue pair
+    uint32_t turn                    # work of a turn begun by the program; 0: the program begins none
+    uint32_t coming                  # queue pairs still to be served in the turn, including the present queue pair;
+                                     # never 0
+    uint32_t busy                    # queue pairs with work in the last pass over all; never 0
     bint looked                      # there was a pass in this turn
-    uint32_t seen                    # events that the program has handed in in this turn
+    uint32_t seen                    # events handed in by the program in this turn
     uint32_t owner                   # the program's thread that begins the turns, for assertions
-    bint alone                       # with mark, too: that thread does all there is to do, and takes no lock for it
-    uint32_t armed                   # number of completion queues that are armed; atomic
-    bint work_pending                # when the descriptor was armed, something was there already; atomic
+    bint alone                       # turn and mark are both set: the owner alone uses the domain, without locks
+    uint32_t armed                   # number of armed completion queues; atomic
+    bint work_pending                # work was pending already when the descriptor was armed; atomic
     pthread_mutex_t events           # guards the rest, and the event fields of soft_cq
-    bint polling                     # the program asks its queues, and the descriptor tells of nothing; read unlocked
+    bint polling                     # the program asks its queues, and the descriptor signals nothing; read unlocked
     pthread_cond_t acked
-    uint8_t *spare                   # a receive buffer that no queue pair needs (rdmap_rx), or NULL; atomic
+    uint8_t *spare                   # a receive buffer free for any queue pair (rdmap_rx), or NULL; atomic
     soft_cq *first_event             # completion queues with undelivered events, oldest first; read unlocked
     soft_cq *last_event
     bint signalled                   # event_fd is readable, because of events or work_pending; read unlocked
     int64_t yield_again              # CLOCK_MONOTONIC nanoseconds until which no transfer gives its core away; atomic
 
-# Take and release `progress`, and say that it is held. They do nothing for a thread that is alone, but a debug build
-# checks that it is the one.
+# Take, release and assert `progress`. For a thread that is alone they do nothing, but a debug build checks that the
+# thread is the owner.
 cdef void domain_lock(soft_domain *domain) noexcept nogil
 cdef bint domain_trylock(soft_domain *domain) noexcept nogil
 cdef void domain_unlock(soft_domain *domain) noexcept nogil
 cdef void assert_domain(const soft_domain *domain) noexcept nogil
 
-# Makes descriptors and locks; `channel`: the domain is a channel. False: errno says why, and nothing is left open.
+# Makes descriptors and locks; `channel`: the domain is a channel. False: errno is set, and nothing is left open.
 cdef bint domain_open(soft_domain *domain, soft_context *context, bint channel) noexcept nogil
 cdef void domain_close(soft_domain *domain, soft_context *context) noexcept nogil
 
 # Adds the queue pair to the list. Both take `progress`.
 cdef void domain_add(soft_domain *domain, soft_link *link, soft_qp *qp) noexcept nogil
-# After its return no thread makes progress for the queue pair in this domain.
+# After the return no thread makes progress for the queue pair in this domain.
 cdef void domain_remove(soft_domain *domain, soft_link *link) noexcept nogil
 
 # Puts all streams into the epoll set, and from now on each new one. `progress` is held.
 cdef void domain_watch(soft_domain *domain) noexcept nogil
 
-# What tells events of the queue pair from others in the epoll set.
+# The epoll data of an event of the queue pair.
 cdef uint64_t domain_event(const soft_domain *domain, const soft_qp *qp, uint32_t kind) noexcept nogil
 
 # The next six belong to a turn. `progress` is held.
 # A new turn, unless the program begins the turns.
 cdef void domain_begin_turn(soft_domain *domain) noexcept nogil
-# The same, unless soft_channel_poll does: all polls between two of its calls share one.
+# The same, unless soft_channel_poll begins turns: all polls between two calls share a turn then.
 cdef void domain_next_turn(soft_domain *domain) noexcept nogil
-# Whether nothing more is done in this turn. Each turn looks once at the queue pairs, also if posts have used it up.
+# Whether the turn is over. Each turn looks once at the queue pairs, even after posts have used up its work.
 cdef bint domain_is_over(const soft_domain *domain) noexcept nogil
-# The share of a queue pair: `most`, or what the others that are to come leave of the turn.
+# The share of a queue pair: `most`, or a fair part of the turn's work if other queue pairs are still to come.
 cdef uint32_t domain_share(const soft_domain *domain, uint32_t most) noexcept nogil
 # Takes work off the turn.
 cdef void domain_worked(soft_domain *domain, uint32_t work) noexcept nogil
@@ -111,27 +114,27 @@ cdef void domain_posted(soft_qp *qp, uint32_t work) noexcept nogil
 # Takes work off a share.
 cdef void share_spend(uint32_t *share, uint64_t work) noexcept nogil
 
-# Sets work_pending back. What a thread has stored before it set work_pending is seen afterwards.
+# Clears work_pending. Afterwards the caller sees all that another thread stored before it set work_pending.
 cdef void domain_clear_pending(soft_domain *domain) noexcept nogil
 
-# Takes `progress` and makes progress. If another thread is at it, `waits` says whether to wait for it or to return.
+# Takes `progress` and makes progress. If another thread holds it, `waits` decides between waiting and returning.
 cdef void domain_progress(soft_domain *domain, bint waits) noexcept nogil
 
-# Hands an event of a queue pair, or a batch from epoll, to the fabric. How many of the batch were of queue pairs.
-# `progress` is held.
+# Hand an event of a queue pair, or a batch from epoll, to the fabric. domain_take_batch returns the number of events of
+# queue pairs. `progress` is held.
 cdef void domain_take(soft_domain *domain, const epoll_event *event) noexcept nogil
 cdef uint32_t domain_take_batch(soft_domain *domain, const epoll_event *ready, int count) noexcept nogil
 
-# Asks epoll which descriptors are ready and hands them to the fabric. The number of those; 0 if the program does that.
-# `progress` is held.
+# Asks epoll for ready descriptors and hands their events to the fabric. Returns the number of events of queue pairs; 0
+# if the program hands in events. `progress` is held.
 cdef uint32_t domain_poll_descriptors(soft_domain *domain) noexcept nogil
 
-# Makes event_fd readable exactly while something is to be told. Each entry point that may have made events calls it
-# once, at its end. So an event that get_cq_event itself makes and delivers costs no system call.
+# Makes event_fd readable exactly while an event or pending work is to be reported. Each entry point with a possible
+# event calls it once, at its end. So an event made and delivered by get_cq_event itself costs no system call.
 cdef void domain_update_fd(soft_domain *domain) noexcept nogil
 cdef void domain_update_fd_locked(soft_domain *domain) noexcept nogil
-# The same for all domains of a queue pair but `except_for`, whose caller does it itself; NULL: for all.
+# The same for all domains of a queue pair but `except_for`, whose caller updates it; NULL: for all.
 cdef void qp_update_fds(soft_qp *qp, soft_domain *except_for) noexcept nogil
 
-# The completion queue of the oldest undelivered event, which counts as delivered from now on. NULL: there is none.
+# The completion queue of the oldest undelivered event, now counted as delivered. NULL: there is none.
 cdef soft_cq *domain_take_event(soft_domain *domain) noexcept nogil

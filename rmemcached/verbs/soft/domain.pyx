@@ -1,7 +1,7 @@
 # Progress domains; see domain.pxd.
 
 cdef enum:
-    PROGRESS_EVENTS = 64             # descriptors of one pass
+    PROGRESS_EVENTS = 64             # descriptors in one pass
 
 
 cdef inline void domain_lock(soft_domain *domain) noexcept nogil:
@@ -91,8 +91,8 @@ cdef void domain_update_fd_locked(soft_domain *domain) noexcept nogil:
     elif not wanted and domain.signalled:
         if read(domain.event_fd, &value, 8) == 8:
             relaxed_store(&domain.signalled, False)
-            # work_pending is set without this lock. Either whoever sets it finds the descriptor not signalled, or those
-            # find it set who look behind this.
+            # Other threads set work_pending without this lock. After the fence, either such a thread finds
+            # event_fd not signalled, or later readers find work_pending set.
             full_fence()
 
 
@@ -155,7 +155,7 @@ cdef void domain_post(soft_qp *qp) noexcept nogil:
     cdef soft_domain *domain = qp.send_cq.domain
     assert_held(&qp.lock)
     if domain.turn:
-        # If others are busy too, they have their parts of the turn.
+        # Each busy queue pair has its part of the turn.
         qp.tx.share = <uint32_t> max(min(domain.left, max(domain.turn // domain.busy, <uint32_t> SHARE_MIN)), 0)
     qp.tx.used = 0
     qp.fabric.transmit(qp)
@@ -207,12 +207,12 @@ cdef inline void domain_take(soft_domain *domain, const epoll_event *event) noex
 
 
 cdef uint32_t domain_take_batch(soft_domain *domain, const epoll_event *ready, int count) noexcept nogil:
-    """Hands events to the fabric. How many there were of queue pairs."""
+    """Hands events to the fabric. Returns the number of events of queue pairs."""
     cdef uint32_t found = 0
     cdef int i
     assert_domain(domain)
     for i in range(count):
-        # The others are event_fd, which is only for those who wait, and the program's.
+        # Skipped are events of event_fd, there only for waiting threads, and of the program's descriptor.
         if ready[i].data.u64 & ~<uint64_t> EVENTS:
             found += 1
             domain.coming = <uint32_t> (count - i)
@@ -222,7 +222,7 @@ cdef uint32_t domain_take_batch(soft_domain *domain, const epoll_event *ready, i
 
 
 cdef uint32_t domain_poll_batch(soft_domain *domain, int *count) noexcept nogil:
-    """One epoll_wait of domain_poll_descriptors. *count: what it gave."""
+    """A single epoll_wait of domain_poll_descriptors. *count: the result of epoll_wait."""
     cdef epoll_event ready[PROGRESS_BATCH]
     count[0] = epoll_wait(domain.epoll_fd, ready, domain.fabric.batch, 0)
     return domain_take_batch(domain, ready, count[0])
@@ -237,7 +237,7 @@ cdef uint32_t domain_poll_descriptors(soft_domain *domain) noexcept nogil:
         return 0
     if not domain.watched:
         domain_watch(domain)
-    # epoll puts those that it has reported behind those that it has not.
+    # epoll puts reported descriptors behind unreported ones.
     while n == domain.fabric.batch and seen < PROGRESS_EVENTS and (seen == 0 or domain.left > 0):
         found += domain_poll_batch(domain, &n)
         seen += n
@@ -293,7 +293,7 @@ cdef soft_cq *domain_take_event(soft_domain *domain) noexcept nogil:
     if cq != NULL:
         cq.events_pending -= 1
         cq.events_delivered += 1
-        # A completion queue that has more events goes to the end of the list.
+        # A completion queue with more events goes to the end of the list.
         if cq.events_pending == 0 or cq.next_event != NULL:
             relaxed_store_pointer(&domain.first_event, cq.next_event)
             if cq.events_pending:

@@ -1,10 +1,10 @@
-"""What all parts share: the names of their objects, the order of the locks, and the limits of the device.
+"""Declarations shared by all parts: the names of their objects, the order of the locks, and the limits of the device.
 
-Every object begins with the libibverbs struct that programs see. Each part declares its objects in its header and says
-there which lock guards which field. Reference counts (`users`) are atomic and need no lock.
+Every object begins with the libibverbs struct that programs see. Each part declares its objects in its header, and
+notes there the lock of each field. Reference counts (`users`) are atomic and need no lock.
 
-"Read unlocked" marks a field that is also read without its lock, by a reader that an old value does not harm. Whoever
-holds the lock and changes such a field does so atomically.
+"Read unlocked" marks a field with readers that do not hold its lock; an old value does them no harm. A writer holds the
+lock and changes such a field atomically.
 """
 
 cdef struct soft_fabric
@@ -18,7 +18,7 @@ cdef struct soft_swqe
 cdef struct tx_cursor
 cdef struct rx_target
 
-# A thread takes locks in this order, and holds at most one of each rank. A debug build checks that.
+# A thread takes locks in this order, and holds at most one lock of each rank. A debug build checks the order.
 cdef enum lock_rank:
     RANK_THREAD                      # soft_context.thread_lock
     RANK_DOMAIN                      # soft_domain.progress, or soft_context.lock

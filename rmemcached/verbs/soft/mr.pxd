@@ -4,16 +4,16 @@ cdef enum:
     MR_SHARD_BITS = 4
     MR_SHARDS = 1 << MR_SHARD_BITS
     PAGE_SIZE = 4096
-    PART_WINDOW = 1 << 16            # octets, no fewer than an FPDU has, in which MAX_SGE parts of a list lie at most
+    PART_WINDOW = 1 << 16            # octets that hold MAX_SGE parts of a list at most; no fewer than an FPDU has
 
-cdef struct mr_shard:                # a part of the table. The STag's hash chooses it
+cdef struct mr_shard:                # a part of the table, chosen by the STag's hash
     pthread_rwlock_t lock            # guards the rest, soft_mr.next and soft_mr.valid
     soft_mr **buckets
     uint32_t size                    # power of two
     uint32_t count
 
 cdef struct mr_part:                 # of a list of memory
-    uint64_t end                     # offset in the region of what follows
+    uint64_t end                     # offset in the region of the octet behind the part
     const uint8_t *data
 
 cdef struct soft_mr:
@@ -23,9 +23,9 @@ cdef struct soft_mr:
     bint valid                       # false once a peer has invalidated the STag; read unlocked
     mr_part *parts                   # of soft_reg_list; NULL: the region is one piece of memory, at ibv.addr
     uint32_t part_count
-    size_t mapped                    # octets at ibv.addr that soft_alloc_mr has allocated; 0: the program's memory
-    void *fabric_state               # the fabric's own data on such memory, or NULL
-    uint32_t users                   # accesses under way, and streams that keep it; dereg_mr waits for 0
+    size_t mapped                    # octets at ibv.addr allocated by soft_alloc_mr; 0: the program's memory
+    void *fabric_state               # the fabric's own data on memory of soft_alloc_mr, or NULL
+    uint32_t users                   # accesses under way, and streams holding the region; dereg_mr waits for 0
 
 cdef enum:                           # why mr_get refuses
     MR_STAG
@@ -37,18 +37,18 @@ cdef enum:                           # why mr_get refuses
 # A hash of an STag. The table of regions uses its upper MR_SHARD_BITS and its lowest bits.
 cdef uint32_t mr_hash(uint32_t stag) noexcept nogil
 
-# The part of the table that an STag belongs to.
+# The part of the table for an STag.
 cdef mr_shard *mr_shard_of(soft_context *context, uint32_t stag) noexcept nogil
 
-# The region of the STag, if it covers [addr, addr + length), belongs to this PD and gives all rights in `access`. It
-# stays in use until mr_put. NULL: refused; *why says why. The caller may hold soft_qp.lock.
+# The region of the STag, if the region covers [addr, addr + length), belongs to this PD and gives all rights in
+# `access`. The region stays in use until mr_put. NULL: refused, with the reason in *why. The caller may hold
+# soft_qp.lock.
 cdef soft_mr *mr_get(soft_pd *pd, uint32_t stag, uint64_t addr, uint64_t length, int access, int *why) noexcept nogil
 cdef void mr_put(soft_mr *mr) noexcept nogil
-# Whether a region of this PD that is in use already serves for this access too, without another mr_get. Needs no lock.
+# Whether a region of this PD already in use also serves this access, without another mr_get. Needs no lock.
 cdef bint mr_serves(const soft_mr *mr, uint32_t stag, uint64_t addr, uint64_t length, int access) noexcept nogil
 
-# The octets at an address of a region that is in use, of which *length lie there one after the other. It is lowered to
-# that.
+# The octets at an address of a region in use. *length is lowered to the number of contiguous octets there.
 cdef const uint8_t *mr_piece(const soft_mr *mr, uint64_t addr, uint32_t *length) noexcept nogil
 
 # Invalidates the STag at the peer's request. The region stays until it is deregistered. False: refused.

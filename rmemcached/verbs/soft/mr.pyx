@@ -10,7 +10,7 @@ cdef mr_shard *mr_shard_of(soft_context *context, uint32_t stag) noexcept nogil:
 
 
 cdef soft_mr **mr_find(mr_shard *shard, uint32_t stag) noexcept nogil:
-    """The chain link that points to the region of the STag, or the last one of the chain."""
+    """The chain link pointing to the region of the STag, or the last link of the chain."""
     cdef soft_mr **link = &shard.buckets[mr_hash(stag) & (shard.size - 1)]
     assert_read_held(&shard.lock)
     while link[0] != NULL and link[0].ibv.lkey != stag:
@@ -47,7 +47,7 @@ cdef ibv_mr *soft_reg_mr(ibv_pd *ibpd, void *addr, size_t length, int access) no
 
 
 cdef bint mr_list_is_spread(const mr_part *parts, uint32_t count) noexcept nogil:
-    """Whether no FPDU has octets of more parts than a gather list has."""
+    """Whether each FPDU has octets of no more parts than a gather list has."""
     cdef uint32_t i
     for i in range(<uint32_t> MAX_SGE, count):
         if parts[i - 1].end - parts[i - MAX_SGE].end < PART_WINDOW:
@@ -82,7 +82,7 @@ cdef ibv_mr *soft_reg_list(ibv_pd *ibpd, const iovec *memory, uint32_t count) no
 
 cdef ibv_mr *mr_register(ibv_pd *ibpd, void *addr, size_t length, int access, mr_part *parts,
                          uint32_t part_count) noexcept nogil:
-    """Parts become the region's, unless it is NULL."""
+    """The region takes ownership of the parts, unless the result is NULL."""
     cdef soft_pd *pd = <soft_pd *> ibpd
     cdef soft_context *context = <soft_context *> ibpd.context
     cdef soft_mr *mr
@@ -156,7 +156,7 @@ cdef int soft_dereg_mr(ibv_mr *ibmr) noexcept nogil:
     unlock_rw_ranked(&shard.lock, RANK_QUEUE)
     if load_acquire(&mr.users) and context.fabric.release != NULL:
         context.fabric.release(mr)
-    # Each access is short: one copy, or one system call that does not block.
+    # Each access is short: a copy, or a system call that does not block.
     while load_acquire(&mr.users):
         sched_yield()
     fetch_sub(&(<soft_pd *> ibmr.pd).users, 1)
@@ -210,7 +210,7 @@ cdef inline bint mr_covers(const soft_mr *mr, uint64_t addr, uint64_t length) no
 
 
 cdef inline bint mr_allows(const soft_mr *mr, int access) noexcept nogil:
-    """Only READs find their way in a list: what else uses memory goes by addresses."""
+    """Only READs can use a list: all remaining accesses go by addresses."""
     return not access & ~mr.access and (mr.parts == NULL or access == IBV_ACCESS_REMOTE_READ)
 
 
@@ -228,7 +228,7 @@ cdef const uint8_t *mr_piece(const soft_mr *mr, uint64_t addr, uint32_t *length)
     assert_that(mr_covers(mr, addr, length[0]))
     if mr.parts == NULL:
         return <const uint8_t *> addr
-    # The first part that ends behind the offset.
+    # The first part with its end behind the offset.
     while low < high:
         middle = (low + high) // 2
         if mr.parts[middle].end <= offset:

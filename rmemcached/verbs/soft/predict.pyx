@@ -2,7 +2,7 @@
 
 cdef enum:
     PREDICTED_MIN = 512              # octets of payload; shorter FPDUs are not worth it
-    REPLAY_SMALL = 2048              # octets that are replayed from the stack
+    REPLAY_SMALL = 2048              # octets replayed from the stack
 
 
 cdef bint rx_expect(rx_target *target, rx_plan *plan, uint32_t stag, uint64_t to, uint32_t payload) noexcept nogil:
@@ -28,8 +28,8 @@ cdef bint rx_sink_is_apart(soft_qp *qp, const soft_swqe *swqe, uint32_t index, u
                            uint64_t *high) noexcept nogil:
     """Whether a READ's sink lies outside [low, high). Widens the range by the sink.
 
-    What turns out not to be as predicted is read back from where it was received, so that one reception must not use
-    the same memory twice.
+    Octets that break the prediction are copied back from their place in memory. So one reception must not use the same
+    memory twice.
     """
     cdef const ibv_sge *sges = qp.sq_sges + <size_t> (index & qp.sq_mask) * qp.cap.max_send_sge
     cdef uint64_t end
@@ -73,7 +73,7 @@ cdef bint rx_predict_segment(soft_qp *qp, rx_target *target, rx_plan *plan, uint
         return False
     if rx_scatter(qp, target, sges, qp.sq[index].num_sge, offset, payload):
         return True
-    # Nothing may be placed there. The queue pair goes to ERR when the FPDU itself comes.
+    # The payload may not be placed there. The queue pair goes to ERR when the FPDU itself comes.
     target.niov = niov
     plan.count -= 1
     plan.size -= plan.fpdus[plan.count].gap + payload
@@ -133,7 +133,7 @@ cdef inline bint rx_within_message(const soft_qp *qp) noexcept nogil:
 
 
 cdef bint rx_may_place_early(soft_qp *qp, const ddp_header *h) noexcept nogil:
-    """It may if the header is exactly the one that has to come next, and a wrong octet does no harm in that memory."""
+    """Yes if the header is exactly the expected next header, and a wrong octet does no harm in its memory."""
     cdef const soft_swqe *swqe
     cdef const ibv_sge *sges
     cdef uint32_t left
@@ -193,7 +193,7 @@ cdef bint rx_predict_between(soft_qp *qp, rx_target *target, rx_plan *plan) noex
 
 
 cdef bint rx_replay(soft_qp *qp, const rx_target *target, int index, size_t skip, uint32_t left) noexcept nogil:
-    """Parses `left` received octets, from `skip` in iov[index] on, which are not where they belong.
+    """Parses `left` received octets, from `skip` in iov[index] on, that lie outside their proper place.
 
     False: the queue pair is in error.
     """

@@ -25,14 +25,14 @@ cdef struct soft_response:           # a READ of the peer to be answered
 
 cdef struct soft_qp:
     ibv_qp ibv
-    pthread_mutex_t lock             # guards ibv.state (read unlocked), and all fields that say nothing else
+    pthread_mutex_t lock             # guards ibv.state (read unlocked), and all fields without another note
     soft_context *context            # constant, as the next eight
     const soft_fabric *fabric
     soft_pd *pd
     soft_cq *send_cq
     soft_cq *recv_cq
     soft_srq *srq                    # NULL: the queue pair has its own receive queue
-    soft_domain *domains[2]          # of send_cq and recv_cq; one entry when they are the same
+    soft_domain *domains[2]          # of send_cq and recv_cq; one entry when both have the same
     int ndomains
     bint sig_all
     void *fabric_state               # the fabric's own data; NULL before the first stream is attached
@@ -43,7 +43,7 @@ cdef struct soft_qp:
     ibv_qp_attr attr
     ibv_qp_cap cap
     bint drain_notify                # the program asked for an event when SQD has drained the send queue
-    bint established                 # a message came in while in RTR, and the event was made
+    bint established                 # the first message in RTR has come, and its event was made
 
     stream_state stream
     bint crc                         # negotiated, as the next two
@@ -63,15 +63,16 @@ cdef struct soft_qp:
     uint32_t responses_mask
     uint32_t responses_tail          # tx.cursor.next_response is the head
 
-    soft_rwqe *rq                    # ring of rq_mask + 1; with an SRQ one entry, for the message that comes in
+    soft_rwqe *rq                    # ring of rq_mask + 1; with an SRQ one entry, for the incoming message
     ibv_sge *rq_sges
     uint32_t rq_mask
     uint32_t rq_sge                  # elements of rq_sges for each
     uint32_t rq_head
     uint32_t rq_tail
 
-    bint limited                     # it takes no more than `allowed` receives of the SRQ; constant with a stream
-    uint64_t last_wr_id              # if limited: of the completion that tells of ERR; constant, too
+    bint limited                     # the queue pair takes no more than `allowed` receives of the SRQ; constant with a
+                                     # stream
+    uint64_t last_wr_id              # if limited: of the completion that reports ERR; constant, too
     uint32_t allowed                 # written by the program's thread; read by any
     uint32_t taken                   # receives of the SRQ
 
@@ -84,7 +85,7 @@ cdef struct soft_qp:
     int terminated_opcode            # ibv_wr_opcode, or -1: no request of this side
     int terminated_status            # ibv_wc_status
 
-# The power of two that has room for so many entries.
+# The power of two with room for so many entries.
 cdef uint32_t ring_size(uint32_t entries) noexcept nogil
 
 # The next six need soft_qp.lock.
@@ -93,15 +94,15 @@ cdef uint32_t ring_size(uint32_t entries) noexcept nogil
 cdef int qp_enqueue_sends(soft_qp *qp, ibv_send_wr **wr) noexcept nogil
 # Adds the completion of a request of the send queue.
 cdef void qp_completed(soft_qp *qp, uint64_t wr_id, ibv_wc_opcode opcode, uint32_t length, int status) noexcept nogil
-# Completes, in order, the sends that are done.
+# Completes, in order, the finished sends.
 cdef void qp_retire(soft_qp *qp) noexcept nogil
 
 # Closes the stream, flushes both queues and moves the queue pair to ERR. The send queue entry `culprit` completes with
-# sq_status, the oldest receive with rq_status, if these are not IBV_WC_SUCCESS.
+# sq_status, the oldest receive with rq_status, unless these are IBV_WC_SUCCESS.
 cdef void qp_error(soft_qp *qp, uint32_t culprit, int sq_status, int rq_status) noexcept nogil
 # Moves the queue pair to ERR because the stream has broken, with no request to blame.
 cdef void qp_lost(soft_qp *qp) noexcept nogil
-# Sends a Terminate, if that is possible, and moves the queue pair to ERR. sq_status is for the oldest READ under way.
+# Sends a Terminate, if possible, and moves the queue pair to ERR. sq_status is for the oldest READ under way.
 cdef void qp_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received, int sq_status,
                        int rq_status) noexcept nogil
 

@@ -40,7 +40,7 @@ cdef uint32_t ring_size(uint32_t entries) noexcept nogil:
 
 
 cdef int qp_check_init(const ibv_context *context, const ibv_qp_init_attr *init) noexcept nogil:
-    """Checks what the program asks for. 0 or an errno value."""
+    """Checks the attributes asked for by the program. 0 or an errno value."""
     cdef const ibv_qp_cap *cap = &init.cap
     if init.qp_type != IBV_QPT_RC:
         return EOPNOTSUPP
@@ -54,11 +54,11 @@ cdef int qp_check_init(const ibv_context *context, const ibv_qp_init_attr *init)
 
 
 cdef bint qp_make_queues(soft_qp *qp, ibv_qp_init_attr *init) noexcept nogil:
-    """Makes the work queues and sets init.cap to their sizes. False: no memory; qp_free frees what was made."""
+    """Makes the work queues and sets init.cap to their sizes. False: no memory; qp_free frees the finished parts."""
     cdef ibv_qp_cap *cap = &init.cap
     cdef uint32_t recvs
     if init.srq != NULL:
-        # One entry instead of a receive queue: for the receive that is taken from the shared one.
+        # One entry instead of a receive queue: for the receive taken from the shared one.
         cap.max_recv_wr = 0
         cap.max_recv_sge = 0
     qp.cap = cap[0]
@@ -73,7 +73,7 @@ cdef bint qp_make_queues(soft_qp *qp, ibv_qp_init_attr *init) noexcept nogil:
 
 
 cdef bint qp_make_sends(soft_qp *qp, uint32_t sends) noexcept nogil:
-    """Makes the send queue's ring, or a larger one. False: no memory, and all is as it was."""
+    """Makes the send queue's ring, or a larger ring. False: no memory, and the queue is unchanged."""
     cdef const ibv_qp_cap *cap = &qp.cap
     cdef soft_swqe *sq = <soft_swqe *> malloc(sends * sizeof(soft_swqe))
     cdef ibv_sge *sges = <ibv_sge *> malloc((<size_t> sends * cap.max_send_sge + 1) * sizeof(ibv_sge))
@@ -246,7 +246,7 @@ cdef void qp_completed(soft_qp *qp, uint64_t wr_id, ibv_wc_opcode opcode, uint32
 
 
 cdef void qp_complete_recv(soft_qp *qp, const soft_rwqe *rwqe, int status) noexcept nogil:
-    """Adds the completion of a receive that failed."""
+    """Adds the completion of a failed receive."""
     cdef ibv_wc wc
     assert_held(&qp.lock)
     memset(&wc, 0, sizeof(wc))
@@ -273,7 +273,7 @@ cdef void qp_retire(soft_qp *qp) noexcept nogil:
 
 
 cdef bint qp_drained(soft_qp *qp) noexcept nogil:
-    """Whether all requests that were begun are complete."""
+    """Whether all begun requests are complete."""
     assert_held(&qp.lock)
     return qp.sq_head == qp.tx.cursor.next_wqe and qp.tx.cursor.kind != TX_REQUEST
 
@@ -315,7 +315,7 @@ cdef void qp_lost(soft_qp *qp) noexcept nogil:
 
 
 cdef int qp_event_of(uint32_t error) noexcept nogil:
-    """The asynchronous event for a Terminate error that the peer has caused."""
+    """The asynchronous event for a Terminate error caused by the peer."""
     if error >> 8 == TERM_PROTECTION_STAG >> 8 or (error >> 8 == TERM_TAGGED_STAG >> 8
                                                    and error != TERM_TAGGED_VERSION):
         return IBV_EVENT_QP_ACCESS_ERR
@@ -328,7 +328,7 @@ cdef void qp_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint
                        int rq_status) noexcept nogil:
     cdef uint32_t culprit = qp.reads[qp.reads_done % MAX_READS]
     assert_held(&qp.lock)
-    # An error that a completion reports makes no event.
+    # An error reported by a completion makes no event.
     if sq_status == IBV_WC_SUCCESS and rq_status == IBV_WC_SUCCESS:
         async_event(qp.context, &qp.async_events, qp_event_of(error))
     tx_terminate(qp, error, segment, received)
@@ -336,7 +336,7 @@ cdef void qp_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint
 
 
 cdef int qp_allowed(int before, int after, int *required, int *optional) noexcept nogil:
-    """The attributes that a state transition of an RC queue pair requires and allows, as drivers check them."""
+    """The attributes required and allowed for a state transition of an RC queue pair, as drivers check them."""
     cdef int either = IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE
     either |= IBV_QP_MIN_RNR_TIMER
     required[0] = 0
@@ -368,7 +368,7 @@ cdef int qp_allowed(int before, int after, int *required, int *optional) noexcep
 
 
 cdef bint qp_values_valid(const ibv_qp_attr *attr, int mask) noexcept nogil:
-    """Whether the attributes have values that their fields on an InfiniBand wire, and this device, can have."""
+    """Whether this device, and the attributes' fields on an InfiniBand wire, can have these values."""
     if (mask & IBV_QP_PORT and attr.port_num != 1) or (mask & IBV_QP_PKEY_INDEX and attr.pkey_index != 0):
         return False
     if mask & IBV_QP_ACCESS_FLAGS and attr.qp_access_flags & ~<unsigned int> (
@@ -465,7 +465,7 @@ cdef int soft_query_qp(ibv_qp *ibqp, ibv_qp_attr *attr, int mask, ibv_qp_init_at
     attr.sq_draining = qp.ibv.state == IBV_QPS_SQD and not qp_drained(qp)
     attr.cap = qp.cap
     if qp.stream.phase == STREAM_OPEN:
-        # What was negotiated with the peer.
+        # The values negotiated with the peer.
         attr.max_rd_atomic = <uint8_t> qp.ord
         attr.max_dest_rd_atomic = <uint8_t> qp.ird
     unlock_ranked(&qp.lock, RANK_QP)
@@ -533,7 +533,7 @@ cdef int qp_enqueue_send(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
 
 
 cdef inline void qp_begin_again(soft_qp *qp) noexcept nogil:
-    """A send queue that is empty begins at its first entry, so that of a long one only what is in use is memory."""
+    """Restarts an empty send queue at its first entry, so a long queue touches only memory in use."""
     cdef uint32_t skipped = (qp.sq_mask + 1 - (qp.sq_tail & qp.sq_mask)) & qp.sq_mask
     assert_held(&qp.lock)
     if qp.sq_head == qp.sq_tail and qp.tx.cursor.next_wqe == qp.sq_tail:

@@ -1,14 +1,14 @@
 # Receiving: FPDUs are parsed, checked, and placed; see rdmap_rx.pxd.
 
 cdef enum:
-    RX_SMALL = 4096                  # payloads of up to this are as well copied as received directly
+    RX_SMALL = 4096                  # payloads up to this size cost the same copied or received directly
     TERMINATE_MAX = 256
 
-cdef enum:                           # what rx_parse_header has found
+cdef enum:                           # results of rx_parse_header
     RX_WRONG                         # the queue pair is in error
     RX_MORE                          # more octets are needed
-    RX_DONE                          # an FPDU that is complete: it has no payload to place
-    RX_OPENED                        # the header of an FPDU whose payload is to be placed
+    RX_DONE                          # a complete FPDU without payload to place
+    RX_OPENED                        # the header of an FPDU with payload to place
 
 
 cdef void rx_open(soft_qp *qp) noexcept nogil:
@@ -27,7 +27,7 @@ cdef void rx_fail(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t 
 
 
 cdef uint32_t rx_write_error(int why) noexcept nogil:
-    # DDP has no code for a missing right. "Invalid STag" is what siw sends too.
+    # DDP has no code for a missing right. "Invalid STag" is siw's choice too.
     if why == MR_BOUNDS:
         return TERM_TAGGED_BOUNDS
     if why == MR_STREAM:
@@ -238,7 +238,7 @@ cdef inline void rx_established(soft_qp *qp) noexcept nogil:
 
 
 cdef bint rx_finish_segment(soft_qp *qp) noexcept nogil:
-    """The FPDU is placed. If it is the last of its message, completes that. False: the queue pair is in error."""
+    """The FPDU is placed. The last FPDU completes its message. False: the queue pair is in error."""
     cdef ddp_header *h = &qp.rx.header
     cdef soft_rwqe *rwqe
     cdef soft_swqe *swqe
@@ -345,7 +345,7 @@ cdef bint rx_read_request(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
 
 
 cdef void rx_terminate(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
-    """The peer has ended the stream. If it is clear which request it complains of, that gets the matching status."""
+    """The peer has ended the stream. The request named by its complaint, if clear, gets the matching status."""
     cdef terminate_error what
     cdef soft_swqe *swqe
     cdef uint32_t index = qp.sq_head
@@ -376,7 +376,7 @@ cdef void rx_terminate(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
     qp.terminated = True
     qp.terminated_opcode = culprit
     qp.terminated_status = status
-    # Among the requests that were begun: the oldest of this kind that is not complete.
+    # Among the begun requests: the oldest incomplete request of this kind.
     while index != qp.sq_tail and (index != qp.tx.cursor.next_wqe or qp.tx.cursor.kind == TX_REQUEST):
         swqe = &qp.sq[index & qp.sq_mask]
         if swqe.state != SWQE_DONE and (
@@ -436,7 +436,7 @@ cdef int rx_check_crc(soft_qp *qp, const uint8_t *p, uint32_t there, uint32_t to
 
 
 cdef int rx_parse_header(soft_qp *qp) noexcept nogil:
-    """At an FPDU's start: parses its header; if it has no payload to place, all of it."""
+    """At an FPDU's start: parses its header; if it has no payload to place, all of the FPDU."""
     cdef uint8_t *p = qp.rx.buffer + qp.rx.start
     cdef uint32_t there = qp.rx.end - qp.rx.start
     cdef uint32_t total, header
@@ -457,7 +457,7 @@ cdef int rx_parse_header(soft_qp *qp) noexcept nogil:
         qp.rx.need = HEADER_MAX - there
         return RX_MORE
     header = TAGGED_HEADER if qp.rx.header.tagged else UNTAGGED_HEADER
-    # For a Terminate, which shows the header that was wrong. A tagged one is shorter; the rest is zeros.
+    # For a Terminate, which shows the wrong header. A tagged header is shorter; the rest is zeros.
     memset(qp.rx.raw, 0, sizeof(qp.rx.raw))
     memcpy(qp.rx.raw, p, header)
     if not rx_check(qp, qp.rx.raw):
@@ -517,11 +517,11 @@ cdef bint rx_parse(soft_qp *qp) noexcept nogil:
 
 
 cdef void rx_make_room(soft_qp *qp, rx_reception *r) noexcept nogil:
-    """Outside of payload: what comes next goes behind what the receive buffer holds."""
+    """Outside of payload: the next octets go behind the content of the receive buffer."""
     cdef uint32_t there = qp.rx.end - qp.rx.start
     r.room = qp.rx.need if qp.rx.need > qp.rx.read_size else qp.rx.read_size
     if qp.crc:
-        # A little more than this FPDU: the next one's header, but not much payload that has to be moved.
+        # A little more than this FPDU: the next FPDU's header, but not much payload to be moved.
         r.room += RX_READ_MIN
     if r.room > qp.rx.capacity - qp.rx.end and qp.rx.start:
         memmove(qp.rx.buffer, qp.rx.buffer + qp.rx.start, there)
@@ -532,7 +532,7 @@ cdef void rx_make_room(soft_qp *qp, rx_reception *r) noexcept nogil:
 
 
 cdef void rx_trim(rx_reception *r, uint32_t most) noexcept nogil:
-    """Leaves out what goes beyond so many octets, as if the stream had no more."""
+    """Leaves out octets beyond `most`, as if the stream had no more."""
     cdef uint32_t left = most
     cdef int i = 0
     if r.want <= most:
@@ -588,7 +588,7 @@ cdef bint rx_prepare(soft_qp *qp, rx_reception *r, uint32_t most) noexcept nogil
     if qp.rx.end == 0 and qp.rx.state == RX_HEADER and rx_predict_between(qp, &r.target, &r.plan):
         r.room = min(r.plan.trailer + (qp.rx.read_size if r.plan.ends else TAGGED_HEADER), qp.rx.capacity)
     elif qp.rx.state == RX_PAYLOAD:
-        # All that was in the buffer is placed, so that the buffer is empty.
+        # All of the buffer's content is placed, so the buffer is empty.
         if not rx_find_target(qp, &r.target):
             return False
         r.direct = qp.rx.left

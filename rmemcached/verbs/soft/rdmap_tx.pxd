@@ -1,26 +1,26 @@
 """Sending: from send queue entries and READ responses to FPDUs. All functions need soft_qp.lock.
 
-FPDUs are sent in batches. tx_build builds a batch from the cursor on. The fabric writes its octets, and tx_commit moves
-the cursor behind those that the stream has taken. The rest is built again next time: nothing but the cursor is kept.
+FPDUs leave in batches. tx_build builds a batch from the cursor on. The fabric writes its octets, and tx_commit moves
+the cursor behind the octets taken by the stream. The next batch builds the rest again: only the cursor is kept.
 """
 
 cdef enum:
     TX_IOVECS = 160
     TX_FRAMES = 64
     TX_REGIONS = 64
-    TX_COPY = 1024                   # payloads of up to this are copied next to their header
+    TX_COPY = 1024                   # payloads up to this size are copied next to their header
     TX_FRAME_ARENA = UNTAGGED_HEADER + TX_COPY + FPDU_TRAILER_MAX
     TX_ARENA = 16384
     TX_BYTES = 1280 << 10            # of one batch
-    TX_TURN = 2 << 20                # work in one turn of a queue pair; domain.pxd says what counts
-    TX_BYTES_CRC = 128 << 10         # with CRC: less, since the CRC of what the stream does not take is computed again
+    TX_TURN = 2 << 20                # work in one turn of a queue pair; domain.pxd defines the unit
+    TX_BYTES_CRC = 128 << 10         # with CRC: less, since the CRC of octets refused by the stream is computed again
 
 cdef enum:                           # tx_cursor.kind
     TX_NONE                          # between messages
     TX_REQUEST                       # in the send queue entry `next_wqe`
     TX_RESPONSE                      # in the READ response `next_response`
 
-# Where transmission is. Counters run freely and wrap.
+# The position of transmission. Counters run freely and wrap.
 cdef struct tx_cursor:
     uint8_t kind
     bint response_turn               # READ responses and the send queue alternate, message by message
@@ -34,18 +34,18 @@ cdef struct tx_cursor:
 
 cdef struct tx_state:                # soft_qp.tx; guarded by soft_qp.lock
     tx_cursor cursor
-    bint allowed                     # FPDUs may be sent. An MPA responder may after it has received one
+    bint allowed                     # FPDUs may be sent. An MPA responder may send after it has received an FPDU
     bint held                        # octets of the stream's start-up have to leave first
-    bint blocked                     # something waits until the stream can be written; read unlocked
+    bint blocked                     # a sender waits until the stream can be written; read unlocked
     bint broken                      # a write has failed; the receiving side will find out why
-    uint32_t mulpdu                  # the longest ULPDU that fits a segment of the stream
+    uint32_t mulpdu                  # the longest ULPDU for a segment of the stream
     uint32_t batch_bytes             # of one batch
     uint32_t share                   # work that a turn may do
-    uint32_t used                    # work that the last turn has done
-    uint32_t frame_sent              # octets of the FPDU at the cursor that are written
+    uint32_t used                    # work done by the last turn
+    uint32_t frame_sent              # written octets of the FPDU at the cursor
     uint32_t frame_crc               # its CRC state, when frame_sent is not 0
     uint8_t *bounce                  # copies of READ sources under CRC, while there are responses
-    uint32_t bounce_at               # position in there of the FPDU at the cursor, when frame_sent is not 0
+    uint32_t bounce_at               # position there of the FPDU at the cursor, when frame_sent is not 0
 
 cdef struct tx_frame:                # an FPDU of a batch
     tx_cursor before                 # the cursor at this FPDU, with the message chosen
@@ -57,7 +57,7 @@ cdef struct tx_frame:                # an FPDU of a batch
     uint32_t bounce_at
     bint last
 
-cdef struct tx_batch:                # on the stack of the thread that sends
+cdef struct tx_batch:                # on the stack of the sending thread
     iovec iov[TX_IOVECS]
     tx_frame frames[TX_FRAMES]
     soft_mr *regions[TX_REGIONS]     # in use until the octets are written
@@ -87,23 +87,23 @@ cdef bint tx_may_write(const soft_qp *qp) noexcept nogil
 # Chooses the next message, unless the cursor is within one. False: there is none.
 cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil
 
-# Builds up to max_frames FPDUs from the cursor on, of about `most` octets, but one at least. The result says why it
-# stopped; TX_BUILT: nothing is left. If none was built, a fault is that of the FPDU at the cursor.
+# Builds up to max_frames FPDUs from the cursor on, of about `most` octets, but at least one. The result is the reason
+# for stopping; TX_BUILT: nothing is left. If none was built, a fault belongs to the FPDU at the cursor.
 cdef int tx_build(soft_qp *qp, tx_batch *b, int max_frames, uint32_t most) noexcept nogil
 # The stream has taken `written` octets of the batch.
 cdef void tx_commit(soft_qp *qp, tx_batch *b, size_t written) noexcept nogil
 # Ends the use of the batch's regions.
 cdef void tx_release(tx_batch *b) noexcept nogil
-# Moves the queue pair to ERR, because the FPDU at the cursor cannot be built. `result` is that of tx_build.
+# Moves the queue pair to ERR, because the FPDU at the cursor cannot be built. `result` is tx_build's.
 cdef void tx_fault(soft_qp *qp, int result) noexcept nogil
-# Ends a turn: completes what is done, and notes whether something waits until the stream can be written.
+# Ends a turn: completes finished requests, and notes whether a sender waits until the stream can be written.
 cdef void tx_end_turn(soft_qp *qp) noexcept nogil
 
 # Writes the header of a SEND's FPDU at the cursor.
 cdef void tx_put_send_header(uint8_t *header, const soft_swqe *swqe, const tx_cursor *cur, bint last,
                              uint32_t payload) noexcept nogil
-# Appends pad and CRC to an FPDU of `size` octets. Gives the size with them.
+# Appends pad and CRC to an FPDU of `size` octets. Returns the size including both.
 cdef uint32_t tx_put_trailer(const soft_qp *qp, uint8_t *fpdu, uint32_t size) noexcept nogil
 
-# Sends a Terminate, if the stream takes it at once and no FPDU is half written before it.
+# Sends a Terminate, if the stream takes it at once and no half-written FPDU precedes it.
 cdef void tx_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received) noexcept nogil

@@ -1,7 +1,7 @@
 # Sending: from send queue entries and READ responses to FPDUs; see rdmap_tx.pxd.
 
 cdef enum:
-    CRC_PIECE = 10240                # more than compilers copy without the C library
+    CRC_PIECE = 10240                # larger than the copies that compilers inline
     BOUNCE_SIZE = TX_BYTES_CRC + ULPDU_MAX + 1  # the last FPDU of a batch may be a long one
 
 
@@ -23,7 +23,7 @@ cdef uint32_t crc32c_copy(uint32_t crc, uint8_t *to, const uint8_t *data, size_t
 
 
 cdef bint tx_gather_owned(tx_batch *b, const void *data, size_t length) noexcept nogil:
-    """Appends octets that stay unchanged until they are written. What follows the last iovec in memory extends it."""
+    """Appends octets that stay unchanged until they are written. Octets contiguous with the last iovec extend it."""
     cdef iovec *last
     if b.niov:
         last = &b.iov[b.niov - 1]
@@ -103,7 +103,7 @@ cdef inline void tx_put_send_header(uint8_t *header, const soft_swqe *swqe, cons
 
 
 cdef int tx_read_request(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, uint32_t *crc) noexcept nogil:
-    """The FPDU of a READ. Its sink is checked now, so that no fault comes with the response."""
+    """The FPDU of a READ. The sink is checked now, so the response meets no fault."""
     cdef uint32_t index = cur.next_wqe & qp.sq_mask
     cdef const soft_swqe *swqe = &qp.sq[index]
     cdef const ibv_sge *sges = qp.sq_sges + <size_t> index * qp.cap.max_send_sge
@@ -121,7 +121,7 @@ cdef int tx_read_request(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *fra
             if mr == NULL:
                 return TX_FAULT_REGION
             mr_put(mr)
-    # The peer only echoes the sink. To it, a scatter list is one contiguous sink.
+    # The peer only echoes the sink. To the peer, a scatter list is one contiguous sink.
     request.sink_stag = sges[0].lkey if swqe.num_sge else 0
     request.sink_to = sges[0].addr if swqe.num_sge else 0
     request.length = swqe.length
@@ -180,7 +180,7 @@ cdef int tx_request(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, u
 
 
 cdef int tx_gather_region(tx_batch *b, const soft_mr *mr, uint64_t source, uint32_t length) noexcept nogil:
-    """Appends octets of a region as tx_gather does those of a gather list."""
+    """Appends octets of a region, as tx_gather appends octets of a gather list."""
     cdef bint copied = length <= TX_COPY
     cdef const uint8_t *data
     cdef uint32_t n
@@ -293,7 +293,7 @@ cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil:
         length = qp.responses[cur.next_response & qp.responses_mask].length
     else:
         swqe = &qp.sq[cur.next_wqe & qp.sq_mask]
-        # However much a READ is for, its request is short.
+        # A READ's request is short, however long the READ.
         length = 0 if swqe.opcode == IBV_WR_RDMA_READ else swqe.length
     if length > qp.tx.mulpdu:
         qp.fabric.measure(qp)
@@ -302,7 +302,7 @@ cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil:
 
 
 cdef void tx_skip_written(tx_batch *b, tx_frame *frame) noexcept nogil:
-    """Leaves out the octets of the first FPDU that the stream has taken before."""
+    """Leaves out the octets of the first FPDU taken by the stream before."""
     cdef size_t skip = frame.written
     cdef int i = 0
     while b.iov[i].iov_len <= skip:
@@ -315,7 +315,7 @@ cdef void tx_skip_written(tx_batch *b, tx_frame *frame) noexcept nogil:
 
 
 cdef bint tx_close_frame(soft_qp *qp, tx_batch *b, tx_frame *frame, uint32_t header, uint32_t crc) noexcept nogil:
-    """Appends pad and CRC to an FPDU that has header and payload, and sets its size. False: there is no room."""
+    """Appends pad and CRC to an FPDU with header and payload, and sets its size. False: there is no room."""
     cdef uint32_t pad
     cdef uint8_t *trailer = b.arena + b.used
     frame.written = 0
@@ -326,7 +326,7 @@ cdef bint tx_close_frame(soft_qp *qp, tx_batch *b, tx_frame *frame, uint32_t hea
     pad = (0 - <uint32_t> frame.size) & 3
     memset(trailer, 0, pad + 4)
     if qp.crc:
-        # The CRC state that was kept includes the pad.
+        # The kept CRC state includes the pad.
         if not frame.written:
             crc = crc32c_add(crc, trailer, pad)
         put_crc(trailer + pad, crc)
@@ -401,7 +401,7 @@ cdef int tx_build(soft_qp *qp, tx_batch *b, int max_frames, uint32_t most) noexc
             return TX_FULL
         result = tx_build_frame(qp, b, &cur)
         if result != TX_BUILT:
-            # What is built leaves first. The fault comes up again as the first thing of the next batch.
+            # The built FPDUs leave first. The fault comes up again at the start of the next batch.
             if b.nframes == 0:
                 qp.tx.cursor = cur
             return result
@@ -479,7 +479,7 @@ cdef void tx_end_turn(soft_qp *qp) noexcept nogil:
     qp_retire(qp)
     if qp.stream.fd < 0 or qp.tx.broken:
         return
-    # A full stream, or one whose turn is used up, goes on when it can be written.
+    # After a full stream, or a used-up turn, sending goes on when the stream can be written.
     stream_want_writable(qp, qp.tx.frame_sent != 0 or tx_pending(qp))
     if not qp.tx.blocked and qp.tx.bounce != NULL:
         free(qp.tx.bounce)

@@ -1,4 +1,4 @@
-"""Streams, as far as all fabrics have them: attachment to a queue pair, epoll sets, the start-up's deadline, the end.
+"""Streams, as far as all fabrics share them: attachment to a queue pair, epoll sets, the start-up's deadline, the end.
 
 A fabric attaches a stream in three steps. stream_begin reserves the queue pair. stream_join adds it to its domains.
 Then, with soft_qp.lock held, the fabric fills in its own state and qp.stream, or gives up with stream_undo.
@@ -26,7 +26,7 @@ cdef void stream_join(soft_qp *qp) noexcept nogil
 # set to `error`.
 cdef int stream_undo(soft_qp *qp, int error) noexcept nogil
 
-# How many READs may be under way: what the options ask for, at most the queue pair's attribute; 0: as many as that.
+# How many READs may be under way: the number in the options, limited by the queue pair's attribute; 0: that limit.
 cdef uint16_t stream_depth(uint32_t wanted, uint32_t limit) noexcept nogil
 
 # The next nine need qp.lock.
@@ -45,7 +45,7 @@ cdef bint stream_watch(soft_qp *qp, soft_link *link) noexcept nogil
 # Adds the timer alone.
 cdef bint stream_start_timer(soft_qp *qp, soft_link *link) noexcept nogil
 cdef void stream_stop_timer(soft_qp *qp) noexcept nogil
-# Notes whether something waits until the stream can be written.
+# Notes whether a sender waits until the stream can be written.
 cdef void stream_want_writable(soft_qp *qp, bint wanted) noexcept nogil
 
 # The timer has run out. domain.progress is held.

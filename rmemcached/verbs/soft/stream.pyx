@@ -1,4 +1,4 @@
-# What the streams of all fabrics share; see stream.pxd.
+# The common part of all fabrics' streams; see stream.pxd.
 
 cdef enum:
     START_SECONDS = 10               # for the peer's answer
@@ -64,7 +64,7 @@ cdef bint stream_open(soft_qp *qp) noexcept nogil:
     cdef uint8_t *larger
     assert_held(&qp.lock)
     if qp.crc:
-        # The buffer holds whole FPDUs: their CRC is checked before anything of them is used.
+        # The buffer holds whole FPDUs: each CRC is checked before the FPDU is used.
         larger = <uint8_t *> realloc(qp.rx.buffer, RX_BUFFER_CRC)
         if larger == NULL:
             return False
@@ -113,7 +113,7 @@ cdef bint stream_start_timer(soft_qp *qp, soft_link *link) noexcept nogil:
 
 cdef void stream_stop_timer(soft_qp *qp) noexcept nogil:
     assert_held(&qp.lock)
-    # The descriptor has no duplicate, so that closing it takes it out of the epoll sets.
+    # The descriptor has no duplicate, so closing it takes it out of the epoll sets.
     if qp.stream.timer_fd >= 0:
         close(qp.stream.timer_fd)
         qp.stream.timer_fd = -1

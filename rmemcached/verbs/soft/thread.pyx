@@ -16,7 +16,7 @@ cdef int thread_watch(soft_context *context, soft_domain *domain) noexcept nogil
     cdef epoll_event event
     assert_held(&context.thread_lock)
     if domain.mark:
-        # It belongs to a thread of the program.
+        # The domain belongs to a thread of the program.
         errno.errno = EBUSY
         return -1
     domain_lock(domain)
@@ -54,7 +54,7 @@ cdef void thread_drop(soft_context *context, soft_domain *domain) noexcept nogil
 
 
 cdef bint thread_turn(soft_context *context, bint arm) noexcept nogil:
-    """Makes progress in all domains. Whether there was any. `arm`: whatever comes from now on wakes the thread."""
+    """Makes progress in all domains. Returns whether there was any. `arm`: later work wakes the thread."""
     cdef soft_domain *domain
     cdef bint worked = False
     lock_ranked(&context.thread_lock, RANK_THREAD)
@@ -75,7 +75,7 @@ cdef void *thread_main(void *argument) noexcept nogil:
     cdef soft_context *context = <soft_context *> argument
     cdef epoll_event events[THREAD_EVENTS]
     cdef int64_t most = <int64_t> context.thread_spin * 1000
-    cdef int64_t patience = most     # nanoseconds to poll for more before sleeping; halved when that was in vain
+    cdef int64_t patience = most     # nanoseconds to poll for more before sleeping; halved after polling in vain
     cdef int64_t last = now_ns()
     cdef int64_t now
     cdef uint32_t vain = 0
@@ -96,7 +96,7 @@ cdef void *thread_main(void *argument) noexcept nogil:
             continue
         epoll_wait(context.thread_epoll, events, THREAD_EVENTS, -1)
         last = now_ns()
-        # Woken so soon that polling would have found this earlier.
+        # Woken so soon: polling would have found this work earlier.
         if last - now < most:
             patience = most
     return NULL

@@ -1,18 +1,18 @@
-"""soft_shm: bells. A bell is an eventfd that an end makes and passes to its peer, which rings it to wake it up.
+"""soft_shm: bells. A bell is an eventfd of one end, passed to its peer. The peer rings the bell to wake the end up.
 
-An end watches its bell in the epoll sets of its domains, edge-triggered, and never reads it: each ring is an event, and
-costs one system call on either side. The peer has the same open file, and may fill its counter and make it block. So
-an end that does not trust its peer rings by a record through the socket instead, which never blocks.
+An end watches its bell in the epoll sets of its domains, edge-triggered, and never reads the bell: each ring is an
+event, and costs one system call on either side. The peer has the same open file, and may fill its counter and make
+ringing block. So for an untrusted peer an end rings by a record through the socket instead: sending never blocks.
 """
 
-# Whether the peer's process could harm this one anyway: its user is this one's, or root.
+# Whether the peer's process could harm this process anyway: its user is the same, or root.
 cdef bint bell_is_trusted(const soft_qp *qp) noexcept nogil
 
 # The next four need soft_qp.lock.
 
-# Makes this end's bell and watches it. Gives the descriptor, or -1 with errno.
+# Makes and watches this end's bell. Returns the descriptor, or -1 with errno.
 cdef int bell_make(soft_qp *qp) noexcept nogil
-# Takes the peer's bell, or closes it if whoever has made it is not trusted.
+# Takes the peer's bell, or closes it if the peer is not trusted.
 cdef void bell_take(soft_qp *qp, int fd) noexcept nogil
 # Wakes the peer up.
 cdef void bell_ring(soft_qp *qp) noexcept nogil

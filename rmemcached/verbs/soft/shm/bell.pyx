@@ -22,8 +22,8 @@ cdef int bell_make(soft_qp *qp) noexcept nogil:
 
 
 cdef bint bell_is_trusted(const soft_qp *qp) noexcept nogil:
-    """One of another container, whose PID namespace this process does not see, has no pid here: whatever its user, it
-    cannot send this one signals.
+    """A peer without a pid here is not trusted: another container's PID namespace hides it, and whatever its user, the
+    peer cannot send signals to this process.
     """
     cdef ucred peer
     cdef socklen_t length = sizeof(peer)
@@ -57,12 +57,12 @@ cdef void bell_ring(soft_qp *qp) noexcept nogil:
     assert_held(&qp.lock)
     relaxed_store(&shm.rings, shm.rings + 1)
     if shm.peer_bell >= 0:
-        # If the counter is full, it was rung before, and the peer has what to wake up for.
+        # A full counter means an earlier ring, and a wake-up for the peer already.
         eventfd_signal(shm.peer_bell)
         return
     memset(&record, 0, sizeof(record))
     record.kind = SHM_WAKEUP
-    # If the socket is full, it is readable for the peer anyway.
+    # A full socket is readable for the peer anyway.
     shm_send_record(qp, &record, NULL, 0)
 
 

@@ -1,8 +1,8 @@
-# soft_shm: threads that close what peers have passed; see closer.pxd.
+# soft_shm: threads for closing the descriptors and mappings of peers; see closer.pxd.
 
 cdef enum:
-    CLOSER_SMALL = 1 << 20           # octets of a file in memory that are freed at once
-    CLOSER_PIECE = 512 << 10         # octets whose pages are given up at a time
+    CLOSER_SMALL = 1 << 20           # octets of a file in memory freed at once
+    CLOSER_PIECE = 512 << 10         # octets of pages given up at a time
 
 cdef struct shm_closing:
     shm_closing *next
@@ -14,7 +14,7 @@ cdef struct shm_closing:
 
 cdef void window_unmap(shm_context *shared, void *base, size_t length) noexcept nogil:
     cdef size_t at = 0
-    # Whoever maps something waits for munmap, which is short without pages, and for one of these calls at most.
+    # A thread mapping memory waits for munmap, which is short without pages, and for a single madvise at most.
     while at < length:
         madvise(<uint8_t *> base + at, min(length - at, <size_t> CLOSER_PIECE), MADV_DONTNEED)
         at += CLOSER_PIECE
@@ -55,8 +55,8 @@ cdef void hold_end(shm_closer *closer, shm_hold *hold) noexcept nogil:
 
 
 cdef int64_t closer_resume(shm_closer *closer) noexcept nogil:
-    """Lets those go on that no longer have to wait. When the first of the others has to be looked at again; 0: when a
-    piece is done."""
+    """Resumes the streams whose hold has ended. Returns the time of the next look at a stream; 0: a look only after a
+    piece."""
     cdef shm_hold *hold = closer.held
     cdef shm_hold *following
     cdef int64_t first = 0
@@ -68,7 +68,7 @@ cdef int64_t closer_resume(shm_closer *closer) noexcept nogil:
     while hold != NULL:
         following = hold.next
         if now >= hold.until and pieces_done(closer, shm_of(hold.qp)):
-            # What is in the socket wakes whoever waits for it. From the end of its hold on the queue pair may be freed.
+            # Records in the socket wake its waiting thread. From the end of its hold on the queue pair may be freed.
             hold_watch(hold, EPOLLIN)
             hold_end(closer, hold)
         elif hold.until and (first == 0 or hold.until < first):
@@ -170,7 +170,7 @@ cdef void closers_stop(shm_context *shared) noexcept nogil:
         closer.stopping = True
         pthread_cond_signal(&closer.filled)
         pthread_mutex_unlock(&closer.lock)
-        # The other one frees itself, from now on at any time.
+        # The unjoined thread frees the closer itself, from now on at any time.
         if joined:
             pthread_join(thread, NULL)
             closer_free(closer)
@@ -178,7 +178,7 @@ cdef void closers_stop(shm_context *shared) noexcept nogil:
 
 
 cdef uint64_t closer_put(shm_closer *closer, int fd, shm_context *shared, void *base, size_t length) noexcept nogil:
-    """The number of the piece. 0: the caller has to do it."""
+    """Returns the number of the piece. 0: the caller has to close it."""
     cdef shm_closing *piece
     cdef uint64_t number = 0
     if closer == NULL:
@@ -224,7 +224,7 @@ cdef void closer_take_window(shm_context *shared, void *base, size_t length) noe
 
 cdef bint pieces_done(const shm_closer *closer, const shm_stream *shm) noexcept nogil:
     cdef uint32_t most = CLOSER_EACH if <int64_t> relaxed_load(&closer.waiting) < CLOSER_MANY else CLOSER_FEW
-    # They end in the order of their numbers.
+    # The thread finishes pieces in the order of their numbers.
     return shm.closing[(shm.nclosing - most) % CLOSER_EACH] <= load_acquire(&closer.done)
 
 

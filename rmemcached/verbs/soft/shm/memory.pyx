@@ -1,4 +1,4 @@
-# soft_shm: memory that processes share; see memory.pxd.
+# soft_shm: memory shared by processes; see memory.pxd.
 
 cdef enum:
     HUGE_PAGE = 2 << 20
@@ -40,8 +40,8 @@ cdef bint shm_mappable(int fd, size_t size) noexcept nogil:
     cdef struct_statfs system
     if seals < 0 or not seals & F_SEAL_SHRINK or fstat(fd, &status) < 0 or fstatfs(fd, &system) < 0:
         return False
-    # Only files in memory have seals, so that nobody is asked but this kernel. Huge pages are another file system. They
-    # may be missing when they are touched.
+    # Only files in memory have seals, so the answer comes from this kernel alone. Huge pages are another file system.
+    # They may be missing when they are touched.
     return system.f_type == TMPFS_MAGIC and status.st_size >= 0 and <uint64_t> status.st_size >= size
 
 
@@ -54,7 +54,7 @@ cdef bint shm_has_size(int fd, size_t size) noexcept nogil:
     cdef struct_stat status
     if seals < 0 or not seals & F_SEAL_GROW or fstat(fd, &status) < 0 or status.st_size < 0:
         return False
-    # Pages behind the file's end can have been there before the seal. A huge page may reach beyond it.
+    # Pages behind the file's end can have been there before the seal. A huge page may reach beyond the end.
     return (shm_pages(<size_t> status.st_size) == shm_pages(size)
             and <uint64_t> status.st_blocks * 512 <= <uint64_t> size + HUGE_PAGE)
 
@@ -66,7 +66,7 @@ cdef bint shm_is_sealed(int fd) noexcept nogil:
 
 cdef void *shm_map(int fd, size_t size) noexcept nogil:
     cdef size_t whole = shm_pages(size) + PAGE_SIZE
-    # With mlockall(MCL_FUTURE) a mapping that can be read would be filled and locked here.
+    # With mlockall(MCL_FUTURE) the kernel would fill and lock a readable mapping here.
     cdef void *memory = mmap(NULL, whole, PROT_NONE, MAP_SHARED, fd, 0)
     if memory == MAP_FAILED:
         return NULL
@@ -87,8 +87,9 @@ cdef size_t shm_present(const void *memory, size_t at, size_t size) noexcept nog
     assert_that(at % PAGE_SIZE == 0 and size <= SHM_LOOK_MAX)
     if mincore(<uint8_t *> memory + at, (pages + 1) * PAGE_SIZE, found) < 0:
         return 0
-    # Of a file that this process could not open for writing, the kernel says that everything is there: so it would say
-    # of the page that cannot be. It decides that once for all pages of a look. The file's owner may change its mode.
+    # Of a file that this process could not open for writing, the kernel reports every page as present, even the extra
+    # page, which cannot be. The kernel decides once for all pages of a look. The file's owner may change its
+    # mode.
     if found[pages] & 1:
         return 0
     while n < pages and found[n] & 1:
@@ -102,7 +103,7 @@ cdef bint shm_slice_present(int fd, const void *memory, size_t at, size_t size, 
     cdef int64_t pages = cached_pages(fd, at, length)
     cdef size_t i
     assert_that(at % PAGE_SIZE == 0 and length > 0)
-    # This fails where mincore would say that all is there.
+    # cachestat fails where mincore would report every page as present.
     if pages >= 0:
         return <size_t> pages * PAGE_SIZE >= length
     if not trusted or mincore(<uint8_t *> memory + at, length, found) < 0:

@@ -2,12 +2,12 @@
 
 cdef enum:
     WORK_MESSAGE = 512
-    SHM_SHORT = 1024                 # octets of messages that leave also when the turn is over
+    SHM_SHORT = 1024                 # octets of a message that leaves even after the turn is over
 
 
 cdef inline soft_mr *shm_hold_region(soft_qp *qp, soft_mr **kept, uint32_t stag, uint64_t addr, uint64_t length,
                                      int access) noexcept nogil:
-    """mr_get for as long as qp.lock is held. *kept, the region that was used last, is tried first and stays in use."""
+    """mr_get for as long as qp.lock is held. *kept, the region used last, is tried first and stays in use."""
     cdef soft_mr *mr = kept[0]
     cdef int why = 0
     assert_held(&qp.lock)
@@ -48,14 +48,14 @@ cdef void shm_forget_region(soft_mr *mr) noexcept nogil:
 
 
 cdef inline bint shm_can_post_message(const soft_qp *qp) noexcept nogil:
-    """Whether a message may go into the ring now: nothing that must go first waits."""
+    """Whether a message may go into the ring now: no earlier request waits."""
     return (qp.sq_head == qp.sq_tail and qp.stream.phase == STREAM_OPEN and qp.ibv.state == IBV_QPS_RTS
             and not qp.tx.blocked and not qp.tx.broken and qp.tx.cursor.kind == TX_NONE
             and qp.tx.cursor.next_response == qp.responses_tail)
 
 
 cdef bint shm_post_message(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
-    """Puts one request into the ring, after shm_can_post_message. False: it has to go through the send queue."""
+    """Puts one request into the ring, after shm_can_post_message. False: the request needs the send queue."""
     cdef shm_stream *shm = shm_of(qp)
     cdef const ibv_sge *sge
     cdef uint64_t length = 0
@@ -106,7 +106,7 @@ cdef int shm_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noex
     cdef int result = 0
     lock_ranked(&qp.lock, RANK_QP)
     wr = shm_post_messages(qp, wr)
-    # An empty list, too, is refused in a state in which nothing can be posted.
+    # An empty list, too, is refused in a state that forbids posting.
     if wr != NULL or qp.ibv.state != IBV_QPS_RTS:
         result = qp_enqueue_sends(qp, &wr)
     if qp.stream.phase == STREAM_OPEN and not qp.tx.blocked and tx_pending(qp):
@@ -119,7 +119,7 @@ cdef int shm_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noex
 
 
 cdef bint shm_reject_message(soft_qp *qp, uint32_t length, uint32_t error, int rq_status) noexcept nogil:
-    """Ends the stream because of the message at the head. The Terminate shows it as an FPDU. Gives False."""
+    """Ends the stream because of the message at the head. The Terminate shows it as an FPDU. Returns False."""
     assert_held(&qp.lock)
     put_untagged(qp.rx.raw, OP_SEND, True, length, 0, QN_SEND, qp.rx.send_msn, 0)
     qp_terminate(qp, error, qp.rx.raw, HEADER_MAX, IBV_WC_SUCCESS, rq_status)
@@ -127,7 +127,7 @@ cdef bint shm_reject_message(soft_qp *qp, uint32_t length, uint32_t error, int r
 
 
 cdef bint shm_take_message(soft_qp *qp, uint64_t word, ibv_wc *wc) noexcept nogil:
-    """Receives the message at the head, whose word this is. False: the queue pair is in error."""
+    """Receives the message at the head, with this word. False: the queue pair is in error."""
     cdef shm_stream *shm = shm_of(qp)
     cdef uint32_t length = shm_length(word)
     cdef uint32_t left = length
@@ -193,11 +193,12 @@ cdef bint shm_receive_messages(soft_qp *qp, uint32_t *share) noexcept nogil:
 
 
 cdef int shm_poll_messages(soft_cq *cq, soft_qp *qp, int num_entries, ibv_wc *wc) noexcept nogil:
-    """Receives messages of a queue pair past the completion queue, if that makes no difference. How many."""
+    """Receives messages of a queue pair past the completion queue, where the program sees no difference. Returns their
+    number."""
     cdef uint64_t word
     cdef int n = 0
     lock_ranked(&qp.lock, RANK_QP)
-    # The completion queue is empty, so that no completion is overtaken.
+    # The completion queue is empty, so the messages overtake no completion.
     if (qp.recv_cq == cq and qp.ndomains == 1 and qp.stream.phase == STREAM_OPEN and qp.ibv.state == IBV_QPS_RTS
             and cq_is_empty(cq)):
         while n < num_entries and shm_cell_ready(shm_of(qp), &word) and shm_kind(word) == SHM_MESSAGE:
@@ -210,10 +211,10 @@ cdef int shm_poll_messages(soft_cq *cq, soft_qp *qp, int num_entries, ibv_wc *wc
 
 
 cdef int shm_poll(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
-    """Makes progress for a program that polls an empty queue. Gives the number of completions in `wc`.
+    """Makes progress for a program polling an empty queue. Returns the number of completions in `wc`.
 
-    It looks at the rings several times while it holds the lock: so it sees at once what comes meanwhile, and another
-    thread that polls would do nothing else.
+    The function looks at the rings several times while it holds the lock. So it sees new cells at once, and another
+    polling thread would do the same.
     """
     cdef soft_domain *domain = cq.domain
     cdef shm_domain *shared = shm_domain_of(domain)
@@ -229,7 +230,7 @@ cdef int shm_poll(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
         domain_unlock(domain)
         return 0
     domain.looked = True
-    # With a queue armed, completions have to go through it: one of them makes an event.
+    # With a queue armed, completions have to go through the queue: the first makes an event.
     if shared.npolled <= SHM_ALWAYS_POLLED and num_entries and relaxed_load(&domain.armed) == 0:
         while looks > 0 and shared.polled != NULL:
             link = shared.polled

@@ -1,8 +1,8 @@
 # soft_shm: records through the socket; see record.pxd.
 
 cdef enum:
-    # Two system calls. One may wake up a peer whose socket was full, the other one walks over all that is in the socket
-    # (Linux does so for MSG_PEEK).
+    # Two system calls. The first may wake up a peer with a full socket, the second walks over the socket's whole
+    # content (Linux does so for MSG_PEEK).
     WORK_RECORD = 64 << 10
 
 
@@ -74,7 +74,7 @@ cdef void shm_close_mapped(shm_reader *reader) noexcept nogil:
 
 
 cdef uint32_t shm_keep_fds(shm_reader *reader, msghdr *message, shm_context *shared) noexcept nogil:
-    """Takes the descriptors of a message, as many as a record can have. How many came."""
+    """Takes the descriptors of a message, up to a record's number. Returns the number received."""
     cdef cmsghdr *header = CMSG_FIRSTHDR(message)
     cdef uint32_t came = 0
     cdef size_t i, count
@@ -95,8 +95,7 @@ cdef uint32_t shm_keep_fds(shm_reader *reader, msghdr *message, shm_context *sha
 
 
 cdef int32_t shm_records_ahead(const shm_stream *shm) noexcept nogil:
-    """The number of records that the peer has counted and that were not read. Negative while it has sent one and not
-    counted it."""
+    """The number of unread records already counted by the peer. Negative while a record is sent and not yet counted."""
     return <int32_t> (<uint32_t> load_acquire(&shm.theirs.records) - <uint32_t> relaxed_load(&shm.records_seen))
 
 
@@ -105,7 +104,7 @@ cdef bint shm_may_read(const shm_stream *shm) noexcept nogil:
 
 
 cdef ssize_t shm_receive_record(soft_qp *qp, int flags) noexcept nogil:
-    """recvmsg into what is missing of the next record. The reader has the descriptors that came."""
+    """recvmsg into the missing part of the next record. The reader keeps the received descriptors."""
     cdef shm_stream *shm = shm_of(qp)
     cdef shm_reader *reader = &shm.reader
     cdef int before = reader.nfds
@@ -136,19 +135,20 @@ cdef ssize_t shm_receive_record(soft_qp *qp, int flags) noexcept nogil:
 
 
 cdef void shm_close_seen(shm_reader *reader, int kept) noexcept nogil:
-    """Closes descriptors of a message that is still in the socket, which has them, too."""
+    """Closes descriptors of a message still in the socket. The message keeps its own references."""
     while reader.nfds > kept:
         reader.nfds -= 1
         close(reader.fds[reader.nfds])
 
 
 cdef ssize_t shm_receive_guarded(soft_qp *qp) noexcept nogil:
-    """The same for a peer that is not trusted: the system closes no descriptor of its in this thread. EBUSY: no record
-    is to be read now.
+    """shm_receive_record for an untrusted peer: the system closes none of its descriptors in this thread. EBUSY: the
+    caller must not read a record now.
 
-    The system does that to those for which a message has no room, or this process no number. So the message is looked
-    at first, which gives this process descriptors of its own, and is received without any: those that it has given up
-    then are not the last. It stays in the socket, with all that it has, where this thread may not do that.
+    The system closes received descriptors for which recvmsg has no room, or this process no number left. So this
+    function first peeks at the message, which gives this process descriptors of its own, and then receives the message
+    without any: the references given up by the system then are not the last. Where closing must not happen in this
+    thread, the message stays in the socket, with all its descriptors.
     """
     cdef shm_stream *shm = shm_of(qp)
     cdef shm_reader *reader = &shm.reader
@@ -175,7 +175,7 @@ cdef ssize_t shm_receive_guarded(soft_qp *qp) noexcept nogil:
     while recvmsg(qp.stream.fd, &message, MSG_DONTWAIT) < 0:
         if errno.errno != EINTR:
             return -1
-    # The system has shown descriptors of the next message that has any, and this may be another one.
+    # The peek shows the descriptors of the next message that has any, perhaps not of the message just received.
     if not message.msg_flags & MSG_CTRUNC:
         shm_close_seen(reader, before)
     return n
@@ -190,10 +190,10 @@ cdef void shm_read_records(soft_qp *qp, uint32_t *share) noexcept nogil:
     assert_held(&qp.lock)
     while share[0] and not shm.eof and not shm.broken and not load_acquire(&shm.hold.held):
         if shm.arrival.looking:
-            # What comes behind the region waits until all of it was looked at.
+            # Records behind the region wait until the whole region was examined.
             return
         if not closer_keeps_up(qp) and closer_hold(qp, False):
-            # The peer passes memory faster than it can be given back: what it sends stays in the socket.
+            # The peer passes memory faster than this process can close it: new records stay in the socket.
             return
         share_spend(share, WORK_RECORD if guarded else WORK_CALL)
         ahead = shm_records_ahead(shm) if shm.theirs != NULL else 0
@@ -201,7 +201,7 @@ cdef void shm_read_records(soft_qp *qp, uint32_t *share) noexcept nogil:
         if shm.broken or n < 0 and errno.errno == EBUSY:
             return
         if n < 0 and errno.errno == EAGAIN:
-            # A peer sends a record before it counts it.
+            # A peer sends a record before it counts the record.
             if ahead > 0:
                 shm.broken = b"records are counted that were not sent"
             return
@@ -218,7 +218,7 @@ cdef void shm_read_records(soft_qp *qp, uint32_t *share) noexcept nogil:
 
 
 cdef bint shm_handle_record(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil:
-    """Does what a record says. False: no correct peer sends it."""
+    """Carries out a record. False: no correct peer sends it."""
     cdef shm_stream *shm = shm_of(qp)
     assert_held(&qp.lock)
     if record.kind == SHM_HELLO:

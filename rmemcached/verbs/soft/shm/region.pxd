@@ -1,13 +1,14 @@
-"""soft_shm: regions in memfds, their offers to peers, and one-sided access to those of the peer.
+"""soft_shm: regions in memfds, their offers to peers, and one-sided access to the peer's regions.
 
-A region over memory that this fabric has allocated has a slot in the context's registry, where all peers see whether it
-is still valid. A peer that names such a region, and may access it, is offered its memory and maps it: a window.
+A region over memory allocated by this fabric has a slot in the context's registry. There all peers see whether the
+region is still valid. When a peer names such a region and may access it, the owner offers its memory, and the peer maps
+the memory: a window.
 """
 
 cdef enum:
     SHM_OFFERS = 256
-    SHM_OFFER_PRESENT = 1 << 26      # a region of up to so many octets is made resident when it is offered
-    SHM_WINDOWS_MAX = 256            # regions of a peer that are mapped
+    SHM_OFFER_PRESENT = 1 << 26      # a region of up to so many octets is made resident when offered
+    SHM_WINDOWS_MAX = 256            # mapped regions of a peer
     SHM_WINDOWS_SIZE = 2 * SHM_WINDOWS_MAX  # of the hash table; a power of two
 
 cdef struct shm_context:             # soft_context.fabric_state
@@ -21,7 +22,7 @@ cdef struct shm_context:             # soft_context.fabric_state
 
 cdef struct shm_region:              # soft_mr.fabric_state
     int memfd
-    uint32_t slot                    # set before anybody knows the STag, as the next
+    uint32_t slot                    # set before any peer knows the STag, as the next
     shm_generation generation        # atomic. 0: there was no slot, and the region is not shared
 
 cdef struct shm_window:              # a region of the peer, mapped here; guarded by soft_qp.lock
@@ -34,16 +35,16 @@ cdef struct shm_window:              # a region of the peer, mapped here; guarde
     uint32_t access
     bint used                        # now or before: a search goes on behind it
 
-cdef struct shm_arrival:             # a region that is mapped without rights until its owner has sealed it, and all of
-    void *base                       # it was looked at; guarded by soft_qp.lock. NULL: none
+cdef struct shm_arrival:             # a region mapped without rights until its owner has sealed it and its pages were
+    void *base                       # examined; guarded by soft_qp.lock. NULL: none
     int fd
     shm_record offer
-    bint looking                     # it is sealed, and looked at slice by slice; read unlocked
-    bint owes                        # its offer has no answer yet
-    bint trusted                     # who has made it
-    size_t looked                    # octets from its start that are there
+    bint looking                     # the region is sealed, and examined slice by slice; read unlocked
+    bint owes                        # the offer has no answer yet
+    bint trusted                     # whether its owner is trusted
+    size_t looked                    # octets known to be present from its start
 
-# The state of a context of soft_shm.
+# The shm_context of a context of soft_shm.
 cdef shm_context *shm_context_of(const soft_context *context) noexcept nogil
 
 # Entries of the fabric's table.
@@ -58,16 +59,16 @@ cdef bint shm_is_direct(const soft_qp *qp, const tx_cursor *cur) noexcept nogil
 
 # The next six need soft_qp.lock.
 
-# Maps a region that the peer offers, or declines the offer, which is no error of anybody's. Takes that off the share of
-# this turn. False: no correct peer makes this offer.
+# Maps a region offered by the peer, or declines the offer, without an error. Takes the work off the share of this turn.
+# False: no correct peer makes this offer.
 cdef bint shm_accept_offer(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil
 cdef void shm_decline_offer(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil
-# The owner of a region seals it when it has been mapped, and tells the peer, who uses it from then on. False: no
-# correct peer says so.
+# The owner of a region seals it after the peer has mapped it, and then tells the peer, which uses the region from then
+# on. False: no correct peer sends this record.
 cdef bint shm_offer_answered(soft_qp *qp, const shm_record *record) noexcept nogil
 cdef bint shm_offer_sealed(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil
-# Looks at the next slices of a large region that has come, as far as the share of this turn lasts. Whoever is before it
-# waits: no record is read before the region is a window, or declined.
+# Examines the next slices of a large arrived region, as far as the share of this turn lasts. Later records wait: none
+# is read before the region is a window, or declined.
 cdef void shm_look_on(soft_qp *qp, uint32_t *share) noexcept nogil
 cdef void shm_close_windows(soft_qp *qp) noexcept nogil
 # Carries out the requests from the cursor on that need no help of the peer, as far as the share of this turn lasts.

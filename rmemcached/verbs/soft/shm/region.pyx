@@ -2,9 +2,9 @@
 
 cdef enum:
     SHM_WINDOWS_DEFAULT = 16384      # of a context
-    SHM_SWEEP = 16                   # windows that an offer looks at, to close those on regions that are gone
-    SHM_SWEEP_ALL = 64               # of those, the most that are closed when there is no room
-    SHM_PIECE = 1 << 20              # octets that are copied at a time
+    SHM_SWEEP = 16                   # windows examined at an offer, to close windows on deregistered regions
+    SHM_SWEEP_ALL = 64               # windows closed at most when there is no room
+    SHM_PIECE = 1 << 20              # octets copied at a time
     WORK_OFFER = 256 << 10           # a dozen system calls, and page tables
     WORK_COPY = 512
     WORK_SLICE = 256 << 10           # a look at a slice of a region
@@ -87,7 +87,7 @@ cdef void *shm_file_memory(size_t size, bint writable, int *fd) noexcept nogil:
         close(fd[0])
         errno.errno = ENOMEM
         return NULL
-    # The rest of the seals come when a peer has mapped it: see shm_offer_answered.
+    # The remaining seals follow after a peer has mapped the memory: see shm_offer_answered.
     if fcntl(fd[0], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0:
         munmap(memory, size)
         close(fd[0])
@@ -98,7 +98,7 @@ cdef void *shm_file_memory(size_t size, bint writable, int *fd) noexcept nogil:
 cdef void *shm_alloc_memory(soft_context *context, size_t size, int access, void **state) noexcept nogil:
     cdef shm_region *region
     cdef void *memory
-    # A region that no peer may read is never shared; see shm_offer.
+    # A region without the right of remote reads is never shared; see shm_offer.
     if not access & IBV_ACCESS_REMOTE_READ:
         return mr_alloc_memory(context, size, access, state)
     region = <shm_region *> calloc(1, sizeof(shm_region))
@@ -149,14 +149,14 @@ cdef void shm_expose(soft_mr *mr) noexcept nogil:
 
 
 cdef void shm_withdraw(soft_mr *mr) noexcept nogil:
-    """Tells all peers that the region is not valid any more."""
+    """Tells all peers that the region has become invalid."""
     cdef soft_context *context = <soft_context *> mr.ibv.context
     cdef shm_context *shared = shm_context_of(context)
     cdef const shm_region *region = <const shm_region *> mr.fabric_state
     assert_write_held(&mr_shard_of(context, mr.ibv.lkey).lock)
     if region != NULL and region.generation and shared.registry[region.slot] == region.generation:
         store_release(&shared.registry[region.slot], 0)
-        # As in soft_shm_renew: what the program writes next must not be seen before.
+        # As in soft_shm_renew: the program's next write must not be seen before.
         full_fence()
 
 
@@ -179,16 +179,16 @@ cdef void soft_shm_renew(ibv_mr *ibmr) noexcept nogil:
     shared = shm_context_of(context)
     lock_ranked(&context.lock, RANK_DOMAIN)
     generation = shm_next_generation(shared)
-    # Streams of this context may be offering it.
+    # Streams of this context may be offering the region.
     relaxed_store(&region.generation, generation)
     store_release(&shared.registry[region.slot], generation)
     unlock_ranked(&context.lock, RANK_DOMAIN)
-    # A peer looks at the registry after each copy. What the caller writes next must not be seen before.
+    # A peer looks at the registry after each copy. The caller's next write must not be seen before.
     full_fence()
 
 
 cdef void shm_offer(soft_qp *qp, soft_mr *mr) noexcept nogil:
-    """Offers the region's memory to the peer, which has just proved that it knows the STag."""
+    """Offers the region's memory to the peer, which has just proved knowledge of the STag."""
     cdef shm_stream *shm = shm_of(qp)
     cdef const shm_region *region = <const shm_region *> mr.fabric_state
     cdef shm_generation generation = <shm_generation> relaxed_load(&region.generation) if region != NULL else 0
@@ -205,11 +205,11 @@ cdef void shm_offer(soft_qp *qp, soft_mr *mr) noexcept nogil:
     record.stag = mr.ibv.rkey
     record.slot = region.slot
     record.generation = generation
-    # Once it is sealed it can be mapped for reading only: another queue pair has it for writing.
+    # Once sealed, the memory can be mapped for reading only: another queue pair has it for writing.
     record.access = <uint32_t> (remote & ~<int> IBV_ACCESS_REMOTE_WRITE if shm_is_sealed(region.memfd) else remote)
     record.addr = <uint64_t> mr.ibv.addr
     record.length = mr.ibv.length
-    # A peer may take only memory that is paid for.
+    # A peer may take only paid memory.
     if mr.mapped <= SHM_OFFER_PRESENT:
         populate_read(<const char *> mr.ibv.addr, mr.mapped)
     if shm_send_record(qp, &record, &region.memfd, 1):
@@ -237,11 +237,11 @@ cdef bint shm_offer_answered(soft_qp *qp, const shm_record *record) noexcept nog
     if not record.access & SHM_MAPPED:
         return True
     mr = mr_get(qp.pd, record.stag, record.addr, record.length, 0, &why)
-    # It may be gone again.
+    # The region may be gone again.
     if mr == NULL:
         return True
     region = <const shm_region *> mr.fabric_state
-    # After that no page can be taken out of it. Mappings that exist keep their rights.
+    # After the seal no page can be taken out of the memory. Existing mappings keep their rights.
     sealed = region != NULL and <shm_generation> relaxed_load(&region.generation) == record.generation and (
         shm_is_sealed(region.memfd) or fcntl(region.memfd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0)
     mr_put(mr)
@@ -277,14 +277,14 @@ cdef void shm_window_close(soft_qp *qp, shm_window *window) noexcept nogil:
 
 
 cdef bint shm_count_window(soft_qp *qp, uint64_t length) noexcept nogil:
-    """Counts a window that is to be made. False: the limits do not allow it."""
+    """Counts a window before it is made. False: the limits do not allow the window."""
     cdef shm_stream *shm = shm_of(qp)
     cdef shm_context *shared = shm_context_of(qp.context)
     assert_held(&qp.lock)
     if (shm.open_windows >= shared.limits.pair_regions
             or length > shared.limits.pair_bytes - shm.window_bytes):
         return False
-    # Others count at the same time. Each adds first, so that together they never go beyond the limit.
+    # Other queue pairs count at the same time. Each adds first, so their sum never exceeds the limit.
     if fetch_add(&shared.usage.regions, 1) >= shared.limits.regions:
         fetch_sub(&shared.usage.regions, 1)
         return False
@@ -304,7 +304,7 @@ cdef void shm_uncount_pair(soft_qp *qp, uint64_t length) noexcept nogil:
 
 
 cdef void shm_uncount_window(soft_qp *qp, uint64_t length) noexcept nogil:
-    """Of a window that was not made, or is unmapped."""
+    """For a window not made, or unmapped."""
     cdef shm_context *shared = shm_context_of(qp.context)
     assert_held(&qp.lock)
     shm_uncount_pair(qp, length)
@@ -321,7 +321,7 @@ cdef shm_window *shm_free_entry(shm_window *windows, uint32_t stag) noexcept nog
 
 
 cdef bint shm_rehash_windows(shm_stream *shm) noexcept nogil:
-    """Makes the table anew without the entries that are free again. False: too many are in use."""
+    """Makes the table anew without its free entries. False: too many are in use."""
     cdef shm_window *windows = <shm_window *> calloc(SHM_WINDOWS_SIZE, sizeof(shm_window))
     cdef uint32_t i
     if windows == NULL:
@@ -337,7 +337,7 @@ cdef bint shm_rehash_windows(shm_stream *shm) noexcept nogil:
 
 
 cdef void shm_sweep(soft_qp *qp, uint32_t count, uint32_t most) noexcept nogil:
-    """Looks at the next `count` windows, and closes up to `most` of those whose owner has deregistered the region."""
+    """Looks at the next `count` windows, and closes up to `most` windows whose owner has deregistered the region."""
     cdef shm_stream *shm = shm_of(qp)
     cdef shm_window *window
     assert_held(&qp.lock)
@@ -351,7 +351,7 @@ cdef void shm_sweep(soft_qp *qp, uint32_t count, uint32_t most) noexcept nogil:
 
 
 cdef bint shm_make_room(soft_qp *qp, uint64_t length, uint32_t *share) noexcept nogil:
-    """Counts a window that is to be made. If there is no room, sweeps all of them, which uses up the turn."""
+    """Counts a window before it is made. If there is no room, sweeps all windows, which uses up the turn."""
     cdef shm_stream *shm = shm_of(qp)
     assert_held(&qp.lock)
     shm_sweep(qp, SHM_SWEEP, SHM_SWEEP)
@@ -363,7 +363,7 @@ cdef bint shm_make_room(soft_qp *qp, uint64_t length, uint32_t *share) noexcept 
 
 
 cdef bint shm_answer_offer(soft_qp *qp, const shm_record *offer, uint32_t answer) noexcept nogil:
-    """False: it cannot be sent now, and will not be."""
+    """False: the answer cannot be sent now, and will not be."""
     cdef shm_record record = offer[0]
     assert_held(&qp.lock)
     if not shm_of(qp).answers:
@@ -374,7 +374,7 @@ cdef bint shm_answer_offer(soft_qp *qp, const shm_record *offer, uint32_t answer
 
 
 cdef void shm_decline_offer(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil:
-    # Correct peers seldom make such offers. This one has had its turn.
+    # Correct peers seldom make such offers. This peer has had its turn.
     share[0] = 0
     fetch_add(&shm_context_of(qp.context).usage.declined, 1)
     shm_answer_offer(qp, record, 0)
@@ -385,7 +385,7 @@ cdef void shm_drop_arrival(soft_qp *qp) noexcept nogil:
     assert_held(&qp.lock)
     if arrival.base == NULL:
         return
-    # Nothing of it was touched; but its descriptor may be the last.
+    # This process touched no page of the mapping; but its descriptor may be the last.
     shm_unmap(arrival.base, arrival.offer.length)
     arrival.base = NULL
     relaxed_store(&arrival.looking, False)
@@ -394,7 +394,7 @@ cdef void shm_drop_arrival(soft_qp *qp) noexcept nogil:
 
 
 cdef bint shm_make_window(soft_qp *qp, const shm_record *record, void *base) noexcept nogil:
-    """Makes a window of a mapping whose pages are there. False: the mapping is gone, and not counted any more."""
+    """Makes a window of a mapping with present pages. False: the mapping is gone, and not counted any more."""
     cdef shm_stream *shm = shm_of(qp)
     cdef shm_window *window
     cdef int protection = PROT_READ | PROT_WRITE if record.access & IBV_ACCESS_REMOTE_WRITE else PROT_READ
@@ -417,7 +417,7 @@ cdef bint shm_make_window(soft_qp *qp, const shm_record *record, void *base) noe
 
 
 cdef void shm_spend_offer(soft_qp *qp, uint32_t *share, uint64_t length) noexcept nogil:
-    """Takes the look at a file's pages, one by one, off the share. What exceeds it is taken off the turn."""
+    """Takes the look at each page of a file off the share. Work beyond the share is taken off the turn."""
     cdef uint64_t work = WORK_OFFER + (length // 8 if length <= SHM_LOOK_MAX else 0)
     assert_held(&qp.lock)
     shm_of(qp).excess += <uint32_t> (work - min(<uint64_t> share[0], work))
@@ -425,12 +425,12 @@ cdef void shm_spend_offer(soft_qp *qp, uint32_t *share, uint64_t length) noexcep
 
 
 cdef void shm_keep_arrival(soft_qp *qp, const shm_record *record, void *base, bint sealed) noexcept nogil:
-    """Keeps a mapping until its owner has sealed the file, and all of it was looked at."""
+    """Keeps a mapping until its owner has sealed the file, and this process has examined its pages."""
     cdef shm_stream *shm = shm_of(qp)
     assert_held(&qp.lock)
     shm.arrival.base = base
     shm.arrival.offer = record[0]
-    # It is not closed with the record's descriptors.
+    # The descriptor stays open when the record's descriptors are closed.
     shm.arrival.fd = shm.reader.fds[0]
     shm.reader.nfds = 0
     shm.arrival.looked = 0
@@ -440,7 +440,7 @@ cdef void shm_keep_arrival(soft_qp *qp, const shm_record *record, void *base, bi
 
 
 cdef bint shm_map_offer(soft_qp *qp, const shm_record *record, uint32_t *share, bint *waits) noexcept nogil:
-    """Maps a region. *waits: it is not used yet. False: the offer is declined."""
+    """Maps a region. *waits: the region is not used yet. False: the offer is declined."""
     cdef shm_stream *shm = shm_of(qp)
     cdef bint paid = shm_context_of(qp.context).limits.paid
     cdef int fd = shm.reader.fds[0]
@@ -457,7 +457,7 @@ cdef bint shm_map_offer(soft_qp *qp, const shm_record *record, uint32_t *share, 
     if base == NULL:
         shm_uncount_window(qp, record.length)
         return False
-    # Once it is sealed, no mapping for writing can be made.
+    # Once the file is sealed, no mapping for writing can be made.
     sealed = shm_is_sealed(fd)
     if paid and (not sealed or record.length > SHM_LOOK_MAX):
         shm_keep_arrival(qp, record, base, sealed)
@@ -498,7 +498,7 @@ cdef bint shm_accept_offer(soft_qp *qp, const shm_record *record, uint32_t *shar
 
 
 cdef void shm_take_arrival(soft_qp *qp, bint present, uint32_t *share) noexcept nogil:
-    """What has come is sealed and was looked at: it becomes a window, or is declined."""
+    """The arrived region is sealed and examined: it becomes a window, or is declined."""
     cdef shm_arrival *arrival = &shm_of(qp).arrival
     cdef void *base = arrival.base
     assert_held(&qp.lock)
@@ -565,7 +565,7 @@ cdef void shm_close_windows(soft_qp *qp) noexcept nogil:
 
 
 cdef shm_window *shm_direct_window(const soft_qp *qp, const tx_cursor *cur) noexcept nogil:
-    """The window through which the send queue entry at the cursor can be carried out now. NULL: it needs the stream."""
+    """The window for carrying out the send queue entry at the cursor now. NULL: the entry needs the stream."""
     cdef shm_stream *shm = shm_of(qp)
     cdef const soft_swqe *swqe = &qp.sq[cur.next_wqe & qp.sq_mask]
     cdef shm_window *window
@@ -579,7 +579,7 @@ cdef shm_window *shm_direct_window(const soft_qp *qp, const tx_cursor *cur) noex
         right = IBV_ACCESS_REMOTE_READ
     else:
         return NULL
-    # A WRITE that is still in the ring must not be overtaken.
+    # A copy must not overtake a WRITE still in the ring.
     if load_acquire(&shm.theirs.head) < shm.write_tail:
         return NULL
     window = shm_find_window(shm, swqe.rkey)
@@ -644,7 +644,7 @@ cdef int shm_copy(soft_qp *qp, uint32_t index, const shm_window *window, uint32_
 
 
 cdef void shm_direct_done(soft_qp *qp, soft_swqe *swqe) noexcept nogil:
-    """All of the request at the cursor is copied."""
+    """The request at the cursor is copied completely."""
     assert_held(&qp.lock)
     swqe.state = SWQE_DONE
     qp.tx.cursor.next_wqe += 1
@@ -667,7 +667,7 @@ cdef bint shm_execute_direct(soft_qp *qp, uint32_t *share) noexcept nogil:
     while share[0] and qp.tx.cursor.kind == TX_NONE and tx_may_start(qp, &qp.tx.cursor):
         window = shm_direct_window(qp, &qp.tx.cursor)
         if window == NULL:
-            # What was copied of it goes through the ring again.
+            # The ring carries the octets copied so far again.
             shm.copied = 0
             break
         index = qp.tx.cursor.next_wqe & qp.sq_mask

@@ -5,7 +5,7 @@ cdef enum:
 
 
 cdef inline uint32_t shm_stamp(uint64_t position) noexcept nogil:
-    """The stamp of a cell that begins at this octet, counted since the stream began."""
+    """The stamp of a cell beginning at this octet, counted since the stream began."""
     return <uint32_t> (position // SHM_LINE + 1)
 
 
@@ -35,7 +35,7 @@ cdef inline uint32_t shm_flags(uint64_t word) noexcept nogil:
 
 
 cdef bint shm_look_for_pages(shm_stream *shm, uint32_t end) noexcept nogil:
-    """shm_cell_present for more than is known to be there."""
+    """shm_cell_present beyond the pages known to be present."""
     shm.ring_present += <uint32_t> shm_present(shm.theirs, shm.ring_present, SHM_SIZE)
     return shm.ring_present >= end
 
@@ -74,7 +74,7 @@ cdef inline void shm_publish_cell(shm_stream *shm, uint32_t length, uint32_t kin
     cdef uint64_t *next_word
     if at >= SHM_RING_SIZE:
         at -= SHM_RING_SIZE
-    # The peer looks there next, and what it finds may be octets of an earlier lap that look like the next stamp.
+    # The peer looks there next, and may find octets of an earlier lap, equal to the next stamp by chance.
     next_word = <uint64_t *> (shm.our_ring + at)
     if <uint32_t> relaxed_load(next_word) == shm_stamp(following):
         relaxed_store(next_word, ~<uint64_t> shm_stamp(following))
@@ -89,7 +89,7 @@ cdef void shm_publish_head(soft_qp *qp) noexcept nogil:
     assert_held(&qp.lock)
     shm.head_published = shm.head
     store_release(&shm.ours.head, shm.head)
-    # A sender that has found the ring full waits for a quarter of it.
+    # A sender with a full ring waits for a quarter of the ring.
     if shm.head - shm.head_woken >= SHM_QUARTER:
         shm.head_woken = shm.head
         shm_wake_peer(qp, True)
@@ -108,7 +108,7 @@ cdef inline void shm_consume(soft_qp *qp, uint32_t size) noexcept nogil:
 
 
 cdef bint shm_refresh_space(shm_stream *shm) noexcept nogil:
-    """Reads how much the peer has consumed. False: the peer says what cannot be; shm.broken is set."""
+    """Reads how much the peer has consumed. False: the peer's number is impossible; shm.broken is set."""
     cdef uint64_t head = load_acquire(&shm.theirs.head)
     if shm.tail - head > SHM_RING_SIZE or head % SHM_LINE:
         shm.broken = b"the peer has taken more out of the ring than there is"
@@ -169,7 +169,7 @@ cdef ssize_t shm_send(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
 cdef bint shm_open_chunk(shm_stream *shm) noexcept nogil:
     """Starts to read the cell at the head. False: there is none, it is a message, or (shm.broken) it is malformed."""
     cdef uint64_t word
-    # The word is read once: a cell that is not there now may be a message a moment later.
+    # The word is read once: a cell missing now may be a message a moment later.
     if not shm_cell_ready(shm, &word) or shm_kind(word) == SHM_MESSAGE:
         return False
     if (shm_kind(word) != SHM_STREAM or shm_flags(word) or shm_length(word) == 0
@@ -193,7 +193,7 @@ cdef ssize_t shm_recv(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
     for i in range(count):
         done = 0
         while done < iov[i].iov_len:
-            # The peer may fill the ring as fast as it is read, with cells of one octet.
+            # The peer may fill the ring as fast as this end reads, with cells of one octet.
             if shm.chunk_left == 0 and (shm.head >= most or not shm_open_chunk(shm)):
                 break
             n = min(iov[i].iov_len - done, shm.chunk_left)

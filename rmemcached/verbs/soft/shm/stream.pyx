@@ -1,7 +1,7 @@
 # soft_shm: a queue pair's stream; see stream.pxd.
 
 cdef enum:
-    WORK_ROUND = 2048                # to build or parse what goes through the ring at a time
+    WORK_ROUND = 2048                # work to build or parse octets for the ring at a time
 
 
 cdef inline shm_stream *shm_of(const soft_qp *qp) noexcept nogil:
@@ -18,14 +18,15 @@ cdef bint shm_open_stream(soft_qp *qp, const shm_page *page, const shm_generatio
         return False
     shm.their_ring = <const uint8_t *> page + SHM_RING_AT
     shm.registry = registry
-    # Last: others read it without the lock, and then what stands above.
+    # Last: readers without the lock read `theirs` first, and then the fields above.
     store_release_pointer(&shm.theirs, page)
     qp.tx.allowed = True
     return True
 
 
 cdef bint shm_take_ring(soft_qp *qp, void *ring) noexcept nogil:
-    """Makes the peer's ring readable, and notes how much of it is there, if that matters. False: nothing is."""
+    """Makes the peer's ring readable, and notes its present part, if the limits require it. False: nothing is
+    present."""
     cdef shm_stream *shm = shm_of(qp)
     cdef int fd = shm.reader.fds[0]
     shm.ring_present = SHM_SIZE
@@ -38,7 +39,7 @@ cdef bint shm_take_ring(soft_qp *qp, void *ring) noexcept nogil:
 
 
 cdef bint shm_take_registry(soft_qp *qp, void *registry) noexcept nogil:
-    """Makes the peer's registry readable. False: it is not as it has to be."""
+    """Makes the peer's registry readable. False: its seals, size or pages are not as required."""
     cdef int fd = shm_of(qp).reader.fds[1]
     if shm_context_of(qp.context).limits.paid and (
             not shm_has_size(fd, SHM_REGISTRY_SIZE) or not shm_is_sealed(fd)
@@ -101,7 +102,7 @@ cdef void shm_close(soft_qp *qp) noexcept nogil:
     bell_close(qp)
     shm_close_windows(qp)
     shm_release_regions(shm)
-    # The peer learns of it now, also where the socket is closed much later.
+    # The peer notices the end now, even if the socket is closed much later.
     shutdown(qp.stream.fd, SHUT_RDWR)
     closer_take_fd(shm_context_of(qp.context), qp.stream.fd)
 
@@ -137,7 +138,7 @@ cdef int shm_introduce(soft_qp *qp, int fd) noexcept nogil:
     if shm.ours == NULL:
         return errno.errno
     shm.our_ring = <uint8_t *> shm.ours + SHM_RING_AT
-    # The peer may read only pages that this end has touched.
+    # The peer may read only pages touched by this end.
     relaxed_store(&shm.ours.closed, 0)
     fds[1] = shm_context_of(qp.context).registry_fd
     memset(&hello, 0, sizeof(hello))
@@ -210,7 +211,7 @@ cdef void shm_measure(soft_qp *qp) noexcept nogil:
 
 
 cdef void shm_note_writes(soft_qp *qp, const tx_batch *b, size_t written) noexcept nogil:
-    """Notes where the last WRITE of the batch ends in the ring, of which `written` octets are there."""
+    """Notes where the last WRITE of the batch ends in the ring, which has `written` octets of the batch."""
     cdef shm_stream *shm = shm_of(qp)
     cdef const tx_frame *frame
     cdef int i
@@ -280,7 +281,7 @@ cdef void shm_transmit(soft_qp *qp) noexcept nogil:
 
 
 cdef bint shm_receive_all(soft_qp *qp, uint32_t *share) noexcept nogil:
-    """shm_receive, which takes a receive buffer if it needs one."""
+    """shm_receive, which takes a receive buffer when needed."""
     cdef shm_stream *shm = shm_of(qp)
     cdef rx_reception r
     cdef uint64_t head, fpdus, word
@@ -292,7 +293,7 @@ cdef bint shm_receive_all(soft_qp *qp, uint32_t *share) noexcept nogil:
         if share[0] == 0:
             break
         if shm.chunk_left == 0 and not shm_cell_ready(shm, &word):
-            # Most often messages are all there is.
+            # Most often there are only messages.
             break
         if not rx_borrow(qp) or not rx_prepare(qp, &r, share[0]):
             return False
@@ -303,8 +304,8 @@ cdef bint shm_receive_all(soft_qp *qp, uint32_t *share) noexcept nogil:
             return rx_nothing(qp, &r, n)
         if not rx_take(qp, &r, <size_t> n):
             return False
-        # shm_recv stops before a message. The next turn of the loop receives that. A cell of the ring that has few
-        # octets takes nearly as long as one that has many.
+        # shm_recv stops before a message. The next turn of the loop receives the message. A cell with few octets takes
+        # nearly as long as a cell with many.
         share_spend(share, <size_t> n + WORK_FPDU * (qp.counters.rx_fpdus - fpdus) + WORK_ROUND)
         if shm.head - head > <size_t> n:
             share_spend(share, 4 * (shm.head - head - <size_t> n))
@@ -329,7 +330,7 @@ cdef void shm_progress_locked(soft_qp *qp, bint socket, soft_domain *domain) noe
     while qp.stream.fd >= 0:
         if shm.arrival.looking and domain.aside > 0:
             shm_look_on(qp, &share)
-        # An offer takes more than a share: few queue pairs have it looked at in a turn, and all are served.
+        # An offer takes more than a share: few queue pairs have an offer examined in a turn, and all are served.
         if (domain.aside > 0 and (socket or shm.theirs != NULL and shm_may_read(shm))
                 or socket and shm.theirs == NULL):
             shm_read_records(qp, &share)
@@ -343,7 +344,7 @@ cdef void shm_progress_locked(soft_qp *qp, bint socket, soft_domain *domain) noe
                 domain_transmit(domain, qp)
                 if qp.stream.fd < 0:
                     break
-            # First everything is received that the peer wrote before it closed.
+            # First this end receives all octets that the peer wrote before it closed.
             closing = closing and not shm_cell_ready(shm, &word)
         if closing or shm.broken:
             qp_lost(qp)
@@ -367,7 +368,7 @@ cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept n
 
 
 cdef void shm_note_end(soft_qp *qp) noexcept nogil:
-    """The peer has gone. What it has left in the socket matters no more, if that is held back."""
+    """The peer has gone. Records held back in the socket matter no more."""
     cdef shm_stream *shm
     lock_ranked(&qp.lock, RANK_QP)
     if qp.stream.fd >= 0:
@@ -377,7 +378,7 @@ cdef void shm_note_end(soft_qp *qp) noexcept nogil:
 
 
 cdef void shm_descriptor_ready(soft_qp *qp, uint32_t events, soft_domain *domain) noexcept nogil:
-    """A stream that was woken is polled from now on."""
+    """A woken stream is polled from now on."""
     assert_domain(domain)
     if events & (EPOLLHUP | EPOLLERR):
         shm_note_end(qp)

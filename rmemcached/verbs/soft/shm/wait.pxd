@@ -1,32 +1,32 @@
-"""soft_shm: who polls a ring, who waits, and how the one that waits is woken.
+"""soft_shm: polling and waiting streams, and the wake-up of a waiting stream.
 
-In each of its domains a stream is either polled or waits. If it is polled, whoever makes progress in the domain looks
-at its ring. If it waits, its page asks the peer for a wake-up, and the peer sends a record when it has written
-something; that makes the socket readable. A stream that is polled in all its domains costs its peer no system call.
+In each of its domains a stream is either polled or waits. Any thread making progress in a domain looks at the rings of
+its polled streams. The page of a waiting stream asks the peer for a wake-up: the peer rings this end's bell, or sends a
+record, after it has written or consumed octets. A stream polled in all its domains costs its peer no system call.
 """
 
 cdef enum:
     SHM_ALWAYS_POLLED = 4            # up to so many streams of a domain are polled for ever
-    SHM_POLL_LOOKS = 48              # rings that one poll looks at before it gives up
+    SHM_POLL_LOOKS = 48              # looks at rings in one poll before it gives up
     SHM_TURNS = 16                   # polls between looks at the clock
 
 cdef struct shm_link:                # a stream in one of its domains
     shm_link *next                   # in the domain's list of polled streams; guarded by domain.progress
     shm_link *prev
     soft_qp *qp
-    uint32_t idle                    # polls in a row that have found nothing; guarded by domain.progress
-    bint polled                      # in that list; read unlocked
+    uint32_t idle                    # polls in a row without work; guarded by domain.progress
+    bint polled                      # in the list; read unlocked
 
 cdef struct shm_domain:              # soft_domain.fabric_state; guarded by domain.progress
-    shm_link *polled                 # streams whose rings are looked at; read unlocked
-    shm_link *resume                 # the one that the next turn begins with; NULL: the first
-    bint left_over                   # some link's is set; atomic
+    shm_link *polled                 # polled streams; read unlocked
+    shm_link *resume                 # the first stream of the next turn; NULL: the head of the list
+    bint left_over                   # left_over of some soft_link is set; atomic
     uint32_t npolled
-    uint32_t turns                   # since the clock was looked at
-    int64_t checked                  # when the sockets were looked at; CLOCK_MONOTONIC nanoseconds
+    uint32_t turns                   # since the last look at the clock
+    int64_t checked                  # time of the last look at the sockets; CLOCK_MONOTONIC nanoseconds
     int64_t check_after              # nanoseconds from then to the next look, while some streams wait
 
-# The state of a domain of soft_shm.
+# The shm_domain of a domain of soft_shm.
 cdef shm_domain *shm_domain_of(const soft_domain *domain) noexcept nogil
 
 # Entries of the fabric's table.
@@ -43,16 +43,16 @@ cdef void shm_start_polling(soft_domain *domain, soft_qp *qp) noexcept nogil
 
 # The next five need soft_qp.lock.
 
-# A turn has ended before all was done. Whoever polls the stream finds the rest. Its domains in which it waits are told:
-# from now on they poll it, too.
+# A turn has ended with work left. Domains that poll the stream find the rest. Domains where it waits are told, and poll
+# the stream from now on, too.
 cdef void shm_tell_rest(soft_qp *qp) noexcept nogil
 
-# Whether the stream waits in one of its domains.
+# Whether the stream waits in any of its domains.
 cdef bint shm_has_waiter(const soft_qp *qp) noexcept nogil
-# Asks the peer for a wake-up. True: there is something to do already.
+# Asks the peer for a wake-up. True: there is work already.
 cdef bint shm_request_wakeup(soft_qp *qp) noexcept nogil
-# With a full ring: asks for a wake-up if the stream waits somewhere. True: there is room already.
+# With a full ring: asks for a wake-up if the stream waits in any domain. True: there is room already.
 cdef bint shm_wait_for_space(soft_qp *qp) noexcept nogil
-# Wakes the peer if it has asked for that. Called after each change that the peer may wait for. `consumed`: octets of
-# its ring were consumed.
+# Wakes the peer if it has asked for a wake-up. Called after each change that the peer may wait for. `consumed`: octets
+# of its ring were consumed.
 cdef void shm_wake_peer(soft_qp *qp, bint consumed) noexcept nogil

@@ -21,7 +21,7 @@ cdef bint shm_open_domain(soft_domain *domain) noexcept nogil:
         errno.errno = ENOMEM
         return False
     shm_domain_of(domain).check_after = SHM_CHECK_WAKEUPS
-    # Sockets are seldom readable, so epoll always says when.
+    # Sockets are seldom readable, so epoll always watches them.
     domain.watched = True
     return True
 
@@ -34,7 +34,7 @@ cdef void shm_close_domain(soft_domain *domain) noexcept nogil:
 
 
 cdef bint shm_ready(const soft_qp *qp) noexcept nogil:
-    """Whether there is something to receive, or room to send what is waiting. Needs no lock."""
+    """Whether there is a cell or record to receive, or room for waiting requests. Needs no lock."""
     cdef const shm_stream *shm = shm_of(qp)
     cdef const shm_page *theirs = <const shm_page *> load_acquire(&shm.theirs)
     cdef uint64_t word
@@ -63,9 +63,9 @@ cdef void shm_tell_rest(soft_qp *qp) noexcept nogil:
         if not relaxed_load(&shm.links[i].polled):
             relaxed_store(&qp.links[i].left_over, True)
             store_release(&shm_domain_of(qp.domains[i]).left_over, 1)
-            # A turn that takes this back looks afterwards at what stands above.
+            # A turn that clears work_pending looks afterwards at the stores above.
             store_release(&qp.domains[i].work_pending, 1)
-            # Before qp_update_fds looks whether the descriptor is signalled.
+            # The fence comes before qp_update_fds reads `signalled`.
             full_fence()
 
 
@@ -77,7 +77,7 @@ cdef bint shm_request_wakeup(soft_qp *qp) noexcept nogil:
         shm.wakeup_pending = True
         shm.wakeup_for_space = qp.tx.blocked
         store_release(&shm.ours.wakeup, shm.wakeups_requested << 1 | shm.wakeup_for_space)
-    # Either the peer sees the request, or what it wrote before it looked for one is seen here.
+    # Either the peer sees the request, or this end sees the octets written before the peer looked for a request.
     full_fence()
     return shm_ready(qp)
 
@@ -105,7 +105,7 @@ cdef void shm_wake_peer(soft_qp *qp, bint consumed) noexcept nogil:
     shm.wakeup_answered = request
 
 
-# Streams that are polled. The progress lock is held.
+# Polled streams. The progress lock is held.
 
 
 cdef void shm_start_polling(soft_domain *domain, soft_qp *qp) noexcept nogil:
@@ -154,7 +154,7 @@ cdef bint shm_polls(const soft_domain *domain) noexcept nogil:
 
 
 cdef void shm_await_wakeup(soft_domain *domain, shm_link *link) noexcept nogil:
-    """Waits for a wake-up instead of polling the ring, unless there is something to do already."""
+    """Waits for a wake-up instead of polling the ring, unless there is work already."""
     cdef soft_qp *qp = link.qp
     cdef bint busy
     assert_domain(domain)
@@ -168,7 +168,7 @@ cdef void shm_await_wakeup(soft_domain *domain, shm_link *link) noexcept nogil:
 
 
 cdef void shm_take_rest(soft_domain *domain) noexcept nogil:
-    """Polls the streams from now on whose turn has ended elsewhere."""
+    """Polls streams from now on whose turn has ended in another domain."""
     cdef shm_domain *shared = shm_domain_of(domain)
     cdef soft_link *link = domain.links
     assert_domain(domain)
@@ -195,7 +195,7 @@ cdef void shm_arm(soft_domain *domain) noexcept nogil:
 
 
 cdef bint shm_poll_rings(soft_domain *domain) noexcept nogil:
-    """Makes progress for the streams that are polled. Whether there was something to do."""
+    """Makes progress for the polled streams. Returns whether there was work."""
     cdef shm_domain *shared = shm_domain_of(domain)
     cdef shm_link *link = shared.polled if shared.resume == NULL else shared.resume
     cdef shm_link *following
@@ -222,13 +222,13 @@ cdef bint shm_poll_rings(soft_domain *domain) noexcept nogil:
                 shm_await_wakeup(domain, link)
         link = following
     domain.coming = 1
-    # Those that had no share of this turn are counted in the next.
+    # Streams without a share in this turn are counted in the next turn.
     domain.busy = max(found, domain.busy if shared.resume != NULL else 1)
     return found != 0
 
 
 cdef bint shm_sockets_due(soft_domain *domain) noexcept nogil:
-    """Whether it is time to look at the sockets, which tell of wake-ups and of the death of peers."""
+    """Whether it is time to look at the sockets, which report wake-ups and the death of peers."""
     cdef shm_domain *shared = shm_domain_of(domain)
     cdef int64_t now
     assert_domain(domain)
@@ -246,7 +246,7 @@ cdef bint shm_sockets_due(soft_domain *domain) noexcept nogil:
 
 
 cdef bint shm_poll_sockets(soft_domain *domain) noexcept nogil:
-    """Looks at the sockets. Whether one had something to say. If none had, the next look comes later."""
+    """Looks at the sockets. Returns whether any was ready. If none was, the next look comes later."""
     cdef shm_domain *shared = shm_domain_of(domain)
     cdef bint found = domain_poll_descriptors(domain) != 0
     assert_domain(domain)
@@ -258,7 +258,7 @@ cdef bint shm_poll_sockets(soft_domain *domain) noexcept nogil:
 
 
 cdef bint shm_make_progress(soft_domain *domain, bint waits) noexcept nogil:
-    """shm_domain_progress. Whether there was something to do."""
+    """shm_domain_progress. Returns whether there was work."""
     cdef bint found
     assert_domain(domain)
     domain_clear_pending(domain)
@@ -266,7 +266,7 @@ cdef bint shm_make_progress(soft_domain *domain, bint waits) noexcept nogil:
     found = shm_poll_rings(domain)
     if shm_sockets_due(domain) or waits:
         found |= shm_poll_sockets(domain)
-    # A program that has armed a queue may wait next.
+    # A program with an armed queue may wait next.
     if (domain.event_fd >= 0 and shm_domain_of(domain).polled != NULL and not relaxed_load(&domain.polling)
             and (waits or relaxed_load(&domain.armed))):
         shm_arm(domain)

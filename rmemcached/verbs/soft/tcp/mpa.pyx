@@ -38,7 +38,7 @@ cdef int mpa_parse(const uint8_t *p, size_t received, const char *key, uint8_t *
 cdef int soft_iw_parse_request(const void *buf, size_t received, soft_iw_request *out) noexcept nogil:
     cdef uint8_t flags = 0
     cdef int done = mpa_parse(<const uint8_t *> buf, received, MPA_REQUEST_KEY, &flags, out)
-    # Markers depend on the boundaries of TCP segments, which a program does not see.
+    # Markers depend on the boundaries of TCP segments, invisible to a program.
     if done < 0 or (done > 0 and flags & MPA_FLAG_MARKERS):
         errno.errno = EPROTO
         return -1
@@ -97,7 +97,7 @@ cdef int soft_iw_connect(ibv_qp *ibqp, int fd, const soft_iw_options *options) n
     tcp.want_crc = options.crc
     tcp.peer_to_peer = options.peer_to_peer
     tcp.pause = options.pause
-    # Without an enhanced feature the request must not be an enhanced one (RFC 6581 section 10).
+    # Without an enhanced feature the request must not be enhanced (RFC 6581 section 10).
     tcp.enhanced = options.ird != 0 or options.ord != 0 or tcp.peer_to_peer
     flags = (MPA_FLAG_CRC if options.crc else 0) | (MPA_FLAG_ENHANCED if tcp.enhanced else 0)
     tcp.start_length = mpa_put(
@@ -137,7 +137,7 @@ cdef int soft_iw_accept(ibv_qp *ibqp, int fd, const void *frame, size_t received
     if request.enhanced:
         if request.ird != MPA_DEPTH_MASK and qp.ord > request.ird:
             qp.ord = request.ird
-        # A peer that wants no negotiation gets none (RFC 6581 section 9.1).
+        # A peer that refuses negotiation gets none (RFC 6581 section 9.1).
         ird_word = <uint16_t> MPA_DEPTH_MASK if request.ord == MPA_DEPTH_MASK else qp.ird
         ord_word = <uint16_t> MPA_DEPTH_MASK if request.ird == MPA_DEPTH_MASK else qp.ord
         if request.peer_to_peer:
@@ -176,7 +176,7 @@ cdef bint mpa_keep_private_data(tcp_stream *tcp, const soft_iw_request *reply) n
 
 
 cdef bint mpa_agree(soft_qp *qp, const soft_iw_request *reply) noexcept nogil:
-    """Initiator: agrees on CRC, depths and ready-to-receive frame, and opens the stream. False: it cannot go on."""
+    """Initiator: agrees on CRC, depths and ready-to-receive frame, and opens the stream. False: the stream fails."""
     cdef tcp_stream *tcp = tcp_of(qp)
     cdef const uint8_t *ord_word = qp.rx.buffer + MPA_START_SIZE + 2
     cdef uint32_t error = 0
@@ -241,7 +241,7 @@ cdef int mpa_read_reply(soft_qp *qp) noexcept nogil:
 cdef bint mpa_ready(soft_qp *qp) noexcept nogil:
     cdef tcp_stream *tcp = tcp_of(qp)
     cdef uint8_t *frame
-    # A responder that did not wait for the ready-to-receive frame may have been answered already.
+    # A responder may not have waited for the ready-to-receive frame: then its first FPDU has allowed sending already.
     cdef bint first = not qp.tx.allowed
     assert_held(&qp.lock)
     tcp.pausing = False
@@ -267,7 +267,7 @@ cdef void soft_iw_query(ibv_qp *ibqp, soft_iw_stream *out) noexcept nogil:
     cdef const tcp_stream *tcp = NULL
     memset(out, 0, sizeof(out[0]))
     lock_ranked(&qp.lock, RANK_QP)
-    # While a thread attaches a stream, what is here may be an earlier stream's.
+    # While a thread attaches a stream, the fields may be an earlier stream's.
     if qp.fabric == &tcp_fabric and qp.stream.phase > STREAM_ATTACHING:
         tcp = tcp_of(qp)
     if qp.stream.phase == STREAM_ATTACHING or qp.stream.phase == STREAM_REQUESTED:

@@ -1,4 +1,4 @@
-"""What programs call on soft_iw0 beyond libibverbs: a queue pair gets its stream, over a TCP socket."""
+"""Calls for programs on soft_iw0 beyond libibverbs: a queue pair gets its stream, over a TCP socket."""
 
 cdef enum:
     SOFT_IW_REQUEST_MAX = MPA_START_SIZE + MPA_PRIVATE_MAX  # octets of the longest MPA Request or Reply frame
@@ -20,10 +20,10 @@ cdef struct soft_iw_options:
     # with both 0 sends a plain revision 1 request, and nothing is negotiated.
     uint16_t ird
     uint16_t ord
-    # Initiator: send a ready-to-receive frame, so that the responder may be the first to send a message.
+    # Initiator: send a ready-to-receive frame, so the responder may be the first to send a message.
     bint peer_to_peer
-    # Initiator: milliseconds between the reply and the first FPDU. The kernel's siw overlooks an FPDU that comes in its
-    # first moments until the next one comes (docs/soft-rnic.md, section 2.1).
+    # Initiator: milliseconds between the reply and the first FPDU. The kernel's siw overlooks an FPDU received in its
+    # first moments until the next FPDU comes (docs/soft-rnic.md, section 2.1).
     uint16_t pause
     const void *private_data         # of the ULP; may be NULL
     size_t private_length
@@ -35,7 +35,7 @@ cdef enum soft_iw_state:
     SOFT_IW_REFUSED                  # the peer has answered with a reject
     SOFT_IW_CLOSED
 
-cdef struct soft_iw_stream:          # state of a stream, and what the start-up has negotiated
+cdef struct soft_iw_stream:          # state of a stream, and the results of its start-up
     soft_iw_state state
     bint crc
     uint16_t ird                     # of this side

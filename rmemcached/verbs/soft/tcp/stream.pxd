@@ -6,28 +6,28 @@ cdef struct tcp_stream:              # soft_qp.fabric_state; guarded by soft_qp.
     uint32_t start_sent
     bint pausing                     # the stream is open, but FPDUs are not sent before stream.deadline
     bint same_core                   # the peer seems to run on this core
-    # Initiator: what it has asked for.
+    # Initiator: its request.
     bint want_crc
     bint enhanced
     bint peer_to_peer
     uint16_t pause                   # milliseconds
-    # What the peer has said.
+    # The peer's answer or request.
     bint refused
     uint16_t peer_ird
     uint16_t peer_ord
     uint8_t *peer_data               # initiator: private data of the reply
     uint32_t peer_length
 
-# The state of a queue pair of soft_iw.
+# The tcp_stream of a queue pair.
 cdef tcp_stream *tcp_of(const soft_qp *qp) noexcept nogil
 
-# Follows stream_begin: gives the queue pair's state, cleared for a new stream, and holds qp.lock then. NULL: without
-# memory it has called stream_undo.
+# Follows stream_begin: returns the queue pair's state, cleared for a new stream, with qp.lock held. NULL: no memory, or
+# the queue pair has left its state meanwhile; tcp_prepare has called stream_undo.
 cdef tcp_stream *tcp_prepare(soft_qp *qp) noexcept nogil
 
 # Attaches fd to the prepared queue pair and sends the start-up frame. 0, or -1 with errno. Releases qp.lock, which is
 # held.
 cdef int tcp_attach(soft_qp *qp, int fd, bint initiator) noexcept nogil
 
-# Sends what is left of the start-up frame. Needs qp.lock.
+# Sends the rest of the start-up frame. Needs qp.lock.
 cdef void tcp_send_start(soft_qp *qp) noexcept nogil

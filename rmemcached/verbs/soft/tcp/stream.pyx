@@ -2,11 +2,11 @@
 
 cdef enum:
     TCP_BATCH_SAME_CORE = 240 << 10  # octets of one sendmsg to a peer on the same core: four FPDUs of loopback's size
-    TCP_TRY = 2                      # up to so many streams are tried without asking epoll which are ready
-    TCP_BATCH = 8                    # each sends a frame of up to 64 KB, also at the turn's end
+    TCP_TRY = 2                      # up to so many streams are tried without asking epoll
+    TCP_BATCH = 8                    # of one epoll_wait; each sends a frame of up to 64 KB, also at the turn's end
     TCP_DRAIN = 16 << 20             # octets discarded before a close
-    TCP_YIELD_LONG = 200000          # nanoseconds of a sched_yield that was others' time slice,
-    TCP_YIELD_PAUSE = 1000000000     # ... after which there is none for so long
+    TCP_YIELD_LONG = 200000          # nanoseconds in sched_yield; a longer call was another thread's time slice,
+    TCP_YIELD_PAUSE = 1000000000     # ... and no call follows for so long
 
 
 cdef inline tcp_stream *tcp_of(const soft_qp *qp) noexcept nogil:
@@ -55,7 +55,7 @@ cdef int tcp_attach(soft_qp *qp, int fd, bint initiator) noexcept nogil:
     assert_held(&qp.lock)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
     if tcp_is_local(fd):
-        # Nothing is congested. An algorithm that paces by estimated bandwidth, such as BBR, would delay large messages.
+        # Nothing is congested. Pacing by estimated bandwidth, as in BBR, would delay large messages.
         setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, b"reno", 4)
     if not stream_buffers(qp):
         return tcp_undo(qp, ENOMEM)
@@ -120,7 +120,7 @@ cdef void tcp_send_start(soft_qp *qp) noexcept nogil:
 cdef void tcp_measure(soft_qp *qp) noexcept nogil:
     """Fits FPDUs to TCP's segments, which grow with the peer's window, and finds out where the peer runs.
 
-    Over loopback the last segment was received on the core of the process that sent it.
+    Over loopback the last segment was received on the core of its sender.
     """
     cdef tcp_stream *tcp = tcp_of(qp)
     cdef int segment = 0
@@ -137,7 +137,7 @@ cdef void tcp_measure(soft_qp *qp) noexcept nogil:
 
 
 cdef void tcp_want_writable(soft_qp *qp) noexcept nogil:
-    """Asks epoll for EPOLLOUT while there is something that could not be written."""
+    """Asks epoll for EPOLLOUT while octets wait that could not be written."""
     cdef epoll_event event
     cdef int i
     assert_held(&qp.lock)
@@ -168,7 +168,7 @@ cdef ssize_t tcp_write(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
 
 cdef void tcp_end_writing(soft_qp *qp) noexcept nogil:
     assert_held(&qp.lock)
-    # A close with unread octets resets the connection, and the peer may lose what was sent.
+    # A close with unread octets resets the connection, and the peer may lose the last octets sent.
     shutdown(qp.stream.fd, SHUT_WR)
     recv(qp.stream.fd, NULL, TCP_DRAIN, MSG_TRUNC | MSG_DONTWAIT)
 
@@ -196,9 +196,9 @@ cdef bint tcp_copy_payload(soft_qp *qp, uint32_t index, uint8_t *to) noexcept no
 
 
 cdef bint tcp_send_short(soft_qp *qp) noexcept nogil:
-    """Sends the only request that waits, when it is a short SEND: one FPDU, no batch.
+    """Sends the only waiting request, when it is a short SEND: one FPDU, no batch.
 
-    False: that is for tcp_transmit; also what is left of an FPDU that the socket took in part.
+    False: tcp_transmit sends the request, or the rest of an FPDU taken in part by the socket.
     """
     cdef uint8_t fpdu[TX_FRAME_ARENA]
     cdef tx_cursor *cur = &qp.tx.cursor
@@ -241,8 +241,8 @@ cdef bint tcp_send_short(soft_qp *qp) noexcept nogil:
 cdef void tcp_yield(soft_domain *domain) noexcept nogil:
     """Lets the peer copy the octets while they are in the cache; the kernel uses the same pages again, too.
 
-    Where others want the core, this costs a time slice of theirs, in which nobody is served. Then none is given for a
-    while.
+    Where other threads want the core, the call costs a time slice, and this thread serves nobody meanwhile. Then the
+    function makes no call for a while.
     """
     cdef int64_t before = now_ns()
     cdef int64_t after
@@ -275,7 +275,7 @@ cdef bint tcp_transmit_share(soft_qp *qp, uint32_t *share) noexcept nogil:
             tx_fault(qp, TX_FAULT_REGION)
             return False
         if n < 0 and errno.errno != EAGAIN and errno.errno != ENOBUFS:
-            # The receiving side finds the reason, perhaps behind a Terminate that was not read yet.
+            # The receiving side finds the reason, perhaps behind an unread Terminate.
             qp.tx.broken = True
             stream_want_writable(qp, False)
             break
@@ -363,7 +363,7 @@ cdef bint tcp_receive_short(soft_qp *qp, uint32_t *share) noexcept nogil:
     cdef uint64_t fpdus = qp.counters.rx_fpdus
     cdef ssize_t n
     assert_held(&qp.lock)
-    # Most reads find nothing, or a short message. Between two FPDUs, with none predicted, no vector is needed.
+    # Most reads find nothing, or a short message. Between two FPDUs, without prediction, no vector is needed.
     if qp.rx.state == RX_HEADER and qp.rx.start == qp.rx.end and not rx_within_message(qp):
         n = recv(qp.stream.fd, qp.rx.buffer, room, MSG_DONTWAIT)
         if n < 0 and errno.errno == EAGAIN:
@@ -420,7 +420,7 @@ cdef bint tcp_deadline(soft_qp *qp) noexcept nogil:
 
 
 cdef void tcp_progress(soft_domain *domain, bint waits) noexcept nogil:
-    """A few streams are tried: that is cheaper than to ask which are ready. If the program asks, it hands in those."""
+    """Tries a few streams: this is cheaper than asking epoll. In a joined channel the program hands in the events."""
     cdef bint few = domain.nlinks <= TCP_TRY
     cdef soft_link *link = domain.links
     cdef uint32_t coming = domain.nlinks
@@ -437,7 +437,7 @@ cdef void tcp_progress(soft_domain *domain, bint waits) noexcept nogil:
         return
     link = domain.links
     while link != NULL:
-        # Whose turn it is has it all, if the others had nothing to do the last time.
+        # The stream has the whole turn, if the others had nothing to do the last time.
         domain.coming = min(coming, domain.busy)
         left = domain.left
         tcp_ready(link.qp, EPOLLIN, domain)
