@@ -1,8 +1,8 @@
-"""The servers of the floors, as a program of its own: a bare echo server, or one that answers through two cache lines.
+"""The servers of the floors, as a program of its own: a bare echo server, or a server that answers in two cache lines.
 
     python -P -m rmemcached.bench.bare --port N | --path PATH [--lines [--yields]]
 
-With --lines each connection hands over shared memory, in which it is answered until it has ended.
+With --lines each connection hands over shared memory; the server answers there until the connection ends.
 """
 
 from __future__ import annotations

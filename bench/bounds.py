@@ -1,10 +1,10 @@
-"""`rmemcached-bench bounds`: what the server must keep beside memcached and beside the floor, and whether it does.
+"""`rmemcached-bench bounds`: whether the server keeps its bounds beside memcached and beside the floor.
 
 Server CPU for a request or a key, one worker, keys of 32 B, at C speed; throughput and p99 of two workers; the longest
-pause of sets that evict; lock waits of gets; memory. The bounds of one get or set at a time are of a bare echo server
-with the same replies, the others of memcached. They are meant of memcached 1.6.45 as `./configure CFLAGS=-O2 && make`
-builds it: --memcached names it. The exit status is 1 when a bound is missed,
-not when it is undecided: within the interval.
+pause of sets that evict; lock waits of gets; memory. One get or set at a time is measured beside a bare echo server
+with the same replies, every other case beside memcached. The bounds are for memcached 1.6.45, built by
+`./configure CFLAGS=-O2 && make`; --memcached names the program. The exit status is 1 when a bound is missed. A bound
+within the interval is undecided, and not missed.
 """
 
 from __future__ import annotations

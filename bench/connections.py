@@ -1,8 +1,8 @@
-"""`rmemcached-bench connections`: gets of 100 B by 10 processes that have many connections between them.
+"""`rmemcached-bench connections`: gets of 100 B by 10 processes with many connections between them.
 
-Each process asks over one of its connections after the other. The server's memory for a connection is what its
-resident memory has grown by when all are there. soft_shm has no floor here: servers that poll for each of 10 processes
-would need a core for each.
+Each process uses its connections in turn. The server's memory for a connection is the growth of its resident memory,
+divided by the number of connections. soft_shm has no floor here: servers that poll for 10 processes would need 10
+cores.
 """
 
 from __future__ import annotations

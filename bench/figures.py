@@ -1,9 +1,9 @@
 """`rmemcached-bench figures`: figures of papers about RDMA and memcached, drawn with rmemcached.
 
-A figure's name is the paper's and the number that it has there. Each is measured as the other subcommands measure: in
-rounds with processes of their own, in turns, after a warm-up, as ratios in one round. docs/figures.md has what the
-originals show, and what came out here. What cannot be drawn is named with its reason; the exit status is 1 when a name
-on the command line cannot be.
+A figure is named by its paper and its number there. Each is measured as the other subcommands measure: in rounds with
+processes of their own, in turns, after a warm-up, as ratios in one round. docs/figures.md compares the originals with
+the results. A figure that cannot be drawn is named with its reason; the exit status is 1 when the command line names
+such a figure.
 """
 
 from __future__ import annotations

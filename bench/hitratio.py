@@ -1,18 +1,18 @@
 """`rmemcached-bench hitratio`: the misses of a full cache under the same requests and the same -m.
 
-lru is rmemcached with memcached's segmented LRU, s3fifo with S3-FIFO (-o lru_algorithm=s3fifo); +direct: asked by a
-Client that reads the daemon's memory itself (-o rdma_direct), and tells it of hits afterwards. One connection
-behaves like an application that caches what it computes: it asks for keys, and stores those that it did not get. Each
-key has a value size of its own, spread evenly on a logarithmic scale between --smallest and --largest bytes. The
-first half of the requests fills the cache; the misses are those of the second half. Then the same connection asks
-for small values that are there, again and again: the daemon's CPU time for one of these hits. The exit status is 1
-when a contender of ours misses more than memcached by more than --points.
+lru is rmemcached with memcached's segmented LRU, s3fifo with S3-FIFO (-o lru_algorithm=s3fifo); +direct: a Client reads
+the daemon's memory itself (-o rdma_direct), and reports its hits afterwards. One connection behaves like an application
+that caches its results: it asks for keys, and stores each missing key. Each key has a value size of its own, spread
+evenly on a logarithmic scale between --smallest and --largest bytes. The first half of the requests fills the cache;
+only the misses of the second half count. Then the same connection asks for small stored values again and again: this
+gives the daemon's CPU time for a hit. The exit status is 1 when a contender of ours misses more than memcached by more
+than --points.
 
---mix says which keys are asked for: those that follow Zipf's law (zipf); with a scan of all keys beside it, that asks
-for one key of three (scan); with as many keys that are asked for once (once); with another order of popularity eight
-times (changing); or a fifth of the keys, one behind the other, again and again (loop). Each round has other requests.
+--mix chooses the keys: by Zipf's law (zipf); with a scan of all keys beside the rest, for every third key (scan); with
+as many keys again, each asked for once (once); with a new order of popularity eight times (changing); or a fifth of the
+keys in a row, again and again (loop). Each round has other requests.
 
-There is no floor: with values of many sizes nobody can compute how few misses are possible.
+There is no floor: with values of many sizes nobody can compute the fewest possible misses.
 """
 
 from __future__ import annotations

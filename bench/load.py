@@ -1,15 +1,16 @@
-"""`rmemcached-bench load`: a load of your own, from one core, in C: on servers that it starts, or on one that runs.
+"""`rmemcached-bench load`: a load of your own, from one core, in C: on servers of its own, or on a running server.
 
-In the closed loop each connection has --depths requests under way, and sends the next when one is answered. With
---rates it is open: requests leave when they are due, whether others are answered or not, over whatever connection has
-room. A latency counts from when the request was due, so that a server that stalls delays all that was due meanwhile
-(no coordinated omission). With --think each connection waits between an answer and its next request.
+In the closed loop each connection has --depths requests under way, and sends the next after each answer. With --rates
+the loop is open: a request leaves when it is due, answered or not, over any connection with room. A latency counts from
+the time when the request was due, so a stalled server delays all requests due meanwhile (no coordinated omission). With
+--think each connection waits between an answer and its next request.
 
-It stores its keys first (--no-fill: not), which push out others where the memory is full, and leaves them there: on a
---server that is of use to somebody its load is felt, too. A key is its number behind as many k as it needs, for incr c.
+The command stores its keys first (--no-fill: not), and leaves them there; where the memory is full, they push out other
+items. So the users of a --server feel its load, too. A key is its number behind as many k as its size needs, for
+incr c.
 
-A key's size and its value's are drawn by its number, and stay the same. Keys and lengths of all replies are compared,
-with --verify each byte of the values, too. Anything wrong ends it with status 1.
+The number of a key draws the sizes of key and value, which stay the same. The keys and lengths of all replies are
+compared, with --verify each byte of the values, too. Anything wrong ends the command with status 1.
 """
 
 from __future__ import annotations

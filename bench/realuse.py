@@ -1,19 +1,19 @@
 """`rmemcached-bench realuse`: real use rather than ping-pong. Large values, several threads, other clients beside.
 
-large        get, get_many of four and set of large values over shared memory: bytes objects, memory of one's own, and
-             registered buffers; gets that ask the daemon (-o rdma_direct=off), and those that do not; throughput as a
-             ratio to one memcpy of the same bytes in the client's process, in turn with it.
+large        get, get_many of four and set of large values over shared memory: as bytes, in the caller's memory, and in
+             registered buffers; gets answered by the daemon (-o rdma_direct=off), and direct gets; throughput as a
+             ratio to one memcpy of the same bytes in the client's process, in turn with the calls.
 threads      get and set by several threads with a client each, two workers; bytes per second as a ratio to TCP; floors:
              two bare echo servers, and one memcpy in each thread.
-sharing      gets of 100 B by threads of one process, at C speed, whose clients share a queue pair or have one each;
+sharing      gets of 100 B by threads of one process, at C speed, with a shared queue pair, or a queue pair each;
              requests per second as a ratio to a queue pair each, and to one thread.
-beside       gets of 100 B by two TCP clients, beside clients of the same worker that are idle (100), that ask every
-             millisecond (4), or without pause (2); throughput as a ratio to none beside, and to the same over TCP.
+beside       gets of 100 B by two TCP clients, beside other clients of the same worker: 100 idle, 4 with a request each
+             millisecond, or 2 without pause; throughput as a ratio to none beside, and to the same over TCP.
 
-Each transport has a daemon of its own, so that idle clients of one do not meet requests of another, and the CPU time
-is that transport's. The transports take turns in short samples: other load on the machine slows all of them alike, and
-the ratios hold. Every value that comes back is compared. `sharing` and `beside` have no floor: a queue pair each, and
-none beside, are what their figures are compared with.
+Each transport has a daemon of its own: idle clients of one transport do not meet requests of another, and its CPU time
+is the transport's. The transports take turns in short samples: other load on the machine slows all of them alike, and
+the ratios hold. Every value is compared. `sharing` and `beside` have no floor: they are compared with a queue pair
+each, and with no client beside.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ BYTES, OWN, REGISTERED = "bytes", "memory of one's own", "registered buffers"
 
 
 def taking_turns(works: dict[str, Callable[[], object]], size: int, seconds: float) -> dict[str, float]:
-    """Bytes per second of each, in turn: so each finds the cache as the others have left it."""
+    """Bytes per second of each, in turn: so each finds the cache in the state left by the others."""
     spent = dict.fromkeys(works, 0.0)
     done = 0
     for work in works.values():

@@ -1,19 +1,18 @@
 """`rmemcached-bench selection`: whether a build has become slower, in a minute, for the test suite.
 
-A few cases are measured beside a floor and beside the installed memcached; each ratio is compared with the one that
-expected.json has. A case whose ratios are all worse than that by more than the spread that stands there is measured
-once more, in twice as many rounds; the exit status is 1 when it is worse again. Ratios of CPU time and of memory only,
-never of times: they hold on a machine that has other work. What polls is not among them: its CPU time says how busy the
-machine is. The floors are always there and always the same; ratios to memcached are of one version, and are not judged
-beside another one.
+A few cases are measured beside a floor and beside the installed memcached; each ratio is compared with the recorded
+ratio in expected.json. A case is suspect when all its ratios are worse by more than the recorded spread. It is then
+measured once more, in twice as many rounds; the exit status is 1 when the case is worse again. Only ratios of CPU time
+and of memory are compared, never of times: they hold on a machine with other work. Nothing that polls is compared: its
+CPU time shows how busy the machine is. The floors are always there and always the same; ratios to memcached belong to
+one version, and are not judged beside another version.
 
-expected.json has a record for each kind of machine that was measured, a model of processor and a version of Python (and
-whether it has one core only), because ratios differ from one to another. A machine that has none is judged by the most
+expected.json has a record for each kind of measured machine, by model of processor and version of Python (and whether
+the machine has one core only), because ratios differ between them. A machine without a record is judged by the most
 lenient of all records, with a spread of 50 % at least (memory: 10 %).
 
 --record measures anew, half of the runs beside processes that are always busy, and writes the record of this machine:
-after a change that is meant to cost something, or that has made something faster. The file belongs to the sources; the
-commit says why.
+after a change with an intended cost, or with a gain. The file belongs to the sources; the commit gives the reason.
 """
 
 from __future__ import annotations
@@ -308,7 +307,7 @@ def limits(found: Document, records: Sequence[dict[str, Any]]) -> tuple[list[dic
 
 
 def judge(found: Document, records: Sequence[dict[str, Any]], cases: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(a line for each ratio of these cases, the cases that are worse). Raises BenchError for a case without a ratio.
+    """Returns (a line for each ratio of these cases, the worse cases). Raises BenchError for a case without a ratio.
 
     A case is worse when all its ratios are: a neighbour on the same core slows a floor and a server down differently,
     and a change of ours shows beside each. A floor is always there; memcached may have a version other than the

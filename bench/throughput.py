@@ -1,7 +1,7 @@
-"""`rmemcached-bench throughput`: requests a second of one client that always has many under way, at C speed.
+"""`rmemcached-bench throughput`: requests a second of one client with many under way at all times, at C speed.
 
-A request follows as soon as a reply has come; it waits for no other. Keys are drawn at random; with many of them the
-items do not stay in the processor's caches. The floors get as many requests at once, and then the next as many.
+Each reply lets the next request follow at once. Keys are drawn at random; with many keys the items do not stay in the
+processor's caches. The floors get as many requests in a batch, and then the next batch.
 """
 
 from __future__ import annotations

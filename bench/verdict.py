@@ -1,8 +1,9 @@
-"""`rmemcached-bench compare`: what became better or worse from one file to another, beyond its spread.
+"""`rmemcached-bench compare`: improvements and losses from one file to another, beyond the spread.
 
-Ratios to the reference are compared, round by round, because times depend on the machine. A change is one that the
-exact rank test of Mann and Whitney finds, among all that are compared (Benjamini and Hochberg, 5 %), and that is larger
-than --least. With few rounds it finds only what many figures show: --rounds 7 or more see a single one.
+Ratios to the reference are compared, round by round, because times depend on the machine. A change counts when the
+exact rank test of Mann and Whitney finds the change among all compared figures (Benjamini and Hochberg, 5 %), and when
+the change is larger than --least. With few rounds the test needs many figures; with --rounds 7 or more a single figure
+is enough.
 """
 
 from __future__ import annotations
