@@ -11,7 +11,7 @@ from rmemcached.protocol.conn cimport (
 )
 
 cdef enum:
-    TEXT_PER_COMMAND = 4096      # so many bytes of a text count for one command (-R)
+    TEXT_PER_COMMAND = 4096      # bytes of a text for which a reply counts as one more command (-R)
 
 
 cdef mc_resp *resp_allocate(conn *c) noexcept nogil:
