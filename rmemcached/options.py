@@ -458,7 +458,7 @@ def why_not_direct(settings: Settings) -> str:
     return ""
 
 
-# ---- limits of several options together --------------------------------------------------------------------------------
+# ---- limits of several options together ------------------------------------------------------------------------------
 
 
 def check_hash_power(settings: Settings) -> None:

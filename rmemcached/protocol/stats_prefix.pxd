@@ -42,7 +42,7 @@ cdef void stats_prefix_add_get(stats_prefixes *p, const char *key, size_t nkey, 
 cdef void stats_prefix_add_set(stats_prefixes *p, const char *key, size_t nkey) noexcept nogil
 cdef void stats_prefix_add_delete(stats_prefixes *p, const char *key, size_t nkey) noexcept nogil
 
-# ---- for commands; p is NULL without a server --------------------------------------------------------------------------
+# ---- for commands; p is NULL without a server ------------------------------------------------------------------------
 
 cdef inline bint stats_prefix_on(stats_prefixes *p) noexcept nogil:
     return p != NULL and relaxed_load(&p.enabled) != 0

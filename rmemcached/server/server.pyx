@@ -51,7 +51,7 @@ cdef enum:
     TIMER_EVENT = (1 << 30) + 1
 
 
-# ---- hooks for the protocol and the store; arg is a server -------------------------------------------------------------
+# ---- hooks for the protocol and the store; arg is a server -----------------------------------------------------------
 
 cdef void hook_verbosity(void *arg, int level) noexcept nogil:
     relaxed_store(&(<server *>arg).hooks.verbose, <uint64_t>level)

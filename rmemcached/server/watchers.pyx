@@ -58,7 +58,7 @@ cdef struct watchers:
     uint64_t stop
 
 
-# ---- a watcher ---------------------------------------------------------------------------------------------------------
+# ---- a watcher -------------------------------------------------------------------------------------------------------
 
 cdef void push(watcher *w, const char *text, size_t length) noexcept nogil:
     """Appends bytes; the caller has made sure of the room."""
