@@ -165,7 +165,7 @@ cdef inline unsigned int direct_class(const direct_chunks *chunks, uint64_t slot
     return <unsigned int>(slot >> chunks.place_bits) & (DIRECT_CLASSES - 1)
 
 cdef inline uint64_t direct_place(const direct_chunks *chunks, uint64_t slot) noexcept nogil:
-    """The item's distance from the header, a multiple of 8. In memory of no daemon the result may be anything."""
+    """The item's distance from the header, a multiple of 8. In memory not from a daemon the result may be anything."""
     cdef uint64_t page = (slot & ((<uint64_t>1 << chunks.place_bits) - 1)) >> chunks.chunk_bits
     cdef uint64_t number = slot & ((<uint64_t>1 << chunks.chunk_bits) - 1)
     cdef uint64_t at = number * chunks.sizes[direct_class(chunks, slot)]

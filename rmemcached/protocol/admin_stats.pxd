@@ -1,7 +1,7 @@
 """The command `stats` of the text protocol. memcached: proto_text.c.
 
-Called by `ascii` alone. The statistics come from the server (conn_hooks.stats); counts by key prefix are in
-`stats_prefix`, and the items of a slab class in the store.
+Called by `ascii` alone. The statistics come from the server (conn_hooks.stats), except counts by key prefix, which are
+in `stats_prefix`, and the items of `stats cachedump`, which are in the store.
 """
 
 from rmemcached.protocol.conn cimport conn

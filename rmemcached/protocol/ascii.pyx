@@ -42,7 +42,7 @@ from rmemcached.sys.debug cimport assert_that
 
 cdef enum:
     VALUE_ROOM = 51          # "VALUE " key " flags bytes cas\r\n" without the key
-    KEYS_PER_COMMAND = 50    # keys of a get for which the get counts as one more command (-R)
+    KEYS_PER_COMMAND = 50    # a get counts as a command for every so many keys (-R)
     KEYS_AHEAD = 16          # keys prefetched together
 
 

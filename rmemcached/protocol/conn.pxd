@@ -198,8 +198,8 @@ cdef struct conn_thread:
 cdef struct mc_resp:
     mc_resp *next
     item *item               # its data is sent; the reference is released when the reply has left. May be NULL
-    uint32_t tosend          # bytes still to leave
-    uint32_t sent            # bytes gone
+    uint32_t tosend          # bytes not sent yet
+    uint32_t sent            # bytes sent
     uint32_t wbytes          # formatted bytes at the start of wbuf, sent before the item's data
     uint32_t data_offset     # item data bytes [data_offset, data_offset + data_length) follow wbuf[:wbytes]
     uint32_t data_length     # 0: no data

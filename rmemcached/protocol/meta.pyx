@@ -191,7 +191,7 @@ cdef void mget_missed(conn *c, const token *t, int n, const meta_flags *of, uint
 
 cdef inline char *put_recache_marks(conn *c, char *p, item *it, const meta_flags *of,
                                     const mget_outcome *done) noexcept nogil:
-    """Z: another client recaches the item; X: the item is stale; W: this client is to recache the item."""
+    """Z: a client recaches the item already; X: the item is stale; W: this client is to recache the item."""
     cdef unsigned int flags = <unsigned int>relaxed_load(&it.it_flags)
     cdef bint sent = flags & ITEM_TOKEN_SENT != 0
     # The first client to see a stale item recaches the item.
@@ -716,7 +716,7 @@ cdef char *put_debug_line(char *p, item *it, rel_time_t now) noexcept nogil:
 
 
 cdef void process_mdebug_command(conn *c, const token *t, int n) noexcept nogil:
-    """me <key> [b]: the store's data about an item, without touching the item."""
+    """me <key> [b]: shows the store's data about an item, without touching the item."""
     cdef store *s = c.thread.store
     cdef char key_buffer[KEY_MAX_LENGTH]
     cdef const char *key = t[1].value

@@ -37,8 +37,8 @@ cdef enum meta_marks:
     MARK_NO_VALUE = 2048     # x: the value is removed and the item stays
 
 cdef inline bint flag_allowed(char letter, char command) noexcept nogil:
-    """Whether a flag may begin with this character in a line of the command; if not, the line is malformed.
-    parse_meta_flags finds a second error: letters and digits without a meaning. A flag without use in the command is
+    """Whether a flag may begin with this character in a line of the command; if not, the line is malformed. Letters and
+    digits without a meaning are a different error, found by parse_meta_flags. A flag without use in the command is
     accepted and ignored."""
     if c'A' <= letter <= c'z' or c'0' <= letter <= c'9':
         return True

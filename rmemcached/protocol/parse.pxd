@@ -116,7 +116,7 @@ cdef inline bint parse_i64(const char *p, size_t length, int64_t *out) noexcept 
     return True
 
 cdef inline bint parse_double(const char *p, size_t length, double *out) noexcept nogil:
-    """Parses a number for strtod, with nothing but white space behind."""
+    """Parses a number as strtod does; nothing but white space may follow."""
     cdef char text[32]
     cdef char *end
     if length >= sizeof(text):

@@ -417,7 +417,7 @@ cdef void devices_extent_added(rdma_devices *d, void *addr, size_t length) noexc
 
 
 cdef void devices_index_added(rdma_devices *d, void *addr, size_t length) noexcept nogil:
-    """Registers a new part of the index. Without registration clients do not READ it: they ask."""
+    """Registers a new part of the index. Clients do not READ an unregistered part: they ask."""
     cdef unsigned int i
     pthread_mutex_lock(&d.lock)
     if d.index_low == NULL:

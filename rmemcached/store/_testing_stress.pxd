@@ -25,8 +25,8 @@ cdef struct stress_result:
 # error found by a thread, or NULL.
 cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, uint64_t keys, size_t max_value,
                             bint clock, bint move, bint even, stress_result *result) noexcept nogil
-# Reads random keys of such commands through m until *stop. counts, by direct_answer: misses, values found, items in
-# change. verify: as clients do; otherwise takes copies unverified. Returns the error found, or NULL.
+# Reads random keys of such commands through m until *stop. counts, by direct_answer: misses, values found, items
+# being changed. verify: as clients do; otherwise takes copies unverified. Returns the error found, or NULL.
 cdef const char *direct_run(direct_memory *m, uint64_t seed, uint64_t keys, bint verify, uint32_t *stop,
                             uint64_t *counts) noexcept nogil
 # Whether such commands store this value for the key.

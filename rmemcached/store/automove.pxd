@@ -5,7 +5,7 @@ many free chunks, left alone for a whole window, gives a page to the pool. Other
 items gets a page of the class with the oldest items, if its evicted items are much younger.
 """
 
-cdef struct window_data:        # a class in a run
+cdef struct window_data:        # a run's figures of a class
     uint64_t age                # seconds since the oldest item was used
     uint64_t dirty              # the class evicted, grew, or had no memory
     uint64_t evicted_seen

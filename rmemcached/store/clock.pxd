@@ -8,7 +8,7 @@ cdef struct store_clock:
     rel_time_t current_time
     rel_time_t advance          # sum of all store_advance
     uint32_t paused             # clock_tick leaves current_time alone
-    rel_time_t oldest_live      # flush_all: once the clock gets here, items last used until then are invalid; 0: none
+    rel_time_t oldest_live      # flush_all: once the clock is here, items last used until then are invalid; 0: none
 
 cdef void clock_init(store *s) noexcept nogil
 cdef void clock_tick(store *s) noexcept nogil

@@ -19,7 +19,7 @@ cdef struct direct_index:
     # The lock. `header` changes with all item locks held as well: a thread with an item lock may use `header` and the
     # index.
     direct_header *header       # NULL: nobody keeps an index
-    direct_header *mapped       # NULL: no index. tell.pxd writes here
+    direct_header *mapped       # the index's memory, where tell.pxd writes; NULL: no index
     direct_bucket *buckets      # of `header`; written with relaxed stores, as direct_ahead has no lock
     int fd                      # of header and index, for clients
     size_t covered              # bytes of the arena whose items the index can name

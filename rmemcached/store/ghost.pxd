@@ -23,7 +23,7 @@ cdef enum:                      # where an item was evicted
 cdef struct ghost_bucket:
     uint64_t entries[GHOST_ENTRIES]     # atomic: hash << 32 | clock << 1 | source; 0: none
 
-cdef struct ghost_flow:         # of all queues of a kind
+cdef struct ghost_flow:         # counts of all small queues, or of all main queues
     uint64_t evicted            # atomic: keys remembered
     uint64_t returned           # atomic: of these, keys back early
     # Owned by the thread that has set `measuring`

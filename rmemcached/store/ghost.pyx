@@ -8,8 +8,8 @@ cdef enum:
     GHOST_SMALL_LEAST = GHOST_WHOLE // 200
     GHOST_SMALL_MOST = GHOST_WHOLE * 7 // 10
     GHOST_SMALL_FEW = 2         # items allowed in any small queue, if its class has twice as many
-    GHOST_ALL_SEEN = 256        # items of a class, all seen by a single eviction at most
-    GHOST_SMALL_STEP = 100      # a measurement changes the share by this fraction
+    GHOST_ALL_SEEN = 256        # in a class of up to so many items, one eviction may look at all
+    GHOST_SMALL_STEP = 100      # a measurement changes the share by 1/GHOST_SMALL_STEP
 
 # docs/notes/eviction.md has the measurements behind these numbers.
 cdef double GHOST_LENGTH = 0.4  # evictions for each item, for which a key is remembered

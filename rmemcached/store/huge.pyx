@@ -62,7 +62,7 @@ cdef bint _huge_make_ahead(store *s, char *at) noexcept nogil:
 
 cdef bint _huge_is_written(char *at) noexcept nogil:
     """Whether most small pages of a huge page have been written to. Memory promised to a value, but not written yet,
-    costs nothing, and stays so. The check makes no pages.
+    costs nothing, and must stay so. The check makes no pages.
     """
     cdef unsigned char there[HUGE_SMALL]
     cdef unsigned int page, word

@@ -25,7 +25,7 @@ cdef enum lock_rank:            # a thread with one of these locks may wait only
     SLABS_LOCK
 
 cdef struct store:
-    # Constant after store_create, except the settings with functions; integers among these are atomic.
+    # Constant after store_create, except settings that a function changes; integers among these are atomic.
     store_config config
     unsigned int stopping       # atomic: store_stop_threads wants all threads to end
     store_clock clock

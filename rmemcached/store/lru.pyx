@@ -385,7 +385,7 @@ cdef inline uint64_t s3_items(store *s, unsigned int clsid) noexcept nogil:
 
 
 cdef void _s3_keep(store *s, lru_queue *q, lru_queue *main, item *it) noexcept nogil:
-    """Moves a tail item to the head of the main queue; an item of the main queue stays there."""
+    """Moves a tail item to the head of the main queue, even if the main queue is its own."""
     assert_held(&q.lock)
     do_item_unlink_q(s, q, it)
     if q == main:

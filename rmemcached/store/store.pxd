@@ -59,7 +59,7 @@ cdef enum:
     # ours: fetches since the item entered its queue, 0 to 3 (lru_algorithm=s3fifo)
     ITEM_FREQUENCY_ONE = DIRECT_FREQUENCY_ONE
     ITEM_FREQUENCY = 3 * ITEM_FREQUENCY_ONE
-    # ours: the index of direct reads had no room for the item, and may have found room since
+    # ours: the index of direct reads had no room for the item; the item may have got a slot since
     ITEM_LEFT_OUT = 32768
 
 cdef struct item:
@@ -331,8 +331,8 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
 cdef void store_stop_threads(store *s) noexcept nogil
 # Stops the threads and frees everything. No other thread may be in the store, and nobody may use an item afterwards.
 cdef void store_destroy(store *s) noexcept nogil
-# The settings in place: read constant fields directly, changing integers with relaxed_load. store_copy_config copies
-# all settings at one moment.
+# The store's own settings, no copy: read constant fields directly, and changing integers with relaxed_load.
+# store_copy_config copies all settings at one moment.
 cdef const store_config *store_get_config(store *s) noexcept nogil
 cdef void store_copy_config(store *s, store_config *out) noexcept nogil
 
