@@ -6,9 +6,7 @@ import os
 
 
 def read_text(path: str) -> str:
-    """A small file of text. OSError. pathlib would do the same, but would be a tenth of the daemon's imports at its
-    start.
-    """
+    """A small file of text. OSError. Without pathlib: its import would be a tenth of the daemon's imports at its start."""
     with open(path) as file:
         return file.read()
 

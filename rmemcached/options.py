@@ -433,7 +433,7 @@ EXTENDED = {
 
 def takes_nothing(name: str) -> bool:
     """Whether this is an option of our own without an argument. memcached ignores arguments of such options. Here
-    huge_pages=no would have the contrary effect of the user's wish.
+    huge_pages=no would then do the contrary of the user's wish.
     """
     plain = name.removeprefix("no_")
     ours = plain.startswith("rdma") or plain in ("huge_pages", "debug_commands")

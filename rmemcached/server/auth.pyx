@@ -58,7 +58,7 @@ cdef void auth_load(auth_users *users, path) except *:
 
 
 cdef bint same_bytes(const char *a, const char *b, size_t length) noexcept nogil:
-    """memcmp with the same duration for any place of the difference."""
+    """memcmp whose duration does not depend on the place of the difference."""
     cdef unsigned char difference = 0
     cdef size_t i
     for i in range(length):

@@ -33,7 +33,7 @@ cdef struct connection
 cdef struct device_change
 
 # --- the main thread, before the worker's start and after its join ---
-# Makes the descriptors and buffers; the caller has set the fields named in layout.pxd. -1: errno.
+# Makes the descriptors and buffers; the caller has set the fields marked so in layout.pxd. -1: errno.
 cdef int worker_init(worker *w) noexcept nogil
 # Gives the worker a UDP socket, closed at the worker's end. -1 (errno): fd is still the caller's.
 cdef int worker_add_udp(worker *w, int fd) noexcept nogil

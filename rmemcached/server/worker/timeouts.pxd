@@ -1,5 +1,5 @@
 # Silent and slow connections: incomplete requests for a stream, queue pairs without READY, peers of rdma_cm that may be
-# gone, and the peers of idle_timeout. The worker's thread.
+# gone, and connections beyond idle_timeout. The worker's thread.
 
 # Whether queue pairs are there whose READY has not come.
 cdef bint setups_wait(const worker *w) noexcept nogil
