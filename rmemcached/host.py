@@ -6,7 +6,9 @@ import os
 
 
 def read_text(path: str) -> str:
-    """A small file of text. OSError. Without pathlib: its import would be a tenth of the daemon's imports at its start."""
+    """A small file of text. OSError. Without pathlib, whose import would be a tenth of all the daemon imports at its
+    start.
+    """
     with open(path) as file:
         return file.read()
 
