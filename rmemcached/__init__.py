@@ -14,7 +14,7 @@ VERSIONS = f"memcached {MEMCACHED_VERSION} (rmemcached {__version__})"
 
 
 def import_error(error: ModuleNotFoundError) -> ImportError:
-    """What to raise when a module of the package is missing: in a clone without a build it says so."""
+    """The error to raise when a module of the package is missing: in a clone without a build the text says so."""
     if error.name is None or not error.name.startswith("rmemcached."):
         return error
     folder = __path__[0]

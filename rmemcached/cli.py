@@ -1,4 +1,4 @@
-"""The daemon's main program: from the command line to a running server, as memcached's main does it (memcached.c)."""
+"""The daemon's main program: from the command line to a running server, like memcached's main (memcached.c)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def descriptors_needed(settings: Settings) -> int:
-    """What -c clients and the daemon have at most.
+    """The most descriptors for -c clients and the daemon.
 
     A client has one, over soft_iw two, over soft_shm five: its lifeline, its queue pair's socket, two bells, and a
     region that waits for its seal.
@@ -35,7 +35,7 @@ def descriptors_needed(settings: Settings) -> int:
 
 
 def raise_file_limit(settings: Settings) -> None:
-    """Raises the limit of descriptors to what -c asks for."""
+    """Raises the limit of descriptors as -c needs."""
     needed = descriptors_needed(settings)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -92,7 +92,7 @@ def check_page_size(size: int) -> None:
 
 
 def lock_memory() -> None:
-    """-k: what the process has and gets stays in RAM."""
+    """-k: the process's present and future memory stays in RAM."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -102,7 +102,7 @@ def lock_memory() -> None:
 
 
 def give_up_privileges() -> None:
-    """-o drop_privileges: no program that this process executes can gain privileges."""
+    """-o drop_privileges: no program executed by this process can gain privileges."""
     import ctypes
 
     ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -129,14 +129,14 @@ def drop_privileges(user: str | None) -> None:
 
 
 def open_standard_streams() -> None:
-    """Whoever closes them before it starts a daemon means /dev/null, and not a socket of ours."""
+    """Opens closed standard streams as /dev/null, so no socket of ours takes their place."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
 
 
 def outcome(daemon: int, serving: int) -> int:
-    """Waits until the daemon serves, or has ended. Returns the exit status of the command that has started it."""
+    """Waits until the daemon serves, or has ended. Returns the exit status of the starting command."""
     for number in STOP_SIGNALS:
         signal.signal(number, lambda received, _: os.kill(daemon, received))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -150,10 +150,10 @@ def outcome(daemon: int, serving: int) -> int:
 
 def daemonize(settings: Settings) -> Callable[[], None]:
     """Leaves the terminal: fork, new session, standard streams to /dev/null unless verbose. With -r the working folder
-    stays: core files are written to it.
+    stays: core files are written there.
 
-    Returns what the daemon calls when it serves. Until then it may still fail, as devices and memory are opened after
-    the fork: the command waits for it, and has its message and exit status.
+    Returns a function for the daemon to call when serving. Until then the daemon may still fail, because devices and
+    memory are opened after the fork: the command waits for the daemon, and has its message and exit status.
     """
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
@@ -181,7 +181,7 @@ def daemonize(settings: Settings) -> Callable[[], None]:
 
 
 def notify_manager() -> None:
-    """Tells systemd, or who else has set NOTIFY_SOCKET, that the daemon serves (sd_notify(3))."""
+    """Tells systemd, or any manager that has set NOTIFY_SOCKET, about the serving daemon (sd_notify(3))."""
     place = os.environ.pop("NOTIFY_SOCKET", "")
     if place[:1] not in ("/", "@"):
         return
@@ -193,7 +193,7 @@ def notify_manager() -> None:
 
 
 def begin_serving(detach: Callable[[], None] | None) -> None:
-    """Called when clients are served. detach: what daemonize has returned."""
+    """Called when clients are served. detach: the function from daemonize."""
     notify_manager()
     if detach is not None:
         detach()
@@ -215,7 +215,7 @@ def save_pid(path: str) -> None:
 
 
 def check_left_behind() -> int:
-    """The exit status of a daemon that has ended in order; a debug build has one for objects that should be gone."""
+    """The exit status after an orderly end. In a debug build, objects left behind have a status of their own."""
     from rmemcached.sys.debug import live_objects
 
     left = ", ".join(f"{count} {kind}" for kind, count in live_objects().items())
@@ -244,7 +244,7 @@ def serve(settings: Settings, action: Action) -> int:
         open_standard_streams()
     settings.inherited_fds = len(os.listdir("/proc/self/fd")) - 1
     server = Server(settings)
-    # From the moment when others can see the daemon, its signals wait until it asks for them.
+    # Others can see the daemon from now on: its signals wait until the daemon asks for them.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, *STOP_SIGNALS))
     saved = False
     detach = None
@@ -287,7 +287,7 @@ def serve(settings: Settings, action: Action) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the daemon; the console script `rmemcached`. Returns the exit status."""
-    # Before the daemon waits for signals, SIGINT ends it as it ends any program, without a traceback.
+    # Until the daemon waits for signals, SIGINT ends the daemon like any program, without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         settings, action = parse(sys.argv[1:] if arguments is None else arguments)

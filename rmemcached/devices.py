@@ -34,7 +34,7 @@ UNUSABLE = (
 
 
 def gid_text(gid: bytes) -> str:
-    """A GID as an IPv6 address, or as the IPv4 address that it stands for."""
+    """A GID as an IPv6 address, or as the IPv4 address within."""
     address = ipaddress.IPv6Address(gid)
     return str(address.ipv4_mapped or address)
 
@@ -72,7 +72,7 @@ def show_device(
 
 
 def show_by_pyverbs() -> list[str]:
-    """Every device that libibverbs has. Raises ImportError; ModuleNotFoundError is without pyverbs."""
+    """Every device of libibverbs. Raises ImportError; ModuleNotFoundError is without pyverbs."""
     from pyverbs.device import Context, get_device_list
     from pyverbs.pyverbs_error import PyverbsRDMAError
 

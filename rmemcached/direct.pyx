@@ -1,4 +1,4 @@
-"""Reads the daemon's memory without asking it; see direct.pxd."""
+"""Reads the daemon's memory directly; see direct.pxd."""
 
 from libc.errno cimport EPROTO
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -22,7 +22,7 @@ cdef enum:
 
 cdef enum:
     HEAD_MOST = 512              # bytes of an item before its data
-    CHUNK_LEAST = 512            # bytes in each chunk of a value but the last; a shorter one is no daemon's
+    CHUNK_LEAST = 512            # bytes in each chunk of a value but the last; daemons have no shorter chunks
     PAGE = 4096                  # of the system: the daemon starts with no others
     HUGE_PAGE = 2 * 1024 * 1024
     PREFAULT_PAGES = 8192        # at a time: a millisecond
@@ -34,8 +34,8 @@ cdef enum:
 # ---- the mapping -----------------------------------------------------------------------------------------------------
 
 cdef bint is_sound(const direct_header *h, uint64_t index, uint64_t length) noexcept nogil:
-    """Whether everything that the header names lies within the memory, which is as long as a daemon's may be, and whose
-    first file, of header and index, has so many bytes.
+    """Whether everything named in the header lies within the memory, and the memory is not longer than a daemon's.
+    index: the length of the first file, with header and index. length: of both files.
     """
     cdef uint64_t arena = index + DIRECT_LIFE
     return (memcmp(h.magic, DIRECT_MAGIC, sizeof(h.magic)) == 0 and h.layout == DIRECT_VERSION
@@ -48,20 +48,20 @@ cdef bint is_sound(const direct_header *h, uint64_t index, uint64_t length) noex
 
 
 cdef bint tells_pages(const direct_memory *m) noexcept nogil:
-    """Whether this process is told which pages there are. The kernel says of others' files that all are there: also the
-    last one, which a daemon has only when it has all.
+    """Whether mincore tells this process the resident pages. About another user's file the kernel calls all pages
+    resident. The last page shows the difference: a daemon has this page only with all pages in use.
     """
     cdef unsigned char last = 1
     return mincore(<void *>(m.base + (m.length - PAGE & ~<size_t>(PAGE - 1))), PAGE, &last) == 0 and not last & 1
 
 
 cdef int memory_of(int fd, uint64_t *length, uint64_t *there) noexcept nogil:
-    """The length of a part of the memory, and how many bytes of it have pages. 0, or -EPROTO: it is none."""
+    """The length of a part of the memory, and its bytes with pages. Returns 0, or -EPROTO for any unsuitable file."""
     cdef struct_stat status
     cdef struct_statfs system
     cdef int seals = fcntl(fd, F_GET_SEALS)
-    # Only files in memory have seals. One that cannot shrink has its pages for ever, but huge pages may be missing.
-    # What is longer than a daemon's would only use up the addresses here.
+    # Only files in memory have seals. A file that cannot shrink keeps its pages for ever, except that huge pages
+    # (hugetlbfs) may be missing. A file longer than a daemon's would only use up addresses here.
     if seals < 0 or not seals & F_SEAL_SHRINK or fstat(fd, &status) < 0 or fstatfs(fd, &system) < 0 \
             or system.f_type != TMPFS_MAGIC or status.st_size <= 0 or status.st_size >> DIRECT_LENGTH_BITS != 0 \
             or status.st_size % PAGE != 0:
@@ -72,7 +72,7 @@ cdef int memory_of(int fd, uint64_t *length, uint64_t *there) noexcept nogil:
 
 
 cdef bint map_part(char *at, uint64_t length, int fd) noexcept nogil:
-    # With mlockall(MCL_FUTURE) a mapping that can be read would be filled here, holes and all.
+    # With mlockall(MCL_FUTURE) the kernel would fill a readable mapping at once, holes and all.
     if mmap(at, length, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0) == MAP_FAILED \
             or munlock(at, length) != 0 or mprotect(at, length, PROT_READ) != 0:
         return False
@@ -102,7 +102,7 @@ cdef int direct_map(direct_memory *m, int index_fd, int arena_fd) noexcept nogil
         direct_unmap(m)
         return -EPROTO
     m.header = <const direct_header *>m.base
-    # What is checked is what is used, whatever the daemon writes meanwhile.
+    # Check and use a copy, whatever the daemon writes meanwhile.
     memcpy(&header, m.base, sizeof(header))
     if not is_sound(&header, index_length, index_length + arena_length):
         direct_unmap(m)
@@ -119,7 +119,7 @@ cdef int direct_map(direct_memory *m, int index_fd, int arena_fd) noexcept nogil
 
 
 cdef bint direct_prefault(const direct_memory *m, uint64_t *at, uint64_t *mapped) noexcept nogil:
-    # To read a page that the daemon does not have would make it, at the reader's expense.
+    # Reading a page missing in the daemon would make the page, at the reader's expense.
     cdef unsigned char there[PREFAULT_PAGES]
     cdef uint64_t used = relaxed_load(&(<direct_header *>m.header).used) if m.tells else m.used
     cdef uint64_t end = min(used, m.length - m.chunks.arena, at[0] + PREFAULT_PAGES * PAGE) & ~<uint64_t>(PAGE - 1)
@@ -152,8 +152,8 @@ cdef bint direct_is_alive(const direct_memory *m) noexcept nogil:
 
 
 cdef inline bint clock_moves(const direct_header *h) noexcept nogil:
-    """Whether the daemon has looked after its clock in the last seconds. Without that nobody knows what has expired. In
-    another time namespace it seems that it has not.
+    """Whether the daemon has set its clock in the last seconds. Without a moving clock nobody knows the expired items.
+    From another time namespace the clock seems to stand still.
     """
     cdef int64_t since = coarse_ms() - <int64_t>load_acquire(&(<direct_header *>h).beat)
     return -STALL_MS <= since <= STALL_MS
@@ -166,20 +166,20 @@ cdef bint direct_is_read(const direct_memory *m) noexcept nogil:
 # ---- finding and copying ---------------------------------------------------------------------------------------------
 
 cdef inline bint is_unchanged(const direct_bucket *bucket, uint64_t version) noexcept nogil:
-    # What was read before is not read later.
+    # Earlier reads must not move behind this load.
     read_fence()
     return relaxed_load(&(<direct_bucket *>bucket).version) == version
 
 
 cdef inline direct_item *item_at(const direct_memory *m, uint64_t place) noexcept nogil:
-    """The item at a place, of which the head can be read. NULL: there can be none."""
+    """The item at a place, if its head can be read; else NULL."""
     if place < m.chunks.arena or place > m.length - HEAD_MOST:
         return NULL
     return <direct_item *>(m.base + place)
 
 
 cdef inline bint is_current(uint32_t oldest, uint32_t now, const direct_item *it) noexcept nogil:
-    """As do_item_find judges it."""
+    """Judges as do_item_find."""
     cdef uint32_t exptime = <uint32_t>relaxed_load(&(<direct_item *>it).exptime)
     if exptime != 0 and exptime <= now:
         return False
@@ -196,8 +196,8 @@ cdef inline bint would_count(uint32_t algorithm, uint32_t now, uint32_t flags, c
 
 cdef direct_answer take(const direct_clock *clock, const char *end, size_t longest, direct_item *it,
                         direct_hit *hit) noexcept nogil:
-    """Fills the hit from an item that has the key. end: of the memory that it is in. longest: of a chained value."""
-    # First the CAS value: an item that gets a new one because it is made stale shows that it is stale.
+    """Fills the hit from an item with the key. end: of the memory around the item. longest: for a chained value."""
+    # Load the CAS value before the flags: if the item got a new CAS value by becoming stale, its flags show this.
     cdef uint64_t cas = load_acquire(<uint64_t *>(it + 1)) if relaxed_load(&it.it_flags) & DIRECT_WITH_CAS else 0
     cdef uint32_t flags = <uint32_t>relaxed_load(&it.it_flags)
     cdef size_t nbytes = <size_t>relaxed_load(&it.nbytes)
@@ -212,7 +212,7 @@ cdef direct_answer take(const direct_clock *clock, const char *end, size_t longe
     hit.chained = flags & DIRECT_CHUNKED != 0
     if hit.chained:
         data = <const char *>((<size_t>data + 7) & ~<size_t>7)
-    # It ends in \r\n.
+    # The data ends in \r\n.
     if nbytes < 2 or nbytes > (longest if hit.chained else <size_t>(end - data)):
         return DIRECT_ASK
     hit.data = data
@@ -253,14 +253,14 @@ cdef direct_answer direct_find(const direct_memory *m, const char *key, size_t n
             answer = take(&clock, m.base + m.length, m.length, it, hit)
             break
         i = direct_next(&m.chunks, bucket, hv, i + 1)
-    # The length at least has to be one that the value had.
+    # The length, at least, must be right now: the caller makes room for so many bytes.
     if answer == DIRECT_FOUND and not is_unchanged(bucket, hit.version):
         return DIRECT_TORN
     return answer
 
 
 cdef bint copy_chain(const direct_memory *m, const direct_hit *hit, char *to) noexcept nogil:
-    """False: the chain is none, or is not what it was."""
+    """Copies a chained value. False: the chain is broken, or has changed."""
     cdef const direct_chunk *chunk = <const direct_chunk *>hit.data
     cdef size_t left = hit.length
     cdef size_t n
@@ -287,7 +287,7 @@ cdef direct_answer direct_copy(const direct_memory *m, const direct_hit *hit, ch
         memcpy(to, hit.data, hit.length)
     if not is_unchanged(hit.bucket, hit.version) or not copied:
         return DIRECT_TORN
-    # Another daemon may be there instead, with other values.
+    # If the daemon has died, a new daemon may have newer values.
     return DIRECT_FOUND if direct_is_alive(m) else DIRECT_ASK
 
 
@@ -302,7 +302,7 @@ cdef int direct_look(const direct_chunks *chunks, const direct_bucket *bucket, u
     cdef uint64_t slot
     while i < DIRECT_SLOTS:
         slot = direct_slot(bucket, i)
-        # Halves of two slots may name a class that there is not, of which nothing can be read.
+        # Halves of two slots may name a missing class. Nothing can be read there.
         if direct_has_seal(chunks, slot) and chunks.sizes[direct_class(chunks, slot)] >= sizeof(direct_item):
             break
         i = direct_next(chunks, bucket, hv, i + 1)
@@ -339,7 +339,7 @@ cdef inline uint32_t clock_of(const direct_header *h) noexcept nogil:
 
 
 cdef inline bint may_be_named(direct_report *r, const direct_header *h, const direct_hit *hit) noexcept nogil:
-    """Whether the daemon's note of one more hit would say more than what is to be told already."""
+    """Whether naming one more hit tells the daemon anything beyond the hits named already."""
     cdef uint64_t *known = &r.recent[(hit.place >> 3) * 0x9e3779b97f4a7c15ULL >> 56]
     cdef uint64_t most = 3 if relaxed_load(&(<direct_header *>h).algorithm) == DIRECT_S3FIFO else 2
     # A place is a multiple of 8.
@@ -373,7 +373,7 @@ cdef size_t direct_line(direct_report *r, const direct_header *h, char *out) noe
     r.told_ms = coarse_ms()
     if r.total == 0:
         return 0
-    # What has no room waits for the next line.
+    # Counts without room wait for the next line.
     used = snprintf(out, DIRECT_LINE, "rdma_hits")
     for i in range(r.used):
         used += snprintf(out + used, DIRECT_LINE - used, " @%x:%llx", r.named[i].hv,

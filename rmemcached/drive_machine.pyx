@@ -20,7 +20,7 @@ from rmemcached.protocol.reply cimport resp_rollback
 
 
 cdef void copy_payload(conn *c) noexcept nogil:
-    """Copies what the input has of the payload into the item."""
+    """Copies the payload's bytes in the input into the item."""
     cdef iovec iov[8]
     cdef size_t n
     cdef int count, i
@@ -35,7 +35,7 @@ cdef void copy_payload(conn *c) noexcept nogil:
 
 
 cdef void negotiate(conn *c) noexcept nogil:
-    """The first byte that a connection sends says which protocol it speaks."""
+    """The first byte of a connection decides about the protocol."""
     cdef char name[CONN_NAME]
     c.protocol = binary_prot if <unsigned char>c.rcurr[0] == PROTOCOL_BINARY_REQ else ascii_prot
     if conn_logs(c):
@@ -57,7 +57,7 @@ cdef void log_change(const conn *c, conn_states was, conn_states state) noexcept
 
 
 cdef void log_state(const conn *c, conn_states was) noexcept nogil:
-    """Writes a change of state as memcached's -vvv does. memcached sends replies, in conn_mwrite, before it waits."""
+    """Writes a change of state like memcached's -vvv. memcached sends replies, in conn_mwrite, before waiting."""
     if was == conn_new_cmd and c.state == conn_waiting:
         log_change(c, conn_new_cmd, conn_mwrite)
         log_change(c, conn_mwrite, conn_new_cmd)
@@ -67,12 +67,12 @@ cdef void log_state(const conn *c, conn_states was) noexcept nogil:
 cdef conn_want drive_machine(conn *c) noexcept nogil:
     """Runs the states until the connection wants something.
 
-    Long: one branch for each state, in one function as in memcached, so that all transitions can be read in one place.
+    Long: a branch for each state, in one function as in memcached, to show all transitions in one place.
     """
     cdef size_t n
     cdef conn_states was = <conn_states>c.state
     cdef bint logs = relaxed_load(&c.thread.hooks.verbose) > 2
-    cdef bint waited = True      # False: the input that is there has been looked at, and is no whole command
+    cdef bint waited = True      # False: the present input has been looked at, and is no whole command
     assert_owner(c.thread.owner)
     assert_that(c.state != conn_watch)
     c.reqs_left = c.thread.reqs_per_event
@@ -89,7 +89,7 @@ cdef conn_want drive_machine(conn *c) noexcept nogil:
             if try_read_command(c):
                 c.reqs_left -= 1
                 if not conn_charge(c):
-                    # As in memcached, replies that wait are dropped.
+                    # As in memcached, waiting replies are dropped.
                     if not c.engine.remote:
                         resp_rollback(c, NULL, 0)
                     c.state = conn_closing

@@ -1,8 +1,8 @@
-"""Log entries for watchers: what happens in the store, the protocol and the workers, as memcached's `watch` shows it.
+"""Log entries for watchers: events of the store, the protocol and the workers, as shown by memcached's `watch`.
 
-Each writing thread appends entries to a ring of its own, without a lock. One reader, the logger thread of
-`rmemcached/server/watchers`, takes them out in the order of their gid and renders the lines. While nobody watches
-nothing is written: `log_wants` is one relaxed load. memcached: logger.c, logger.h.
+Each writing thread appends entries to a ring of its own, without a lock. A single reader, the logger thread of
+`rmemcached/server/watchers`, takes the entries out in the order of their gid and renders the lines. While nobody
+watches, nothing is written: `log_wants` is one relaxed load. memcached: logger.c, logger.h.
 """
 
 from libc.stddef cimport size_t
@@ -12,7 +12,7 @@ from rmemcached.sys.atomics cimport relaxed_load
 from rmemcached.sys.linux cimport pthread_mutex_t, sockaddr_in6
 
 cdef enum log_eflags:            # memcached's bits
-    LOG_SYSEVENTS = 1 << 1       # what background threads do
+    LOG_SYSEVENTS = 1 << 1       # the work of background threads
     LOG_FETCHERS = 1 << 2        # lookups
     LOG_MUTATIONS = 1 << 3       # stores
     LOG_CONNEVENTS = 1 << 5
@@ -53,18 +53,18 @@ cdef enum:
 
 cdef enum log_reader_state:
     READER_AWAKE = 0
-    READER_SLEEPS                # until wake_fd is readable: the writer of the next entry wakes it
-    READER_NAPS                  # for a moment, so that entries gather; only a ring that fills up wakes it
+    READER_SLEEPS                # until wake_fd is readable: the writer of the next entry wakes the reader
+    READER_NAPS                  # for a moment, so entries gather; only a filling ring wakes the reader
 
 # The peer of a connection. Owned by the connection.
 cdef struct log_peer:
     sockaddr_in6 addr            # or a sockaddr_in; sin6_family 0: a UNIX socket
     uint8_t transport            # log_transport
 
-cdef struct log_ring             # the entries of one writing thread; complete in logger.pyx
+cdef struct log_ring             # the entries of a writing thread; complete in logger.pyx
 
 cdef struct logger:
-    uint32_t flags               # atomic: log_eflags that somebody watches; the reader writes it
+    uint32_t flags               # atomic: the log_eflags watched by anybody; the reader writes this field
     char pad_after_flags[LOG_PAD]
     uint64_t gid                 # atomic: number of the newest entry
     uint32_t reader_waits        # atomic: a log_reader_state
@@ -75,8 +75,8 @@ cdef struct logger:
     pthread_mutex_t lock
     log_ring *rings              # the lock; a ring lives as long as the logger
 
-cdef struct log_entry:           # as it lies in a ring; what follows depends on the event
-    uint32_t size                # bytes with what follows, a multiple of 8
+cdef struct log_entry:           # an entry in a ring; the event's body follows
+    uint32_t size                # bytes with the body, a multiple of 8
     uint16_t event
     uint16_t eflags
     uint64_t gid
@@ -91,7 +91,7 @@ cdef struct log_stats:
 cdef logger *logger_create(size_t ring_size) noexcept nogil
 # After this no thread may log.
 cdef void logger_destroy(logger *log) noexcept nogil
-# A logger that nobody ever watches, for a store without a server.
+# A logger without watchers, for a store without a server.
 cdef logger *logger_none() noexcept nogil
 
 cdef inline bint log_wants(const logger *log, uint32_t eflags) noexcept nogil:
@@ -99,7 +99,7 @@ cdef inline bint log_wants(const logger *log, uint32_t eflags) noexcept nogil:
     return (<uint32_t>relaxed_load(&(<logger *>log).flags) & eflags) != 0
 
 # --- writing; any thread ---
-# The entries of the calling thread show *sfd as cfd=. It is read for each entry, and must outlive the thread.
+# The entries of the calling thread show *sfd as cfd=. Each entry reads *sfd, so the variable must outlive the thread.
 cdef void log_thread_sfd(const int *sfd) noexcept nogil
 # nbytes as in item.nbytes, with the line end; 0: no item
 cdef void log_item_get(logger *log, log_fetch_status status, const char *key, size_t nkey, int32_t nbytes,
@@ -119,18 +119,18 @@ cdef void log_conn_close(logger *log, const log_peer *peer, int sfd, uint32_t la
 # A line of "type=... name=value ...", cut after LOG_TEXT_MAX bytes
 cdef void log_text(logger *log, uint32_t eflags, const char *text) noexcept nogil
 
-# --- reading; one thread, with log.lock held ---
-# Begins a round: of the entries that there are now.
+# --- reading; a single thread, with log.lock held ---
+# Begins a round, of the entries present now.
 cdef void log_round(logger *log) noexcept nogil
-# The round's next entry, oldest gid first, or NULL. It stays where it is until log_done.
+# The round's next entry, oldest gid first, or NULL. The entry stays in the ring until log_done.
 cdef log_entry *log_next(logger *log, log_ring **ring) noexcept nogil
 cdef void log_done(log_ring *ring, log_entry *e) noexcept nogil
-# Whether there are entries that no round has taken.
+# Whether there are entries not taken by a round.
 cdef bint log_waiting(logger *log) noexcept nogil
 # The line of an entry, with its \n, into LOG_LINE_MAX bytes. Returns its length.
 cdef size_t log_render(const log_entry *e, char *out) noexcept nogil
 cdef uint64_t log_next_gid(logger *log) noexcept nogil
-# Wakes the reader if it sleeps or naps. Any thread, with or without the lock.
+# Wakes a sleeping or napping reader. Any thread, with or without the lock.
 cdef void log_wake(logger *log) noexcept nogil
 # Sums of all rings.
 cdef void log_get_stats(logger *log, log_stats *out) noexcept nogil

@@ -1,8 +1,8 @@
-"""Rings of log entries, and the lines that they become.
+"""Rings of log entries, and the rendering of lines.
 
-A ring has one writer, the thread that it belongs to, and one reader. Both count the bytes since the start, so that the
-difference is what lies in the ring. An entry is contiguous: when it does not fit at the end of the ring, a skip mark
-fills the end. A full ring drops the newest entry, as in memcached: a worker never waits for a watcher.
+A ring has one writer, its own thread, and one reader. Both count the bytes since the start; the difference is the
+content of the ring. An entry is contiguous: a skip mark fills the end of the ring if the entry does not fit there. A
+full ring drops the newest entry, as in memcached: a worker never waits for a watcher.
 """
 
 from libc.stdio cimport snprintf
@@ -38,7 +38,7 @@ cdef struct log_ring:
     char *data                   # bytes [tail, head) are the reader's, the others the writer's
     # the writer's
     uint64_t head                # bytes ever written; published with release
-    uint64_t reserved            # what head will be when the entry that is being written is published
+    uint64_t reserved            # the value of head after the present entry is published
     uint64_t written             # relaxed: entries
     uint64_t dropped
     char pad[LOG_PAD]
@@ -46,7 +46,7 @@ cdef struct log_ring:
     uint64_t tail                # bytes ever taken; published with release
     uint64_t limit               # the end of the present round
 
-cdef struct item_body:           # follows the log_entry; the key follows it
+cdef struct item_body:           # follows the log_entry; the key comes next
     int32_t status
     int32_t cmd
     int32_t nbytes
@@ -64,7 +64,7 @@ cdef struct conn_body:
 
 cdef extern from *:
     """
-    /* The calling thread's ring, which belongs to the logger of this serial, and log_thread_sfd. */
+    /* The calling thread's ring in the logger of this serial, and log_thread_sfd. */
     static __thread struct {
         unsigned long long serial;
         void *ring;
@@ -80,7 +80,7 @@ cdef extern from *:
 cdef uint64_t _serials = 0       # atomic: loggers made so far
 cdef logger _none                # all zero: no flag is ever set
 
-# Which bytes of a key stand for themselves in a URI.
+# Whether a byte of a key stands for itself in a URI.
 cdef char _plain[256]
 for _byte in range(256):
     _plain[_byte] = chr(_byte) in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
@@ -148,8 +148,8 @@ cdef log_ring *new_ring(logger *log) noexcept nogil:
 
 
 cdef log_entry *reserve(logger *log, log_events event, uint32_t eflags, size_t body, log_ring **out) noexcept nogil:
-    """Room for an entry with `body` bytes behind its header, which the caller fills before `publish`. NULL: the ring is
-    full.
+    """Reserves an entry with `body` bytes behind its header. The caller fills the entry before `publish`. NULL: the
+    ring is full, or there is no memory for a ring.
     """
     cdef log_ring *ring
     cdef log_entry *e
@@ -194,7 +194,7 @@ cdef void publish(logger *log, log_ring *ring) noexcept nogil:
     cdef uint64_t waits
     store_release(&ring.head, ring.reserved)
     counter_add(&ring.written, 1)
-    # Either the reader sees the entry before it sleeps, or this thread sees that the reader sleeps.
+    # Either the reader sees the entry before sleeping, or this thread sees the sleeping reader.
     full_fence()
     waits = relaxed_load(&log.reader_waits)
     if waits == READER_SLEEPS or (waits == READER_NAPS and ring.head - load_acquire(&ring.tail) > ring.size // 2):
@@ -306,7 +306,7 @@ cdef void log_text(logger *log, uint32_t eflags, const char *text) noexcept nogi
 
 
 cdef uint64_t log_next_gid(logger *log) noexcept nogil:
-    """A number that no entry has had, larger than those before."""
+    """A new number for an entry, larger than all before."""
     return fetch_add(&log.gid, 1) + 1
 
 
@@ -385,7 +385,7 @@ cdef char *uri_encode(const char *key, size_t nkey, char *out) noexcept nogil:
 
 
 cdef const char *status_name(int status) noexcept nogil:
-    """The name of a store_item_type, which is defined above this module, in the store."""
+    """The name of a store_item_type. The enum is in the store, above this module."""
     if status == 0:
         return b"not_stored"
     if status == 1:

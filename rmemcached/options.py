@@ -1,8 +1,8 @@
 """memcached's command line: words -> Settings (memcached.c, main).
 
-Two tables have all options: OPTIONS those with a letter, EXTENDED those of -o. Numbers are read as atoi does: blanks
-before and anything behind the digits are ignored (`-m 64m` is 64). Where memcached would take a word without any digit
-for 0, it is refused here.
+Two tables have all options: OPTIONS those with a letter, EXTENDED those of -o. Numbers are read like atoi: blanks
+before and anything behind the digits are ignored (`-m 64m` is 64). A word without any digit, 0 for memcached, is
+refused here.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ CHUNK_ALIGN_BYTES = 8
 MAX_SLAB_SIZES = 62
 INT_MAX = 2**31 - 1
 UINT32_MAX = 2**32 - 1
-VIEWS_LEAST = 4  # one for a connection
-VIEWS_MOST = 30000  # all of one item would still leave room for other references to it
-VIEWS_SHARE = 4  # items that are looked at in place may have a quarter of all memory
+VIEWS_LEAST = 4  # a single view for a connection
+VIEWS_MOST = 30000  # all on the same item still leave room for further references
+VIEWS_SHARE = 4  # items in views may have a quarter of all memory
 
-# what memcached can be built with, and this daemon is not: the beginnings of names of -o
+# parts of memcached missing in this daemon: the beginnings of names of -o
 NOT_BUILT_IN = {"ext_": "extstore", "ssl_": "TLS", "proxy_": "proxy"}
 
 
@@ -43,7 +43,7 @@ class UsageError(Exception):
 
 
 class Action:
-    """What to do besides serving."""
+    """Things to do besides serving."""
 
     daemonize: bool = False
     pidfile: str | None = None
@@ -56,7 +56,7 @@ class Action:
 
 
 def atoi(text: str, message: str, status: int = 1) -> int:
-    """The number that `text` begins with; UsageError(message) when there is none, or none that an int holds."""
+    """The number at the beginning of `text`; UsageError(message) without a number, or above an int's range."""
     found = re.match(r"\s*([+-]?\d+)", text, re.ASCII)
     if found is None or abs(value := int(found[1])) > INT_MAX:
         raise UsageError(message, status)
@@ -71,12 +71,12 @@ def atof(text: str, message: str) -> float:
 
 
 def integer(message: str) -> Callable[[str], int]:
-    """A parser of atoi numbers. The argument follows the message when it is none."""
+    """A parser of atoi numbers. Without a number, the error has the message and the argument."""
     return lambda text: atoi(text, f"{message}: {text}")
 
 
 def between(low: int, high: int, message: str) -> Callable[[str], int]:
-    """A parser of atoi numbers that must lie in [low, high]."""
+    """A parser of atoi numbers in [low, high]."""
 
     def parse(text: str) -> int:
         value = atoi(text, message)
@@ -88,7 +88,7 @@ def between(low: int, high: int, message: str) -> Callable[[str], int]:
 
 
 def above(limit: float, high: float, message: str) -> Callable[[str], float]:
-    """A parser of numbers that must lie in (limit, high]."""
+    """A parser of numbers in (limit, high]."""
 
     def parse(text: str) -> float:
         value = atof(text, message)
@@ -100,7 +100,7 @@ def above(limit: float, high: float, message: str) -> Callable[[str], float]:
 
 
 def unsigned(message: str, unit: int = 1, high: int | None = None) -> Callable[[str], int]:
-    """A parser of words that are numbers of 32 bits (memcached's safe_strtoul), in units of so many bytes."""
+    """A parser of numbers of 32 bits (memcached's safe_strtoul), in units of so many bytes."""
 
     def parse(text: str) -> int:
         if not re.fullmatch(r"\s*\+?\d+\s*", text, re.ASCII) or int(text) > UINT32_MAX:
@@ -114,7 +114,7 @@ def unsigned(message: str, unit: int = 1, high: int | None = None) -> Callable[[
 
 
 def in_range(name: str, low: int, high: int) -> Callable[[str], int]:
-    """As `between`, with messages that say more than memcached's."""
+    """As `between`, with messages more precise than memcached's."""
 
     def parse(text: str) -> int:
         if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
@@ -232,12 +232,12 @@ def slab_chunk_max(text: str) -> int:
 
 
 def slab_sizes(text: str) -> list[int]:
-    """The chunk sizes of `a-b-c`; 0 for what is no number, which check_slab_sizes refuses."""
+    """The chunk sizes of `a-b-c`; 0 for a part without a number, to be refused by check_slab_sizes."""
     return [int(part) if part.isascii() and part.isdigit() else 0 for part in text.split("-") if part]
 
 
 def socket_name(text: str) -> str:
-    """A path that can stand in a line of the RDMA exchange."""
+    """A path for a line of the RDMA exchange."""
     if text != "none" and not re.fullmatch(r"/[!-~]{1,106}", text):
         raise UsageError(f"rdma_shm must be an absolute path of up to 107 characters without spaces, or none: {text!r}")
     return text
@@ -247,7 +247,7 @@ def socket_name(text: str) -> str:
 
 
 class Option(NamedTuple):
-    """One option. Without `parse` it has no argument."""
+    """An option. Without `parse` there is no argument."""
 
     setting: str = ""
     """The attribute of Settings or Action that its argument becomes; empty: none, the argument is only checked."""
@@ -293,7 +293,7 @@ OPTIONS = {
     "k": Option(long="lock-memory", sets={"lock_memory": True}),
     "C": Option(long="disable-cas", sets={"use_cas": False}),
     "e": Option(parse=str, long="memory-file", refusal="This server is not built with support for memory files (-e)."),
-    # what clients may do
+    # the rights of clients
     "A": Option(long="enable-shutdown", sets={"shutdown_command": True}),
     "F": Option(long="disable-flush-all", sets={"flush_enabled": False}),
     "X": Option(long="disable-dumping", sets={"dump_enabled": False}),
@@ -327,7 +327,7 @@ SHORT = "".join(letter + ":" * (option.parse is not None) for letter, option in 
 LONG = [option.long + "=" * (option.parse is not None) for option in OPTIONS.values() if option.long]
 LETTERS = {option.long: letter for letter, option in OPTIONS.items()}
 
-# Numbers of -o that memcached does not have: name of option and setting, least, most.
+# Numbers of -o unknown to memcached: name of option and setting, least, most.
 RDMA_RANGES = (
     ("rdma_eager", 0, 1 << 30),
     ("rdma_credits", 2, 1024),
@@ -349,7 +349,7 @@ EXTENDED = {
     "no_maxconns_fast": Option(sets={"maxconns_fast": False}),
     "hashpower": Option("hash_power", hash_power, missing="Missing numeric argument for {name}"),
     "no_hashexpand": Option(sets={"hash_expand": False}),
-    # The store has one hash function: the name is only checked.
+    # The store has a single hash function: the name is only checked.
     "hash_algorithm": Option(parse=hash_algorithm),
     "idle_timeout": Option(
         "idle_timeout",
@@ -423,7 +423,7 @@ EXTENDED = {
     "rdma_shm": Option("rdma_shm", socket_name),
     **{name: Option(name, in_range(name, low, high)) for name, low, high in RDMA_RANGES},
     "debug_commands": Option(sets={"debug_commands": True}),
-    # accepted for what memcached takes them for today: nothing
+    # accepted without effect, as in today's memcached
     "modern": Option(),
     "inline_ascii_resp": Option(),
     "no_inline_ascii_resp": Option(),
@@ -432,8 +432,8 @@ EXTENDED = {
 
 
 def takes_nothing(name: str) -> bool:
-    """Whether it is an option of our own without an argument. memcached ignores one that its own have: here somebody
-    who writes huge_pages=no would get the contrary of what was meant.
+    """Whether this is an option of our own without an argument. memcached ignores arguments of such options. Here
+    huge_pages=no would then do the contrary of the user's wish.
     """
     plain = name.removeprefix("no_")
     ours = plain.startswith("rdma") or plain in ("huge_pages", "debug_commands")
@@ -441,8 +441,8 @@ def takes_nothing(name: str) -> bool:
 
 
 def why_not_direct(settings: Settings) -> str:
-    """Why no client reads items without asking unless an option lets it, as a name of DIRECT_OFF. Empty: those of the
-    daemon's own user and of root do.
+    """Why no client reads items directly without an option, as a name of DIRECT_OFF. Empty: clients of the daemon's own
+    user and of root do.
     """
     if not settings.rdma or settings.rdma_shm == "none":
         return "shared_memory"
@@ -458,7 +458,7 @@ def why_not_direct(settings: Settings) -> str:
     return ""
 
 
-# ---- limits that options have together -------------------------------------------------------------------------------
+# ---- limits of several options together ------------------------------------------------------------------------------
 
 
 def check_hash_power(settings: Settings) -> None:
@@ -492,7 +492,7 @@ def check_slab_sizes(settings: Settings) -> None:
 
 
 def check_item_size(settings: Settings) -> None:
-    """The largest item, and the largest chunk that it is made of."""
+    """Checks the sizes of the largest item, and of the largest chunk."""
     size, chunk = settings.item_size_max, settings.slab_chunk_max
     if chunk > size:
         message = f"slab_chunk_max (bytes: {chunk}) cannot be larger than -I (item_size_max {size})"
@@ -515,14 +515,14 @@ class Parsed:
         """Letters, and names of -o."""
 
     def option(self, letter: str, text: str) -> None:
-        """One option; `text` is its argument."""
+        """Takes an option with its argument."""
         if letter == "o":
             self.extended(text)
         else:
             self.apply(letter, OPTIONS[letter], text)
 
     def extended(self, text: str) -> None:
-        """The options of one -o."""
+        """Takes the options of a single -o."""
         rest = text
         while rest:
             option, _, after = rest.partition(",")
@@ -544,7 +544,7 @@ class Parsed:
                 raise UsageError(f'Illegal suboption "{option}"{note}')
 
     def apply(self, name: str, option: Option, text: str | None) -> None:
-        """Sets what the option sets. text: None where it has no argument."""
+        """Applies an option. text: None without an argument."""
         if option.refusal:
             raise UsageError(option.refusal, os.EX_USAGE)
         found = dict(option.sets)
@@ -572,7 +572,7 @@ class Parsed:
         settings.lru_segmented = settings.lru_crawler = settings.lru_maintainer = False
 
     def check(self) -> None:
-        """The limits that options have together, in memcached's order."""
+        """Checks the limits of several options together, in memcached's order."""
         settings = self.settings
         if settings.napi_ids > settings.threads:
             message = (
@@ -622,7 +622,7 @@ class Parsed:
                 raise UsageError(f"ERROR: Invalid port number {port}.", os.EX_USAGE)
 
     def check_direct(self) -> None:
-        """Who reads items without asking. What nobody has asked for must surprise nobody."""
+        """Decides who reads items directly. Without an option, direct reads must surprise nobody."""
         settings = self.settings
         if "rdma_direct" not in self.given:
             settings.rdma_direct_off = why_not_direct(settings)
@@ -641,7 +641,7 @@ class Parsed:
             )
 
     def check_views(self) -> None:
-        """Repair takes references that clients hold for long for lost ones, and frees the item."""
+        """Repair takes long-held references of clients for lost references, and frees the item."""
         settings = self.settings
         repairs = "tail_repair_time" in self.given
         if settings.rdma_view_limit is None and not repairs:
@@ -672,7 +672,7 @@ class Parsed:
 
 
 def getopt_message(error: getopt.GetoptError) -> str:
-    """What the C library's getopt_long says."""
+    """The C library's getopt_long says this."""
     missing = "requires argument" in error.msg
     if "not a unique prefix" in error.msg:
         return f"option '--{error.opt}' is ambiguous"
@@ -686,7 +686,7 @@ def getopt_message(error: getopt.GetoptError) -> str:
 def parse(arguments: Sequence[str]) -> tuple[Settings, Action]:
     """Turns the words of the command line into settings. Raises UsageError."""
     parsed = Parsed()
-    # --verbose may have an argument, which nobody looks at.
+    # --verbose may have an argument, ignored by everybody.
     words = [re.sub(r"^(--verb(?:o(?:s(?:e)?)?)?)=.*", r"\1", argument, flags=re.DOTALL) for argument in arguments]
     try:
         options, _ = getopt.gnu_getopt(words, SHORT, LONG)

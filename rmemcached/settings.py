@@ -1,4 +1,4 @@
-"""What the command line decides, as plain data."""
+"""The decisions of the command line, as plain data."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ HASH_ALGORITHM = "xxh3"
 """The hash function of keys (store_hash), whatever -o hash_algorithm asks for."""
 
 
-# Not a dataclass: to import that module would take the daemon 10 ms and 2 MB.
+# Not a dataclass: importing that module would take the daemon 10 ms and 2 MB.
 class Settings:
-    """Settings of one daemon. Sizes are in bytes. The defaults are memcached's."""
+    """Settings of a daemon. Sizes are in bytes. The defaults are memcached's."""
 
     def __init__(self) -> None:
         self.interfaces = []
@@ -174,6 +174,6 @@ OF_DEVICE = ("rdma_device", "rdma_port", "rdma_gid_index", "rdma_cm_port")
 
 
 def of_device(settings: Settings) -> list[str]:
-    """Those of OF_DEVICE that were given, but for rdma_device=none."""
+    """The options of OF_DEVICE with a value, except rdma_device=none."""
     given = [name for name in OF_DEVICE if getattr(settings, name) != getattr(Settings, name)]
     return [name for name in given if getattr(settings, name) != "none"]

@@ -1,4 +1,4 @@
-"""The text of -h. memcached's test suite greps it for names of features, so what is not built in is not named here."""
+"""The text of -h. memcached's test suite greps the text for names of features: only features built in may be named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Administrative commands: the table of them, and the short ones. memcached: proto_text.c.
+"""Administrative commands: their table, and the short commands. memcached: proto_text.c.
 
 Called by `ascii` for lines that are no command on items. The longer commands have modules of their own: `admin_watch`,
 `admin_slabs`, `admin_lru`. `ascii` calls `admin_stats` by itself.
@@ -7,6 +7,5 @@ Called by `ascii` for lines that are no command on items. The longer commands ha
 from rmemcached.protocol.conn cimport conn
 from rmemcached.protocol.parse cimport token
 
-# Does the command of a line of n tokens, whose last one the caller has read into c.noreply. False: there is no such
-# command.
+# Does the command in a line of n tokens. The caller has read the last token into c.noreply. False: no such command.
 cdef bint process_admin_command(conn *c, const token *t, int n) noexcept nogil

@@ -81,7 +81,7 @@ cdef void process_memlimit_command(conn *c, const token *t, int n) noexcept nogi
 
 
 cdef void process_debugtime_command(conn *c, const token *t, int n) noexcept nogil:
-    """debugtime p|r|<seconds>: stops the store's clock, lets it go on, moves it."""
+    """debugtime p|r|<seconds>: stops the store's clock, starts the clock again, or moves the clock."""
     cdef int64_t seconds
     if n < 2:
         out_line(c, b"ERROR\r\n", 7)
@@ -101,7 +101,7 @@ cdef void process_debugtime_command(conn *c, const token *t, int n) noexcept nog
 cdef void process_debugitem_command(conn *c, const token *t, int n) noexcept nogil:
     """debugitem lock|unlock|ref|unref <key>: takes and gives back item locks and references, across commands.
 
-    `unref reffed` gives back what the worker's last ref took, even if the key has another item by now.
+    `unref reffed` gives back the item of the worker's last ref, even if the key has another item by now.
     """
     cdef store *s = c.thread.store
     cdef item *it

@@ -1,7 +1,7 @@
 """The command `slabs`: moving memory between slab classes. memcached: proto_text.c.
 
-Called by `admin` alone. As in memcached, the second word may be abbreviated: it stands for the first subcommand that
-begins with it.
+Called by `admin` alone. As in memcached, the second word may be abbreviated: the first subcommand with this beginning
+is meant.
 """
 
 from rmemcached.protocol.conn cimport conn

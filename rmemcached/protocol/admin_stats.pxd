@@ -1,11 +1,11 @@
 """The command `stats` of the text protocol. memcached: proto_text.c.
 
-Called by `ascii` alone. The statistics themselves come from the server (conn_hooks.stats); those by key prefix are in
-`stats_prefix`, those of one slab class in the store.
+Called by `ascii` alone. The statistics come from the server (conn_hooks.stats), except counts by key prefix, which are
+in `stats_prefix`, and the items of `stats cachedump`, which are in the store.
 """
 
 from rmemcached.protocol.conn cimport conn
 from rmemcached.protocol.parse cimport token
 
-# stats [<sub> ...]. As in memcached, some subs may be cut short, and what follows a sub without arguments is ignored.
+# stats [<sub> ...]. As in memcached, some subs may be cut short, and words behind a sub without arguments are ignored.
 cdef void process_stats_command(conn *c, const token *t, int n) noexcept nogil

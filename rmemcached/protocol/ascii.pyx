@@ -42,8 +42,8 @@ from rmemcached.sys.debug cimport assert_that
 
 cdef enum:
     VALUE_ROOM = 51          # "VALUE " key " flags bytes cas\r\n" without the key
-    KEYS_PER_COMMAND = 50    # so many keys of a get count for one command (-R)
-    KEYS_AHEAD = 16          # whose memory is asked for at once
+    KEYS_PER_COMMAND = 50    # a get counts as a command for every so many keys (-R)
+    KEYS_AHEAD = 16          # keys prefetched together
 
 
 cdef inline bint is_noreply(const token *t) noexcept nogil:
@@ -53,7 +53,7 @@ cdef inline bint is_noreply(const token *t) noexcept nogil:
 # ---- get, gets, gat, gats --------------------------------------------------------------------------------------------
 
 cdef bint get_key(conn *c, const key_ahead *k, bint ahead) noexcept nogil:
-    """Appends the VALUE block of one key, if it is there. False: out of memory, the connection is closing. ahead:
+    """Appends the VALUE block of a key, if the key has an item. False: out of memory, the connection is closing. ahead:
     items_ahead has had the key."""
     cdef char name[CONN_NAME]
     cdef const char *key = k.key
@@ -94,7 +94,7 @@ cdef bint get_key(conn *c, const key_ahead *k, bint ahead) noexcept nogil:
 
 cdef unsigned int keys_ahead(const char *p, const char *end, bint whole, key_ahead *keys,
                              unsigned int most) noexcept nogil:
-    """Finds keys from p, where one begins, to `end`. Stops before one that may be incomplete, or is too long."""
+    """Finds keys from p, the beginning of a key, to `end`. Stops before an incomplete or too long key."""
     cdef const char *space
     cdef unsigned int n = 0
     while p < end and n < most:
@@ -116,9 +116,9 @@ cdef unsigned int keys_ahead(const char *p, const char *end, bint whole, key_ahe
 
 
 cdef const char *get_keys(conn *c, const char *p, const char *end, bint whole, bint *more) noexcept nogil:
-    """Answers the keys in [p, end) until the output is full, or as many as count for one command. whole: the line ends
-    there; else a key is complete only if a space follows it. Returns where it stopped; more: there may be a whole key.
-    NULL: a key is too long, or there is no memory for its reply."""
+    """Answers the keys in [p, end) until the output is full, KEYS_PER_COMMAND at most. whole: the line ends there; else
+    a key is complete only if a space follows. Returns the place of the first key not answered; more: a whole key may be
+    there. NULL: a key is too long, or there is no memory for its reply."""
     cdef key_ahead keys[KEYS_AHEAD]
     cdef unsigned int left = KEYS_PER_COMMAND
     cdef unsigned int found = 0      # of keys
@@ -136,7 +136,7 @@ cdef const char *get_keys(conn *c, const char *p, const char *end, bint whole, b
             next = 0
             found = keys_ahead(p, end, whole, keys, min(left, <unsigned int>KEYS_AHEAD))
             if found == 0:
-                # Incomplete, unless it is too long already.
+                # Incomplete, unless the key is too long already.
                 return p if not whole and end - p <= KEY_MAX_LENGTH + 1 and memchr(p, c' ', <size_t>(end - p)) == NULL \
                     else NULL
             if found > 1:
@@ -152,7 +152,7 @@ cdef const char *get_keys(conn *c, const char *p, const char *end, bint whole, b
 
 
 cdef void get_end(conn *c) noexcept nogil:
-    """Answers END, in the reply to the last key if that was found."""
+    """Answers END, in the reply to the last key if this key was found."""
     cdef mc_resp *resp = c.resp if c.mget & MGET_HIT else NULL
     c.mget = 0
     if resp == NULL or (resp.data_length == 0 and resp.wbytes + 5 > WRITE_BUFFER_SIZE):
@@ -175,7 +175,7 @@ cdef void get_failed(conn *c) noexcept nogil:
         c.mget &= ~<int>MGET_OOM
         c.charged = 0
         out_string(c, b"SERVER_ERROR out of memory writing get response")
-    # With a second line end, as memcached sends it.
+    # With a second line end, as in memcached.
     elif c.state != conn_closing:
         out_line(c, b"CLIENT_ERROR bad command line format\r\n\r\n", 40)
 
@@ -196,8 +196,8 @@ cdef void process_get_command(conn *c, const char *p, const char *end, uint8_t f
     if stop == end:
         get_end(c)
     elif stop != NULL:
-        # The rest of the line becomes input again. resume_get goes on with it: at once or, if the output is full, when
-        # replies have left.
+        # The rest of the line becomes input again. resume_get goes on: at once or, if the output is full, after replies
+        # have left.
         c.rbytes += <size_t>(c.rcurr - stop)
         c.rcurr = <char *>stop
         conn_set_state(c, conn_mwrite)
@@ -219,7 +219,7 @@ cdef void process_gat_command(conn *c, const char *p, const char *end, uint8_t f
         out_string(c, BAD_FORMAT)
         return
     if not parse_i32(start, <size_t>(p - start), &exptime):
-        # As in memcached, that the key is missing is found before the number is read.
+        # As in memcached, a missing key is an error before a malformed number.
         while p < end and p[0] == c' ':
             p += 1
         if p == end:
@@ -232,8 +232,8 @@ cdef void process_gat_command(conn *c, const char *p, const char *end, uint8_t f
 
 
 cdef bint resume_get(conn *c) noexcept nogil:
-    """Goes on with a get whose line is longer than LINE_MAX_LENGTH, that has many keys, or whose replies filled the
-    output. False: more input is needed."""
+    """Goes on with a get: its line is longer than LINE_MAX_LENGTH, its keys are many, or its replies filled the output.
+    False: more input is needed."""
     cdef bint more = False
     cdef const char *p = c.rcurr
     cdef const char *newline = <const char *>memchr(p, c'\n', c.rbytes)
@@ -344,7 +344,7 @@ cdef void complete_nread_ascii(conn *c) noexcept nogil:
     elif result == NOT_FOUND:
         out_line(c, b"NOT_FOUND\r\n", 11)
     else:
-        # Also, as in memcached, for an append that finds no room for the longer value.
+        # Also, as in memcached, for an append without room for the longer value.
         out_line(c, b"NOT_STORED\r\n", 12)
     item_remove(s, it)
 
@@ -422,7 +422,7 @@ cdef void process_arithmetic_command(conn *c, const token *t, bint incr) noexcep
 # ---- the rest --------------------------------------------------------------------------------------------------------
 
 cdef void process_exchange(conn *c, const char *line, const char *end) noexcept nogil:
-    """The line by which client and server agree on a queue pair."""
+    """Answers the client's line about a queue pair."""
     cdef char buffer[WRITE_BUFFER_SIZE]
     cdef const char *reply = c.engine.exchange(c, line, <size_t>(end - line), buffer, sizeof(buffer))
     out_line(c, reply, strlen(reply))
@@ -438,7 +438,7 @@ cdef void process_version_command(conn *c) noexcept nogil:
 
 
 cdef inline const char *read_count(const char *p, const char *end, unsigned int base, uint64_t *value) noexcept nogil:
-    """Digits, of which lower-case ones go up to base. The place behind them."""
+    """Reads digits below base; letters are lower-case. Returns the place behind them."""
     cdef unsigned int digit
     value[0] = 0
     while p < end:
@@ -453,7 +453,7 @@ cdef inline const char *read_count(const char *p, const char *end, unsigned int 
 
 
 cdef void process_direct_command(conn *c, const token *t, int n) noexcept nogil:
-    """Where items are that a client reads itself (docs/direct-reads.md, section 9)."""
+    """Tells a client with READs where items are (docs/direct-reads.md, section 9)."""
     cdef char reply[128]
     cdef const char *line = NULL
     cdef uint64_t place
@@ -475,7 +475,8 @@ cdef void process_direct_command(conn *c, const token *t, int n) noexcept nogil:
 
 
 cdef void process_hits_command(conn *c, const char *p, const char *end) noexcept nogil:
-    """What a client has read without asking (docs/direct-reads.md, section 4). Only one that cannot do so is answered.
+    """Takes a client's report of its direct reads (docs/direct-reads.md, section 4). Only clients without the items'
+    memory get an answer.
     """
     cdef thread_stats *stats = &c.thread.stats
     cdef uint64_t first, second
@@ -492,7 +493,7 @@ cdef void process_hits_command(conn *c, const char *p, const char *end) noexcept
             if names:
                 item_used(c.thread.store, <uint32_t>first, second)
             elif first < NUMBER_OF_QUEUES and second <= UINT32_MAX:
-                # Nobody has read so often since the last line; counters that wrap would look as if they went back.
+                # Nobody has read so often since the last line; a wrapped counter would seem to go back.
                 counter_add(&stats.get_cmds, second)
                 counter_add(&stats.direct_hits, second)
                 counter_add(&stats.lru_hits[first], second)
@@ -504,7 +505,7 @@ cdef void process_hits_command(conn *c, const char *p, const char *end) noexcept
 
 
 cdef void process_other_command(conn *c, const char *line, const char *end) noexcept nogil:
-    """Administrative commands, and what is no command."""
+    """Does administrative commands, and refuses unknown commands."""
     cdef token t[LINE_TOKENS]
     cdef int n = tokenize(line, end, t)
     if n:
@@ -577,7 +578,7 @@ cdef const char *command_ahead(const char *p, const char *end, key_ahead *k) noe
 
 
 cdef void look_ahead(conn *c, const char *p, const char *end) noexcept nogil:
-    """Asks for the memory that the commands from p on will read."""
+    """Prefetches the memory for the commands from p on."""
     cdef key_ahead keys[KEYS_AHEAD]
     cdef unsigned int n = 0
     while n < KEYS_AHEAD and p < end:
@@ -585,7 +586,7 @@ cdef void look_ahead(conn *c, const char *p, const char *end) noexcept nogil:
         if p == NULL:
             break
         n += 1
-    # Also where there is none: its line is not looked at twice.
+    # At least 1: a line without a key is not looked at twice.
     c.ahead = <uint8_t>max(n, 1)
     if n > 1:
         items_ahead(c.thread.store, keys, n)
@@ -598,7 +599,7 @@ cdef inline bint word(const char *line, const char *text, size_t length) noexcep
 
 
 cdef inline uint8_t retrieval_flags(const char *line, size_t length) noexcept nogil:
-    """The mget_flags of a command that takes a list of keys; 0: the line's first word, of `length` bytes, is none."""
+    """The mget_flags of a command with a list of keys; 0: the line's first word (`length` bytes) is no such command."""
     if length == 3:
         if word(line, b"get", 3):
             return MGET_ACTIVE
@@ -613,7 +614,7 @@ cdef inline uint8_t retrieval_flags(const char *line, size_t length) noexcept no
 
 
 cdef inline int update_op(const char *line, size_t length) noexcept nogil:
-    """The store_op of a storage command; 0: it is none."""
+    """The store_op of a storage command; 0: no storage command."""
     if length == 3:
         if word(line, b"set", 3):
             return NREAD_SET
@@ -633,7 +634,7 @@ cdef inline int update_op(const char *line, size_t length) noexcept nogil:
 
 
 cdef bint process_one_key(conn *c, const char *line, const char *end, size_t length) noexcept nogil:
-    """The commands that change one item without a payload. False: it is none of them."""
+    """Does the commands on a single item without a payload. False: another command."""
     cdef token t[LINE_TOKENS]
     cdef bint incr = length == 4 and word(line, b"incr", 4)
     cdef bint arithmetic = incr or (length == 4 and word(line, b"decr", 4))
@@ -658,7 +659,7 @@ cdef bint process_one_key(conn *c, const char *line, const char *end, size_t len
 
 
 cdef void process_command_ascii(conn *c, const char *line, const char *end, size_t length) noexcept nogil:
-    """One line, [line, end) without its line end, `length` bytes with it. The input begins behind it."""
+    """Does a line: [line, end) without its line end, `length` bytes with its line end. Input begins behind the line."""
     cdef token t[LINE_TOKENS]
     cdef const char *space
     cdef size_t command          # bytes of the first word
@@ -698,8 +699,8 @@ cdef void process_command_ascii(conn *c, const char *line, const char *end, size
 
 
 cdef bint begin_long_get(conn *c) noexcept nogil:
-    """The input begins a line that is longer than LINE_MAX_LENGTH. Only get and gets may be so long, and they answer
-    each key as it comes. Returns as try_read_command_ascii."""
+    """Begins an input line longer than LINE_MAX_LENGTH. Only get and gets may be so long: they answer each key on
+    arrival. Returns as try_read_command_ascii."""
     cdef const char *space = <const char *>memchr(c.rcurr, c' ', LINE_MAX_LENGTH)
     cdef size_t length = <size_t>(space - c.rcurr) if space != NULL else 0
     c.noreply = False
@@ -736,7 +737,7 @@ cdef bint try_read_command_ascii(conn *c) noexcept nogil:
     if c.ahead:
         c.ahead -= 1
     elif c.reqs_left != c.thread.reqs_per_event and c.rbytes:
-        # Commands come together: this is not the first one, and maybe not the last.
+        # Commands come together: this is not the first, and maybe not the last.
         look_ahead(c, line, c.rcurr + c.rbytes)
         c.ahead -= 1
     process_command_ascii(c, line, end, length)

@@ -17,8 +17,8 @@ cdef enum:
 
 
 cdef bint take_auth_line(conn *c) noexcept nogil:
-    """Reads the line. If it is well-formed, auth_wanted becomes the length of what follows. False: it is not complete
-    yet."""
+    """Reads the line. A well-formed line sets auth_wanted to the length of the data behind. False: the line is not
+    complete yet."""
     cdef token t[LINE_TOKENS]
     cdef const char *p = c.rcurr
     cdef const char *end = <const char *>memchr(p, c'\n', c.rbytes)

@@ -1,7 +1,8 @@
-"""Binary commands: a fixed header says how long everything is; extras, key and value follow it.
+"""Binary commands: a fixed header states all lengths; extras, key and value follow.
 
-Header, extras and key are taken from the input buffer together. A value to store arrives like that of a text command
-(conn_nread) but without the \\r\\n, which is added in the item. A quiet command is answered only when it fails.
+Header, extras and key are taken from the input buffer together. A value to store arrives like a text command's
+(conn_nread), but without the \\r\\n, which is added in the item. A quiet command leaves out its usual reply: a store
+the success, a get the miss.
 """
 
 from libc.stddef cimport size_t
@@ -51,7 +52,7 @@ from rmemcached.sys.linux cimport be16toh, be32toh, be64toh, htobe16, htobe32, h
 
 cdef enum:
     HEADER = sizeof(protocol_binary_header)
-    BODY_MAX = 1024 * 1024 * 1024    # of a request; a longer one ends the connection
+    BODY_MAX = 1024 * 1024 * 1024    # of a request; a longer body ends the connection
     NO_CREATION = 0xffffffff         # expiration of an increment that must not make an item
 
 
@@ -70,7 +71,7 @@ cdef inline uint64_t load_be64(const char *p) noexcept nogil:
 
 
 cdef inline uint8_t loud(uint8_t opcode) noexcept nogil:
-    """The command that answers, of which a quiet one is the other form; any other command itself."""
+    """The command with replies for a quiet command; any other command unchanged."""
     if PROTOCOL_BINARY_CMD_SETQ <= opcode <= PROTOCOL_BINARY_CMD_FLUSHQ:
         return opcode - 0x10
     if opcode == PROTOCOL_BINARY_CMD_GETQ:
@@ -117,7 +118,7 @@ cdef char *put_header(const conn *c, char *p, uint16_t status, uint8_t extlen, u
 
 cdef void write_bin(conn *c, uint16_t status, uint16_t keylen, const char *body, size_t length,
                     uint64_t cas) noexcept nogil:
-    """Answers with a short body (of which the first keylen bytes are the key)."""
+    """Answers with a short body; its first keylen bytes are the key."""
     cdef mc_resp *resp = resp_text(c, HEADER + length)
     cdef char *p
     conn_set_state(c, conn_new_cmd if resp != NULL else conn_closing)
@@ -160,7 +161,7 @@ cdef void write_bin_error(conn *c, uint16_t status) noexcept nogil:
 
 
 cdef inline void write_bin_response(conn *c, const char *body, size_t length, uint64_t cas) noexcept nogil:
-    """Answers that the command was done, unless it is quiet."""
+    """Answers a successful command, unless the command is quiet."""
     if c.noreply:
         conn_set_state(c, conn_new_cmd)
     else:
@@ -247,10 +248,10 @@ cdef void process_bin_update(conn *c, store_op op, const char *key, uint16_t nke
         else:
             write_bin_error(c, PROTOCOL_BINARY_RESPONSE_E2BIG)
         if op != NREAD_APPEND and op != NREAD_PREPEND and log_wants(c.thread.log, LOG_MUTATIONS):
-            # As memcached does, which logs neither the operation here nor the store's expiry time.
+            # As in memcached, without the operation and with the request's expiration.
             log_item_store(c.thread.log, NO_MEMORY if fits else TOO_LARGE, 0, key, nkey, 0, exptime, 0)
         if op == NREAD_SET:
-            # What the key has is older than what the client meant to store.
+            # The key's item is older than the client's new value.
             item_unlink(s, key, nkey)
         swallow(c, vlen)
         return
@@ -261,7 +262,7 @@ cdef void process_bin_update(conn *c, store_op op, const char *key, uint16_t nke
 
 
 cdef void terminate(item *it) noexcept nogil:
-    """Puts the \\r\\n behind the data that every item has."""
+    """Puts \\r\\n behind the data, as every item has."""
     cdef iovec iov[2]
     cdef const char *end = b"\r\n"
     cdef size_t done = 0
@@ -330,7 +331,7 @@ cdef void process_bin_delete(conn *c, const char *key, uint16_t nkey, uint64_t c
 
 
 cdef void create_number(conn *c, const char *key, uint16_t nkey, uint64_t initial, uint32_t exptime) noexcept nogil:
-    """Stores the initial value, because the key that was to be incremented or decremented has no item."""
+    """Stores the initial value for an increment or decrement of a key without an item."""
     cdef store *s = c.thread.store
     cdef char text[U64_TEXT + 2]
     cdef char *end = itoa_u64(initial, text)
@@ -415,7 +416,7 @@ cdef int stats_of(conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept
 
 
 cdef bint stats_detail(conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil:
-    """on, off, or dump, which answers with all lines in one packet. False: it is none of these, or not allowed."""
+    """Does on, off, or dump; dump answers with all lines in a packet. False: unknown, or not allowed."""
     cdef stats_prefixes *prefixes = c.thread.prefixes
     cdef char *text
     cdef size_t length = 0
@@ -438,7 +439,7 @@ cdef bint stats_detail(conn *c, const char *sub, size_t nsub, stat_buf *out) noe
 
 
 cdef void process_bin_stat(conn *c, const char *sub, size_t nsub) noexcept nogil:
-    """Answers with a packet for each line of the text protocol, and one without a key behind them."""
+    """Answers with a packet for each line of the text protocol, and a last packet without a key."""
     cdef char name[CONN_NAME]
     cdef stat_buf out
     cdef bint known
@@ -481,12 +482,12 @@ cdef void fatal_error(conn *c, uint16_t status) noexcept nogil:
     conn_set_state(c, conn_closing)
 
 
-cdef enum bin_lengths:           # what a command has behind its header
+cdef enum bin_lengths:           # the parts of a command behind its header
     EXTRAS = 31                  # mask: bytes of extras
     NO_EXTRAS = 32               # the extras may be left out
     KEY = 64                     # there is a key
     ANY_KEY = 128                # there may be a key
-    VALUE = 256                  # there may be a value; memcached ignores that of some commands which have none
+    VALUE = 256                  # there may be a value; some commands ignore the value, as in memcached
     UNKNOWN = 512                # there is no such command: nothing is checked
 
 cdef uint16_t[256] LENGTHS       # by opcode, with loud() applied
@@ -534,7 +535,7 @@ cdef inline bint lengths_fit(int lengths, uint8_t extlen, uint16_t nkey, uint32_
 
 cdef bint dispatch_bin_command(conn *c, const protocol_binary_header *h, const char *extras,
                                const char *key) noexcept nogil:
-    """Does the command. False: its lengths are not what the command has (an error that the caller answers)."""
+    """Does the command. False: the command must not have such lengths (an error answered by the caller)."""
     cdef uint8_t cmd = loud(h.opcode)
     cdef uint16_t nkey = h.keylen
     cdef uint32_t vlen = h.bodylen - nkey - h.extlen

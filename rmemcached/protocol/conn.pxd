@@ -1,9 +1,9 @@
 """A connection as the protocol and the drive machine see it: bytes in, reply segments out, no socket.
 
-One worker thread owns a connection and all that it refers to (conn_thread.owner); nothing is locked. An engine
-(`rmemcached/server`, `rmemcached/rdma_conn`) embeds `conn` as the first member of a structure of its own, supplies
-input in ``rcurr``/``rbytes``, calls ``drive_machine``, and sends what ``conn_gather`` describes. What else an engine
-can do for a connection stands in a table, ``conn.engine``.
+One worker thread owns a connection and everything behind its pointers (conn_thread.owner); there are no locks. An
+engine (`rmemcached/server`, `rmemcached/rdma_conn`) embeds `conn` as the first member of its own structure, supplies
+input in ``rcurr``/``rbytes``, calls ``drive_machine``, and sends the extents from ``conn_gather``. The table
+``conn.engine`` has the engine's further functions for a connection.
 
 The command modules append replies through `reply`; the functions below are for engines and for the machine.
 """
@@ -25,19 +25,19 @@ cdef extern from *:
     """
     #define RMC_NOT_GIVEN "CLIENT_ERROR rdma: this client was not given the items' memory"
     """
-    # The answer to commands of clients that look at items themselves, by another client.
+    # The answer to commands of direct reads by a client without the items' memory.
     const char *NOT_GIVEN "RMC_NOT_GIVEN"
 
 cdef struct conn             # complete below
 cdef struct mc_resp
 
-cdef enum conn_states:       # memcached's names, where it has them
+cdef enum conn_states:       # memcached's names, if memcached has the state
     conn_new_cmd             # between commands
     conn_waiting             # the input is used up
-    conn_read                # waits for input, or has got it
-    conn_parse_cmd           # there is input that may be a command
+    conn_read                # waits for input, or has got input
+    conn_parse_cmd           # there is input, perhaps a whole command
     conn_nread               # an item's payload arrives with the input
-    conn_rdma_read           # an item's payload is being fetched from the address that the client named
+    conn_rdma_read           # an RDMA READ fetches an item's payload from the address named by the client
     conn_swallow             # discards sbytes of input
     conn_mwrite              # waits until replies have left
     conn_watch               # a side thread has the connection's socket
@@ -49,21 +49,21 @@ cdef enum protocol:
     ascii_prot
     binary_prot
 
-cdef enum conn_want:         # what drive_machine returns
+cdef enum conn_want:         # the result of drive_machine
     WANT_INPUT               # more input: fill rbuf after rcurr + rbytes, call again
     WANT_PAYLOAD             # rlbytes of the item, straight into conn_payload_iov; report with conn_payload_received
     WANT_REMOTE_PAYLOAD      # rlbytes of the item from remote (an RDMA READ); report as above. Only if engine.remote
     WANT_FLUSH               # too many replies are waiting; call again when they have left
-    WANT_LENT                # nothing: a side thread has the socket; call again when it has given it back
+    WANT_LENT                # nothing: a side thread has the socket; call again when the socket is back
     WANT_YIELD               # more input is there after reqs_per_event commands; serve others, call again
-    WANT_CLOSE               # send what is queued, then close
+    WANT_CLOSE               # send the queued output, then close
 
 cdef enum:
     WRITE_BUFFER_SIZE = 512  # room for a reply's formatted part: key 250 (or in base64 252), flags, opaque, numbers
     MAX_PENDING_RESPS = 256  # the machine wants WANT_FLUSH when so many replies wait, or ...
     MAX_PENDING_BYTES = 4 * 1024 * 1024   # ... so many bytes of items and statistics
     MSET_TOKENS_SIZE = 40    # an opaque of 1 + 32 bytes and the flags b, c, k, s
-    AUTH_LINE = -1           # conn.auth_wanted: the line that begins an authentication
+    AUTH_LINE = -1           # conn.auth_wanted: the first line of an authentication
 
 cdef struct remote_buf:      # the client's memory, named in a request as `@addr:rkey[:length]`
     uint64_t addr
@@ -107,58 +107,57 @@ cdef struct thread_stats:
     uint64_t store_too_large
     uint64_t store_no_memory
     slab_counters slab[MAX_NUMBER_OF_SLAB_CLASSES]
-    uint64_t direct_hits         # of get_hits, those that clients have read without asking
-    uint64_t lru_hits[NUMBER_OF_QUEUES]     # gets that found an item, by ITEM_queue: get_hits, hits_to_hot, ...
-    # what is in use now: `stats reset` leaves these four alone
+    uint64_t direct_hits         # the part of get_hits read directly by clients
+    uint64_t lru_hits[NUMBER_OF_QUEUES]     # gets with a hit, by ITEM_queue: get_hits, hits_to_hot, ...
+    # amounts in use now: `stats reset` leaves these four alone
     uint64_t response_obj_count
-    uint64_t response_obj_bytes  # those in free_resps included
+    uint64_t response_obj_bytes  # free_resps included
     uint64_t read_buf_count      # of connections; each thread has one more
     uint64_t read_buf_bytes
 
 cdef enum lend_result:       # of lending a connection to the logger thread
-    LEND_OK = 0              # it has the socket now, and the worker must not touch it
+    LEND_OK = 0              # the logger thread has the socket now; the worker must not touch the socket
     LEND_TOO_MANY            # too many clients watch already
     LEND_FAILED
 
-# What an engine can do for a connection, beside moving its bytes: one constant table for each kind of connection. The
-# functions run in the connection's worker. They get the conn, which is the first member of the engine's own structure.
+# An engine's functions for a connection, beyond moving its bytes: a constant table for each kind of connection. The
+# functions run in the connection's worker. The conn is the first member of the engine's own structure.
 cdef struct conn_engine:
-    # The command "rdma ...": agrees on a queue pair. Returns the reply line (with \r\n): a constant, or what it has
+    # The command "rdma ...": agrees on a queue pair. Returns the reply line (with \r\n): a constant, or the text
     # written into `reply`. NULL: the command is unknown.
     const char *(*exchange)(conn *c, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
-    # The command watch: lends the connection's socket to the logger thread, which answers. NULL, as dump then is: the
-    # connection has no socket that can be lent.
+    # The command watch: lends the connection's socket to the logger thread, which answers. watch and dump are NULL if
+    # the connection has no socket to lend.
     lend_result (*watch)(conn *c, uint32_t eflags) noexcept nogil
-    # The commands lru_crawler metadump and mgdump: lends it to the crawler thread, which answers.
+    # The commands lru_crawler metadump and mgdump: lends the socket to the crawler thread, which answers.
     crawler_result_type (*dump)(conn *c, dump_kind kind, const char *classes, size_t length) noexcept nogil
-    # The command rdma_view: keeps the caller's reference to an item for the client, which reads it where it lies. NULL:
-    # it is kept, under *id; else the line that says why not. NULL itself, as unpin then is: no client of such a
-    # connection has the items' memory.
+    # The command rdma_view: pins an item for the client, with the caller's reference. Returns NULL and the pin's *id,
+    # or the error line. pin and unpin are NULL if no client of such a connection has the items' memory.
     const char *(*pin)(conn *c, item *it, uint32_t *id) noexcept nogil
-    # The command rdma_release: gives it back. Any id.
+    # The command rdma_release: ends a pin. Any id.
     void (*unpin)(conn *c, uint32_t id) noexcept nogil
-    # The command rdma_direct (docs/direct-reads.md): lets the client's queue pair READ items, and returns the reply
-    # line about the memory at this distance from where it begins: a constant, or what it has written into `reply`.
-    # NULL: the connection has no queue pair for that.
+    # The command rdma_direct (docs/direct-reads.md): lets the client's queue pair READ items. Returns the reply line
+    # about the memory at this distance from the header: a constant, or the text written into `reply`. NULL: the
+    # connection has no queue pair for READs.
     const char *(*direct)(conn *c, uint64_t place, char *reply, size_t reply_size) noexcept nogil
     # The command rdma_hits: whether the client was given the items' memory, by a descriptor or for READs. NULL: no
     # client of such a connection is.
     bint (*given)(const conn *c) noexcept nogil
-    bint remote              # it fetches payloads from conn.remote and writes values to sinks (conn_next_write)
-    bint datagrams           # it sends each reply as a message of its own, so that no two share an mc_resp
+    bint remote              # the engine fetches payloads from conn.remote and writes values to sinks (conn_next_write)
+    bint datagrams           # the engine sends each reply as a message of its own: no two replies share an mc_resp
 
-# What commands need of the server: functions, so that the protocol imports nothing above it. Any worker calls them,
-# with hooks.arg as the first argument.
+# The server's functions for commands. The protocol imports nothing above itself, so it gets pointers. Any worker calls
+# the functions, with hooks.arg as the first argument.
 cdef struct conn_hooks:
     void *arg
     # stats [sub]: appends the lines, without END. Returns 0; -1: there is no such sub; 1: counters have been reset.
     int (*stats)(void *arg, conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil
-    # The command shutdown: graceful, or at once. NULL: it is not enabled.
+    # The command shutdown: graceful, or at once. NULL: shutdown is not enabled.
     void (*shutdown)(void *arg, bint graceful) noexcept nogil
     # Whether the user has this password. NULL: connections need not authenticate.
     bint (*authenticate)(void *arg, const char *user, size_t nuser, const char *password,
                          size_t npassword) noexcept nogil
-    # The command verbosity. NULL: it changes nothing.
+    # The command verbosity. NULL: the command changes nothing.
     void (*set_verbosity)(void *arg, int level) noexcept nogil
     const char *version      # rmemcached.MEMCACHED_VERSION: of the memcached whose behaviour is followed
     uint64_t verbose         # atomic. From 2 on, command and reply lines are written to stderr
@@ -172,7 +171,7 @@ cdef enum mget_flags:
     MGET_HIT = 16            # the key before was found
     MGET_OOM = 32            # the memory limit was reached
 
-# One worker thread, as its connections see it.
+# A worker thread, as its connections see it.
 cdef struct conn_thread:
     # set before the thread starts, then constant
     store *store
@@ -189,35 +188,35 @@ cdef struct conn_thread:
     logger *log              # never NULL
     # the worker's own, apart from `stats`
     uint32_t owner           # thread_id() of the worker, from its start to its end; 0 before and after
-    item *debug_item_reffed  # what debugitem ref took last, for `debugitem unref reffed`
-    int cur_sfd              # of the connection being served: log entries name it
+    item *debug_item_reffed  # the item taken by the last debugitem ref, for `debugitem unref reffed`
+    int cur_sfd              # of the connection being served, for log entries
     mc_resp *free_resps      # free list
     unsigned int nfree_resps
     thread_stats stats
 
-# A stretch of output: one reply, a part of one, or several short ones. tosend is 0 only until its text is added.
+# A stretch of output: a reply, a part of a reply, or several short replies. tosend is 0 only until text is added.
 cdef struct mc_resp:
     mc_resp *next
-    item *item               # its data is sent; the reference is released when it has left. May be NULL
-    uint32_t tosend          # bytes that have not left yet
-    uint32_t sent            # bytes that have
+    item *item               # its data is sent; the reference is released when the reply has left. May be NULL
+    uint32_t tosend          # bytes not sent yet
+    uint32_t sent            # bytes sent
     uint32_t wbytes          # formatted bytes at the start of wbuf, sent before the item's data
     uint32_t data_offset     # item data bytes [data_offset, data_offset + data_length) follow wbuf[:wbytes]
     uint32_t data_length     # 0: no data
     uint32_t tail_bytes      # constant bytes after the data
     const char *tail
-    char *owned              # malloc'd text sent in place of wbuf (stats); freed when it has left. May be NULL
+    char *owned              # malloc'd text sent in place of wbuf (stats); freed when the reply has left. May be NULL
     remote_buf sink          # sink.set: the data goes there by RDMA WRITE, without \r\n; only wbuf is sent
     char wbuf[WRITE_BUFFER_SIZE]
 
-# An idle connection costs little more than this structure: what fits into a byte has no more. Lengths are those of one
-# item or one command, 4 GB at most.
+# An idle connection costs little more than this structure, so small fields have one byte. Lengths are of a single item
+# or command, 4 GB at most.
 cdef struct conn:
     conn_thread *thread
-    const conn_engine *engine    # the engine may replace it by another table
+    const conn_engine *engine    # the engine may switch to another table
     int sfd                  # of the connection or, for a lane of a queue pair, its lifeline
-    uint32_t lane            # of a queue pair; 0: none, or the lifeline's. Both name it in log lines
-    # Unparsed input is [rcurr, rcurr + rbytes). The engine owns the memory, and keeps those bytes between two calls.
+    uint32_t lane            # of a queue pair; 0: none, or the lifeline's. Log lines name sfd and lane
+    # Unparsed input is [rcurr, rcurr + rbytes). The engine owns the memory, and keeps these bytes between two calls.
     char *rcurr
     uint32_t rbytes
     uint32_t sbytes          # bytes to discard (conn_swallow)
@@ -225,8 +224,8 @@ cdef struct conn:
     item *item               # with a reference
     uint32_t rlbytes         # bytes still missing, \r\n included (conn_nread) or not (conn_rdma_read)
     uint32_t roffset         # bytes of the item's data already there
-    remote_buf remote        # where it is to be fetched (conn_rdma_read)
-    uint64_t cas             # CAS value that the pending store gives the item; 0: the next of the server's
+    remote_buf remote        # the payload's source (conn_rdma_read)
+    uint64_t cas             # the CAS value for the item of the pending store; 0: the server's next
     uint8_t state            # conn_states
     uint8_t protocol         # protocol
     uint8_t cmd              # store_op of the pending store
@@ -234,9 +233,9 @@ cdef struct conn:
     uint8_t mset_res         # the pending store is a meta set, whose reply is described in mset_tokens
     uint8_t nmset_tokens     # bytes used of mset_tokens
     uint8_t opcode           # of the binary command being done
-    uint8_t noreply          # the command being done is not answered, unless it is a meta command that fails
+    uint8_t noreply          # the present command gets no reply, unless a meta command fails
     uint8_t mget             # mget_flags
-    uint8_t ahead            # of the commands that come next, so many have been looked at for items_ahead
+    uint8_t ahead            # so many of the next commands have been looked at for items_ahead
     uint8_t close_reason     # close_reasons
     char mset_tokens[MSET_TOKENS_SIZE]   # return flags in the client's order; the opaque with its length behind the O
     uint32_t opaque          # of the binary command, in network order
@@ -245,18 +244,18 @@ cdef struct conn:
     rel_time_t last_cmd_time
     uint32_t eager           # values of up to so many bytes travel in the reply even when a sink is named
     unsigned int charged     # commands and keys since the output was empty; counted if there is a mem_limit
-    unsigned int reqs_left   # commands that may still be done in this call of drive_machine
+    unsigned int reqs_left   # commands still allowed in this call of drive_machine
     unsigned int npending    # mc_resps in the list
-    uint32_t pending_bytes   # bytes of items and owned text that they refer to
+    uint32_t pending_bytes   # bytes of items and owned text in these mc_resps
     mc_resp *resp_head       # oldest reply not wholly sent
     mc_resp *resp            # newest; being filled
 
 # ---- for engines: life -----------------------------------------------------------------------------------------------
 
-# Prepares a connection. eager is 0; an engine with `remote` sets it.
+# Prepares a connection. eager is 0; an engine with `remote` sets eager.
 cdef void conn_init(conn *c, conn_thread *thread, const conn_engine *engine) noexcept nogil
-# Ends the connection and gives back all that it holds: the waiting replies, and the item whose payload has not arrived
-# whole (what the key had stays). The engine has made sure that nothing is written into or read from them any more. A
+# Ends the connection and gives back all its holdings: the waiting replies, and the item of an incomplete payload (the
+# key's present item stays). The engine makes sure beforehand: nothing is still written into or read from these. A
 # second call does nothing.
 cdef void conn_release(conn *c) noexcept nogil
 # Frees the thread's spare mc_resps. Its connections have been released.
@@ -266,25 +265,25 @@ cdef bint conn_memory(conn_thread *t, size_t more) noexcept nogil
 
 # ---- for engines: output ---------------------------------------------------------------------------------------------
 
-# Describes waiting output from its beginning: at most max_iov extents of together at most max_bytes bytes, which stay
-# valid until conn_sent accounts for them. Returns their number. Output behind a value that has to be written to its
-# sink first (conn_next_write) is not included.
+# Describes waiting output from its beginning: up to max_iov extents of together up to max_bytes bytes. They stay valid
+# until conn_sent accounts for them. Returns their number. Output behind a value for a sink (conn_next_write) is not
+# included.
 cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcept nogil
-# The first n bytes of what conn_gather described have left: releases the replies that are through.
+# The first n bytes described by conn_gather have left: releases the completed replies.
 cdef void conn_sent(conn *c, size_t n) noexcept nogil
-# The reply at the head of the output if its value has to be written to its sink before its line leaves, else NULL. Its
-# item, data_offset, data_length and sink say what goes where; conn_write_posted must follow.
+# The reply at the head of the output, if its value must be written to its sink before its line leaves; else NULL.
+# Source and target are in item, data_offset, data_length and sink. conn_write_posted must follow.
 cdef mc_resp *conn_next_write(conn *c) noexcept nogil
-# The value that conn_next_write returned is on its way: its line can be gathered. Returns the item, whose reference is
-# the caller's now, to be given back with item_remove when the write is complete.
+# The value of conn_next_write is on its way: its line can be gathered. Returns the item with the reply's reference,
+# which the caller gives back with item_remove when the write is complete.
 cdef item *conn_write_posted(conn *c) noexcept nogil
 
 # ---- for engines: payloads (WANT_PAYLOAD, WANT_REMOTE_PAYLOAD) -------------------------------------------------------
 
-# Describes where the missing rlbytes of the payload go. Returns the number of extents, which may end early for want of
-# entries.
+# Describes where the missing rlbytes of the payload go. Returns the number of extents. With too few entries the extents
+# cover only the first bytes.
 cdef int conn_payload_iov(conn *c, iovec *iov, int max_iov) noexcept nogil
-# The same for `most` of them at most, behind the first `skip`, which are under way.
+# The same for up to `most` bytes, behind the first `skip` bytes, which are under way.
 cdef int conn_payload_piece(conn *c, size_t skip, size_t most, iovec *iov, int max_iov) noexcept nogil
 # n more bytes of the payload are in place. The machine goes on when rlbytes is 0. An engine that cannot get the rest
 # ends the connection instead.
@@ -292,10 +291,10 @@ cdef void conn_payload_received(conn *c, size_t n) noexcept nogil
 
 # ---- for the machine and the command modules -------------------------------------------------------------------------
 
-# For `reply`: releases what a reply refers to and the reply itself, which is not in the list any more.
+# For `reply`: releases a reply with all its contents. The reply is not in the list any more.
 cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil
 
-# As `stats conns` shows it.
+# The state's name in `stats conns`.
 cdef const char *conn_state_name(conn_states state) noexcept nogil
 
 cdef inline bint conn_logs(const conn *c) noexcept nogil:
@@ -305,8 +304,8 @@ cdef inline bint conn_logs(const conn *c) noexcept nogil:
 cdef enum:
     CONN_NAME = 24
 
-# What a connection is called in lines on stderr, and by `stats conns`: its descriptor, as "27", and its lane, as
-# "27.3". out: CONN_NAME bytes. Returns out.
+# A connection's name in lines on stderr and in `stats conns`: its descriptor, as "27", and its lane, as "27.3". out:
+# CONN_NAME bytes. Returns out.
 cdef const char *conn_name(const conn *c, char *out) noexcept nogil
 # Writes `mark`, the name and the text (up to \r\n) to stderr, as memcached does: "<27 get a", ">27 END".
 cdef void conn_log(const conn *c, const char *mark, const char *text, size_t length) noexcept nogil
@@ -315,7 +314,7 @@ cdef inline void conn_set_state(conn *c, conn_states state) noexcept nogil:
     c.state = state
 
 cdef inline bint conn_charge(conn *c) noexcept nogil:
-    """Charges a command or a key as one mc_resp, as memcached does. False: the memory limit is reached."""
+    """Charges a command or a key as a whole mc_resp, as memcached does. False: the memory limit is reached."""
     cdef conn_thread *t = c.thread
     if t.mem_limit == 0:
         return True

@@ -1,4 +1,4 @@
-"""Connections: their life, the release of replies, and what engines do with input and output (see conn.pxd)."""
+"""Connections: their life, the release of replies, and input and output for engines (see conn.pxd)."""
 
 from libc.stdint cimport int64_t
 from libc.stdio cimport fprintf, stderr
@@ -11,7 +11,7 @@ from rmemcached.sys.debug cimport LIVE_CONN, LIVE_RESPONSE, assert_owner, assert
 from rmemcached.sys.linux cimport snprintf
 
 cdef enum:
-    MAX_FREE_RESPS = 4096    # mc_resps that a thread keeps for the next replies
+    MAX_FREE_RESPS = 4096    # spare mc_resps of a thread, for the next replies
 
 
 # ---- life ------------------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ cdef void resp_finish(conn *c, mc_resp *resp) noexcept nogil:
     if c.resp == resp:
         c.resp = NULL
     else:
-        # A long reply has driven it out of the cache meanwhile.
+        # A long reply has driven the next item out of the cache.
         prefetch(resp.next.item)
     resp_free(c, resp)
 
@@ -138,7 +138,7 @@ cdef struct gathered:
     iovec *iov
     int count
     int max_iov
-    size_t max_bytes         # less those described already
+    size_t max_bytes         # less the bytes described already
 
 
 cdef inline bint gather_bytes(gathered *g, const char *p, size_t n) noexcept nogil:
@@ -171,7 +171,7 @@ cdef inline bint gather_item(gathered *g, item *it, size_t offset, size_t n) noe
 cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcept nogil:
     cdef mc_resp *resp = c.resp_head
     cdef const char *text
-    cdef size_t offset       # in the part of the reply that is being described
+    cdef size_t offset       # in the present part of the reply
     cdef gathered g
     assert_owner(c.thread.owner)
     assert_that(c.state != conn_watch)

@@ -9,7 +9,7 @@ from rmemcached.store.store cimport item
 
 cdef enum dump_kind:
     DUMP_META                # metadump: key=... exp=... la=... cas=... fetch=... cls=... size=... flags=...
-    DUMP_MG                  # mgdump: a command that fetches the item
+    DUMP_MG                  # mgdump: an mg command for the item
 
 cdef enum:
     DUMP_LINE_MAX = 1024     # bytes of a line: 750 of key and 200 of the rest
@@ -17,5 +17,5 @@ cdef enum:
 # Writes the line of an item, whose item lock the caller holds, into DUMP_LINE_MAX bytes. started: Unix time of
 # rel_time_t 0. Returns the end.
 cdef char *dump_line(dump_kind kind, item *it, int64_t started, char *out) noexcept nogil
-# What ends a dump.
+# The last line of a dump.
 cdef const char *dump_end(dump_kind kind) noexcept nogil

@@ -1,4 +1,4 @@
-"""What commands on items have in common in all protocols: look up, store, count, put a value into a reply.
+"""Steps common to commands on items in all protocols: look up, store, count, put a value into a reply.
 
 Called by `ascii`, `meta` and `binary`; below them are `reply` and the store. Nothing here answers.
 """
@@ -22,13 +22,13 @@ from rmemcached.sys.atomics cimport counter_add, relaxed_load
 from rmemcached.sys.debug cimport assert_that
 
 cdef enum:
-    RESP_COPY_MAX = 256      # values of up to so many bytes are copied behind their header, longer ones referenced
+    RESP_COPY_MAX = 256      # values of up to so many bytes are copied behind their header, longer values referenced
     REFCOUNT_LIMIT = 60000   # an item with so many references is not handed out again: refcount has 16 bits
 
 # ---- looking up ------------------------------------------------------------------------------------------------------
 
 cdef inline rel_time_t expiry(store *s, int32_t exptime) noexcept nogil:
-    """The store's time for an exptime of the text protocol; a negative one has passed already."""
+    """The store's time for an exptime of the text protocol; a negative time has passed already."""
     return realtime(s, exptime if exptime >= 0 else <int32_t>REALTIME_MAXDELTA + 1)
 
 cdef inline bint overused(item *it) noexcept nogil:
@@ -36,8 +36,8 @@ cdef inline bint overused(item *it) noexcept nogil:
 
 cdef inline item *fetch_item(conn *c, const char *key, size_t nkey, bint touch, rel_time_t exptime,
                              const key_ahead *ahead) noexcept nogil:
-    """Gets the item of a key, with a reference; `touch` gives it the expiry time exptime. NULL: there is none. Counts
-    the command as a hit or a miss. ahead: the key, if items_ahead has had it, else NULL."""
+    """Gets the item of a key, with a reference; `touch` gives the item the expiry time exptime. NULL: no item. Counts
+    the command as a hit or a miss. ahead: the key, if items_ahead has had the key, else NULL."""
     cdef store *s = c.thread.store
     cdef thread_stats *stats = &c.thread.stats
     cdef item *it
@@ -85,8 +85,8 @@ cdef inline void resp_value(conn *c, mc_resp *resp, char *p, item *it, uint32_t 
 
 cdef inline const char *alloc_error(conn *c, store_op op, const char *key, size_t nkey, uint32_t flags, size_t nbytes,
                                     bint drop_old) noexcept nogil:
-    """item_alloc has failed for a text command: counts that and returns the error line. drop_old: the key's item is
-    unlinked, because it is older than what the client meant to store."""
+    """Counts a failed item_alloc of a text command, and returns the error line. drop_old: unlinks the key's item, as
+    older than the client's new value."""
     cdef bint fits = item_size_ok(c.thread.store, nkey, flags, nbytes)
     if log_wants(c.thread.log, LOG_MUTATIONS):
         log_item_store(c.thread.log, NO_MEMORY if fits else TOO_LARGE, op, key, nkey, 0, 0, 0)
@@ -99,8 +99,8 @@ cdef inline const char *alloc_error(conn *c, store_op op, const char *key, size_
     return b"SERVER_ERROR object too large for cache"
 
 cdef inline void expect_payload(conn *c, item *it, size_t n, store_op op) noexcept nogil:
-    """The next n bytes of input are the item's data; complete_nread_* stores it then. The caller's reference is the
-    connection's from now on."""
+    """The next n bytes of input are the item's data; then complete_nread_* stores the item. The connection takes over
+    the caller's reference."""
     assert_that(c.item == NULL)
     c.item = it
     c.rlbytes = n
@@ -112,7 +112,7 @@ cdef inline void expect_payload(conn *c, item *it, size_t n, store_op op) noexce
     conn_set_state(c, conn_nread)
 
 cdef inline void swallow(conn *c, size_t n) noexcept nogil:
-    """Discards n bytes of input behind a command that has been answered with an error."""
+    """Discards n bytes of input behind a command answered with an error."""
     c.sbytes = n
     if c.state != conn_closing:
         conn_set_state(c, conn_swallow)
@@ -120,7 +120,7 @@ cdef inline void swallow(conn *c, size_t n) noexcept nogil:
 # ---- counting --------------------------------------------------------------------------------------------------------
 
 cdef inline void count_cas(conn *c, const item *it, store_item_type result) noexcept nogil:
-    """Counts a store with a CAS value by its result. `it` is the item that was to be stored."""
+    """Counts a store with a CAS value by its result. `it` is the new item."""
     cdef thread_stats *stats = &c.thread.stats
     if result == STORED:
         counter_add(&stats.slab[ITEM_clsid(it)].cas_hits, 1)
@@ -130,7 +130,7 @@ cdef inline void count_cas(conn *c, const item *it, store_item_type result) noex
         counter_add(&stats.cas_misses, 1)
 
 cdef inline void count_delta(conn *c, const item *it, bint incr) noexcept nogil:
-    """Counts an increment or decrement. it is NULL if the key has no item."""
+    """Counts an increment or decrement. `it` is NULL if the key has no item."""
     cdef thread_stats *stats = &c.thread.stats
     if it == NULL:
         counter_add(&stats.incr_misses if incr else &stats.decr_misses, 1)

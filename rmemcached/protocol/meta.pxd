@@ -1,6 +1,6 @@
 """The meta commands of the text protocol: mg, ms, md, ma, me, mn. memcached: proto_text.c.
 
-Called by `ascii` alone. `meta_flags` reads what stands in a line; here it is done and answered.
+Called by `ascii` alone. `meta_flags` reads the flags of a line; this module carries them out and answers.
 """
 
 from libc.stdint cimport uint64_t
@@ -8,7 +8,7 @@ from libc.stdint cimport uint64_t
 from rmemcached.protocol.conn cimport conn
 from rmemcached.store.store cimport item, store_item_type
 
-# Does a line whose command is m and one more letter. False: there is no such command.
+# Does a line with the command m and a second letter. False: no such command.
 cdef bint process_meta_command(conn *c, const char *line, const char *end) noexcept nogil
-# Answers an ms whose payload store_item has been given. nbytes: the length that is stored now, with its line end.
+# Answers an ms after store_item has taken its payload. nbytes: the length now stored, with its line end.
 cdef void finalize_mset(conn *c, item *it, store_item_type result, int nbytes, uint64_t cas) noexcept nogil

@@ -45,7 +45,7 @@ cdef const char *OPAQUE_TOO_LONG = b"CLIENT_ERROR opaque token too long"
 # ---- parts of a line -------------------------------------------------------------------------------------------------
 
 cdef inline bint opaque_too_long(conn *c, const meta_flags *of) noexcept nogil:
-    """Whether the line has an opaque that is too long, which is then answered."""
+    """Whether the line's opaque is too long. If so, answers with the error."""
     if of.opaque == NULL or of.opaque.length <= META_MAX_OPAQUE:
         return False
     out_errstring(c, OPAQUE_TOO_LONG)
@@ -130,8 +130,8 @@ cdef void meta_line(conn *c, const char *code, const token *t, int n, const meta
 
 cdef item *vivify_item(conn *c, const meta_flags *of, uint32_t hv, const char *data, size_t length,
                        uint64_t *cas) noexcept nogil:
-    """Makes an item for the key, which has none. The expiry time is set when the flag N is done. cas: where its CAS
-    value is stored; NULL: nowhere, and watchers are not told of a store. Returns NULL if there is no memory."""
+    """Makes an item for a key without an item. The flag N sets the expiry time later. cas: place for the item's CAS
+    value; NULL: none, and watchers hear of no store. Returns NULL if there is no memory."""
     cdef store *s = c.thread.store
     cdef item *it = item_alloc(s, of.key, of.nkey, 0, 0, length + 2)
     assert_held(item_mutex(s, hv))
@@ -150,15 +150,17 @@ cdef item *vivify_item(conn *c, const meta_flags *of, uint32_t hv, const char *d
     return it
 
 
-cdef struct mget_outcome:        # what the flags of an mg have done
-    uint64_t cas             # the item's CAS value, read before anything that the reply says of the item
+cdef struct mget_outcome:        # the effects of an mg's flags
+    uint64_t cas             # the item's CAS value, read before everything else in the reply
     bint created             # by the flag N
     bint won                 # this client is to recache the item
     bint touched             # by the flag T
 
 
 cdef item *mget_find(conn *c, const meta_flags *of, uint32_t *hv, bint *created) noexcept nogil:
-    """The key's item, with a reference; made if the flags ask for it. With MARK_LOCKED the key is locked on return."""
+    """Finds the key's item, with a reference; makes an item if the flags want so. With MARK_LOCKED the key is locked on
+    return.
+    """
     cdef item *it
     if not of.marks & MARK_LOCKED:
         return item_get(c.thread.store, of.key, of.nkey, not of.marks & MARK_NO_UPDATE)
@@ -170,7 +172,7 @@ cdef item *mget_find(conn *c, const meta_flags *of, uint32_t *hv, bint *created)
 
 
 cdef void mget_drop(conn *c, const meta_flags *of, item *it, uint32_t hv) noexcept nogil:
-    """Gives back the item that mget_find returned, and the lock."""
+    """Gives back the item from mget_find, and the lock."""
     if of.marks & MARK_LOCKED:
         do_item_remove(c.thread.store, it)
         item_unlock(c.thread.store, hv)
@@ -189,10 +191,10 @@ cdef void mget_missed(conn *c, const token *t, int n, const meta_flags *of, uint
 
 cdef inline char *put_recache_marks(conn *c, char *p, item *it, const meta_flags *of,
                                     const mget_outcome *done) noexcept nogil:
-    """Z: somebody recaches the item; X: it is stale; W: this client is to recache it."""
+    """Z: a client recaches the item already; X: the item is stale; W: this client is to recache the item."""
     cdef unsigned int flags = <unsigned int>relaxed_load(&it.it_flags)
     cdef bint sent = flags & ITEM_TOKEN_SENT != 0
-    # The first client that sees a stale item recaches it.
+    # The first client to see a stale item recaches the item.
     cdef bint won = done.won or flags & (ITEM_STALE | ITEM_TOKEN_SENT) == ITEM_STALE
     if won and of.marks & MARK_LOCKED:
         do_item_set_flags(c.thread.store, it, ITEM_TOKEN_SENT)
@@ -210,7 +212,7 @@ cdef inline char *put_recache_marks(conn *c, char *p, item *it, const meta_flags
 
 cdef char *put_item_flags(conn *c, char *p, const token *t, int n, item *it, const meta_flags *of,
                           mget_outcome *done) noexcept nogil:
-    """Does the flags of an mg in their order, because what one returns depends on those before it."""
+    """Does the flags of an mg in their order: a flag's result depends on the flags before."""
     cdef rel_time_t now = store_time(c.thread.store)
     cdef char flag
     cdef int i
@@ -332,7 +334,7 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
 # ---- ms --------------------------------------------------------------------------------------------------------------
 
 cdef const char *mset_mode(const meta_flags *of, store_op *op) noexcept nogil:
-    """Finds the store operation that mode, CAS and vivify flags ask for. Returns NULL or an error line."""
+    """Finds the store operation for mode, CAS and vivify flags. Returns NULL or an error line."""
     if of.mode == 0 or of.mode == c'S':
         op[0] = NREAD_CAS if of.marks & MARK_CAS else NREAD_SET
     elif of.mode == c'E':
@@ -408,7 +410,7 @@ cdef void process_mset_command(conn *c, const token *t, int n) noexcept nogil:
         it = mset_item(c, &of, op, <size_t>length + 2, &error)
     if it == NULL:
         out_errstring(c, error)
-        # No data block follows a line that says where the value is.
+        # No data block follows a line with the address of the value.
         if not remote:
             swallow(c, <size_t>length + 2)
         return
@@ -467,7 +469,7 @@ cdef void finalize_mset(conn *c, item *it, store_item_type result, int nbytes, u
 # ---- md --------------------------------------------------------------------------------------------------------------
 
 cdef const char *mdelete_value(conn *c, const meta_flags *of, uint32_t hv, item **it) noexcept nogil:
-    """Replaces *it by an empty item. Returns the two letters of a reply, or an error line."""
+    """Replaces `*it` by an empty item. Returns the two letters of a reply, or an error line."""
     cdef store *s = c.thread.store
     cdef uint64_t cas = of.cas_id_in if of.marks & MARK_NEW_CAS else ITEM_get_cas(it[0])
     cdef item *empty = item_alloc(s, of.key, of.nkey, of.client_flags, of.exptime, 2)
@@ -487,7 +489,9 @@ cdef const char *mdelete_value(conn *c, const meta_flags *of, uint32_t hv, item 
 
 
 cdef const char *mdelete_item(conn *c, const meta_flags *of, uint32_t hv, item **it) noexcept nogil:
-    """Removes *it or its value, or makes it stale. Returns as mdelete_value. *it is the item to give back then."""
+    """Removes `*it` or its value, or makes the item stale. Returns as mdelete_value. The caller gives back `*it`
+    afterwards.
+    """
     cdef thread_stats *stats = &c.thread.stats
     cdef const char *code = b"HD"
     assert_held(item_mutex(c.thread.store, hv))
@@ -504,10 +508,10 @@ cdef const char *mdelete_item(conn *c, const meta_flags *of, uint32_t hv, item *
     if of.marks & MARK_STALE:
         if of.marks & MARK_NEW_TTL:
             do_item_set_exptime(c.thread.store, it[0], of.exptime)
-        # Without this flag the next client that reads the item is told to recache it.
+        # Without ITEM_TOKEN_SENT the item's next reader is told to recache it.
         do_item_set_flags(c.thread.store, it[0], ITEM_STALE)
         do_item_clear_flags(c.thread.store, it[0], ITEM_TOKEN_SENT)
-        # Clients that read without asking take the CAS value before the flags.
+        # Direct reads load the CAS value before the flags.
         write_fence()
         ITEM_set_cas(it[0], of.cas_id_in if of.marks & MARK_NEW_CAS else get_cas_id(c.thread.store))
     else:
@@ -547,14 +551,14 @@ cdef void process_mdelete_command(conn *c, const token *t, int n) noexcept nogil
 cdef struct marithmetic:         # the result of an ma
     item *item               # with a reference
     uint64_t cas             # its CAS value
-    rel_time_t exptime       # as the flag t returns it: the flags T and N change it when they are done
+    rel_time_t exptime       # the value of the flag t, as changed by earlier flags T and N
     bint created             # by the flag N
     char text[INCR_MAX_STORAGE_LEN]  # its digits
 
 
 cdef void set_new_cas(conn *c, const meta_flags *of, item *it, uint32_t *hv, uint64_t cas) noexcept nogil:
-    """Gives the incremented item the client's CAS value. If the increment has replaced the item, its successor is
-    looked up; the lock is released for that, and an item that somebody else stores meanwhile is left alone."""
+    """Gives the incremented item the client's CAS value. If the increment has replaced the item, looks up the
+    successor. The lock is released for this lookup; an item stored by another client meanwhile is left alone."""
     cdef store *s = c.thread.store
     cdef item *successor
     assert_held(item_mutex(s, hv[0]))
@@ -575,7 +579,7 @@ cdef delta_result_type add_to_item(conn *c, const meta_flags *of, bint incr, uin
     cdef delta_result_type result
     assert_held(item_mutex(c.thread.store, hv[0]))
     m.exptime = it.exptime
-    # Set first, because a number that needs more room is stored in a new item, which inherits the expiry time.
+    # Set first: a number in need of more room is stored in a new item, which inherits the expiry time.
     if of.marks & MARK_NEW_TTL:
         do_item_set_exptime(c.thread.store, it, of.exptime)
     m.cas = of.req_cas_id
@@ -602,8 +606,8 @@ cdef bint make_number(conn *c, const meta_flags *of, uint32_t hv, marithmetic *m
 
 cdef char *put_number_line(conn *c, char *p, const token *t, int n, const meta_flags *of,
                            marithmetic *m) noexcept nogil:
-    """Writes the reply's first line. The flags T and N are done in their order, because t returns what they did so
-    far."""
+    """Writes the reply's first line. Does the flags T and N in their order: t returns the expiry time set by the flags
+    before."""
     cdef char flag
     cdef int i
     p = put_status(p, of.marks & MARK_VALUE != 0, <uint32_t>strlen(m.text))
@@ -712,7 +716,7 @@ cdef char *put_debug_line(char *p, item *it, rel_time_t now) noexcept nogil:
 
 
 cdef void process_mdebug_command(conn *c, const token *t, int n) noexcept nogil:
-    """me <key> [b]: what the store knows of an item, without touching it."""
+    """me <key> [b]: shows the store's data about an item, without touching the item."""
     cdef store *s = c.thread.store
     cdef char key_buffer[KEY_MAX_LENGTH]
     cdef const char *key = t[1].value

@@ -1,4 +1,4 @@
-"""The flags of meta commands: which there are, which argument each takes, and reading those of a line.
+"""The flags of meta commands: their letters, their arguments, and reading the flags of a line.
 
 Called by `meta` alone. Nothing here answers or touches an item.
 """
@@ -21,9 +21,9 @@ cdef enum meta_command:      # the second letter
     META_NOOP = 0x6e         # mn
     META_SET = 0x73          # ms
 
-# What the flags of a line ask for, as a set.
+# The requests of a line's flags, as a set.
 cdef enum meta_marks:
-    MARK_LOCKED = 1          # what the flags do needs the item lock
+    MARK_LOCKED = 1          # the flags need the item lock
     MARK_VALUE = 2           # v: the value is to be returned
     MARK_KEY = 4             # k: the key is to be returned
     MARK_QUIET = 8           # q: the usual outcome is not answered
@@ -38,7 +38,7 @@ cdef enum meta_marks:
 
 cdef inline bint flag_allowed(char letter, char command) noexcept nogil:
     """Whether a flag may begin with this character in a line of the command; if not, the line is malformed. Letters and
-    digits that are no flag are another error, which parse_meta_flags finds. A flag that the command does not use is
+    digits without a meaning are a different error, found by parse_meta_flags. A flag without use in the command is
     accepted and ignored."""
     if c'A' <= letter <= c'z' or c'0' <= letter <= c'9':
         return True

@@ -13,9 +13,9 @@ cdef enum:
     META_MAX_TOKENS = 20     # command and key included
     LETTERS = 128
 
-cdef enum meta_argument:     # what follows a flag's letter
-    NO_FLAG                  # there is no such flag
-    ARG_IGNORED              # anything, which is not looked at
+cdef enum meta_argument:     # the argument behind a flag's letter
+    NO_FLAG                  # no such flag
+    ARG_IGNORED              # anything, ignored
     ARG_BASE64               # the same; the key is decoded
     ARG_OPAQUE
     ARG_MODE
@@ -26,9 +26,9 @@ cdef enum meta_argument:     # what follows a flag's letter
 
 cdef struct meta_flag:
     meta_argument argument
-    uint32_t marks           # meta_marks that it sets
+    uint32_t marks           # meta_marks set by the flag
     size_t field             # offset in meta_flags
-    const char *error        # answered if the argument is malformed; NULL: that of an earlier flag, or BAD_FORMAT
+    const char *error        # answered if the argument is malformed; NULL: an earlier flag's error, or BAD_FORMAT
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ cdef void add(char letter, meta_argument argument, uint32_t marks=0, void *field
 
 cdef void fill_table() noexcept:
     cdef const char *bad_token = b"CLIENT_ERROR bad token in command line format"
-    # what is returned
+    # values to return
     add(c's', ARG_IGNORED)
     add(c't', ARG_IGNORED)
     add(c'c', ARG_IGNORED)
@@ -55,7 +55,7 @@ cdef void fill_table() noexcept:
     add(c'v', ARG_IGNORED, MARK_VALUE)
     add(c'k', ARG_IGNORED, MARK_KEY)
     add(c'O', ARG_OPAQUE)
-    # what the item was before this access, which the lock keeps from changing meanwhile
+    # the item before this access, kept from changing by the lock
     add(c'h', ARG_IGNORED, MARK_LOCKED)
     add(c'l', ARG_IGNORED, MARK_LOCKED)
     # how the command is done
@@ -73,7 +73,7 @@ cdef void fill_table() noexcept:
     add(c'E', ARG_U64, MARK_NEW_CAS, &SHAPE.cas_id_in, bad_token)
     add(c'J', ARG_U64, 0, &SHAPE.initial, b"CLIENT_ERROR invalid numeric initial value")
     add(c'D', ARG_U64, 0, &SHAPE.delta, b"CLIENT_ERROR invalid numeric delta value")
-    # where the value is fetched from or written to
+    # the value's source or target
     add(c'@', ARG_REMOTE, 0, &SHAPE.remote, bad_token)
     # for memcached's proxy
     add(c'P', ARG_IGNORED)
@@ -111,7 +111,7 @@ cdef bint parse_remote(const char *p, size_t length, bint with_length, remote_bu
 
 cdef bint read_argument(conn *c, const meta_flag *flag, const token *t, char command, meta_flags *of,
                         char *key_buffer) noexcept nogil:
-    """Reads what follows the letter. False: it is malformed."""
+    """Reads the argument behind the letter. False: malformed."""
     cdef void *field = <char *>of + flag.field
     cdef const char *p = t.value + 1
     cdef size_t length = t.length - 1
@@ -133,7 +133,7 @@ cdef bint read_argument(conn *c, const meta_flag *flag, const token *t, char com
     elif flag.argument == ARG_U64:
         return length != 0 and parse_u64(p, length, <uint64_t *>field)
     elif flag.argument == ARG_REMOTE:
-        # A sink has a length of its own, a source that of the value.
+        # A sink has a length of its own, a source the value's.
         return parse_remote(p, length, command == META_GET, <remote_buf *>field)
     return True
 
@@ -169,7 +169,7 @@ cdef const char *parse_meta_flags(conn *c, const token *t, int n, int first, cha
             return b"CLIENT_ERROR rdma: no queue pair on this connection"
         of.marks |= flag.marks
         if flag.argument != ARG_IGNORED and not read_argument(c, flag, &t[i], command, of, key_buffer):
-            # The last malformed argument is the one that is answered.
+            # The last malformed argument decides the answer.
             good = False
             if flag.error != NULL:
                 error = flag.error

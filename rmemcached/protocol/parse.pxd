@@ -1,8 +1,8 @@
 """Tokens, numbers and base64 of the text protocols: length-checked readers of borrowed memory, writers without bounds.
 
-For all of the protocol; below it is nothing. The accepted forms are memcached's (vendor/mcmc/mcmc.c, util.c, base64.c).
-No function reads beyond the given length or needs a terminator. Writers return the end of what they wrote; the caller
-has made sure that there is room.
+For all of the protocol; nothing is below. The accepted forms are memcached's (vendor/mcmc/mcmc.c, util.c, base64.c). No
+function reads beyond the given length or needs a terminator. Writers return the end of their output; the caller has
+made sure of the room.
 """
 
 from libc.stddef cimport size_t
@@ -12,10 +12,10 @@ from libc.stdlib cimport strtod
 from libc.string cimport memcmp, memcpy, strlen
 
 cdef enum:
-    LINE_TOKENS = 23         # what follows the 23rd token of a line is ignored
-    U32_DIGITS = 11          # a longer number is refused, even if it has leading zeros
+    LINE_TOKENS = 23         # words behind the 23rd token of a line are ignored
+    U32_DIGITS = 11          # a longer number is refused, even with leading zeros
     U64_DIGITS = 22
-    U32_TEXT = 10            # most bytes that itoa_u32 writes
+    U32_TEXT = 10            # most bytes written by itoa_u32
     U64_TEXT = 20
 
 cdef struct token:
@@ -47,7 +47,7 @@ cdef inline bint token_is(const token *t, const char *text, size_t length) noexc
     return True
 
 cdef inline bint abbreviates(const token *t, const char *word) noexcept nogil:
-    """Whether the token is the word or the beginning of it, which memcached takes for the word in some commands."""
+    """Whether the token is the word or its beginning: in some commands memcached accepts both."""
     return t.length <= strlen(word) and memcmp(t.value, word, t.length) == 0
 
 # ---- numbers: False if malformed or out of range, and *out is untouched then -----------------------------------------
@@ -116,7 +116,7 @@ cdef inline bint parse_i64(const char *p, size_t length, int64_t *out) noexcept 
     return True
 
 cdef inline bint parse_double(const char *p, size_t length, double *out) noexcept nogil:
-    """What strtod takes for a number, all of it; white space may follow."""
+    """Parses a number as strtod does; nothing but white space may follow."""
     cdef char text[32]
     cdef char *end
     if length >= sizeof(text):
@@ -146,12 +146,12 @@ cdef inline bint parse_hex(const char *p, size_t length, size_t max_digits, uint
     return True
 
 cdef inline bint number_ends(const char *p, const char *end) noexcept nogil:
-    """Whether a number of a storage command ends at p: white space other than the separator may follow it."""
+    """Whether a number of a storage command ends at p: white space except the separator may follow."""
     return p == end or c'\t' <= p[0] <= c'\r' or p[0] == 0
 
 cdef inline bint parse_flags(const char *p, size_t length, uint32_t *out) noexcept nogil:
-    """Client flags of a storage command. A plus sign is allowed, and a minus sign of which strtoul makes no large
-    number (-0). Of a number beyond 32 bits the low 32 count."""
+    """Client flags of a storage command. A plus sign is allowed, and a minus sign unless strtoul would make a large
+    number of it (-0 passes). Of a number beyond 32 bits the low 32 count."""
     cdef const char *end = p + length
     cdef uint64_t value = 0
     cdef unsigned int digit

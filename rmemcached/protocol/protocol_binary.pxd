@@ -1,13 +1,13 @@
-"""The wire format of the binary protocol, as memcached's protocol_binary.h has it.
+"""The wire format of the binary protocol, from memcached's protocol_binary.h.
 
-For whoever reads or writes packets: `binary`, `stats_text`, and those who tell the protocols apart by the first byte
-(`drive_machine`, `server/udp`).
+For readers and writers of packets (`binary`, `stats_text`), and for modules that tell the protocols apart by the first
+byte (`drive_machine`, `server/udp`).
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
-    PROTOCOL_BINARY_REQ = 0x80       # magic of a request; a connection whose first byte it is speaks binary
+    PROTOCOL_BINARY_REQ = 0x80       # magic of a request; a connection with this first byte speaks binary
     PROTOCOL_BINARY_RES = 0x81
 
 cdef enum protocol_binary_response_status:
@@ -22,7 +22,7 @@ cdef enum protocol_binary_response_status:
     PROTOCOL_BINARY_RESPONSE_UNKNOWN_COMMAND = 0x81
     PROTOCOL_BINARY_RESPONSE_ENOMEM = 0x82
 
-cdef enum protocol_binary_command:   # those that end in Q are quiet
+cdef enum protocol_binary_command:   # names in -Q are of quiet commands
     PROTOCOL_BINARY_CMD_GET = 0x00
     PROTOCOL_BINARY_CMD_SET = 0x01
     PROTOCOL_BINARY_CMD_ADD = 0x02
@@ -40,7 +40,7 @@ cdef enum protocol_binary_command:   # those that end in Q are quiet
     PROTOCOL_BINARY_CMD_APPEND = 0x0e
     PROTOCOL_BINARY_CMD_PREPEND = 0x0f
     PROTOCOL_BINARY_CMD_STAT = 0x10
-    PROTOCOL_BINARY_CMD_SETQ = 0x11          # from here to FLUSHQ: 0x10 above the command that is not quiet
+    PROTOCOL_BINARY_CMD_SETQ = 0x11          # from here to FLUSHQ: 0x10 above the command with replies
     PROTOCOL_BINARY_CMD_FLUSHQ = 0x18
     PROTOCOL_BINARY_CMD_APPENDQ = 0x19
     PROTOCOL_BINARY_CMD_PREPENDQ = 0x1a
@@ -61,7 +61,7 @@ cdef struct protocol_binary_header:
     uint16_t keylen
     uint8_t extlen
     uint8_t datatype         # 0
-    uint16_t status          # of a response; a request has a vbucket here, which is ignored
+    uint16_t status          # of a response; a request has a vbucket here, ignored by us
     uint32_t bodylen         # extras, key and value together
-    uint32_t opaque          # returned as it came
+    uint32_t opaque          # returned unchanged
     uint64_t cas

@@ -1,7 +1,7 @@
-"""How commands answer: replies are appended to the connection's output, in order.
+"""The replies of commands: functions append them to the connection's output, in order.
 
-Called by the command modules (`ascii`, `meta`, `admin*`, `auth`, `binary`), and by an engine that answers by itself. A
-reply is one mc_resp, or text in one that it shares with others; `conn` hands its bytes to the engine.
+Called by the command modules (`ascii`, `meta`, `admin*`, `auth`, `binary`), and by an engine with an answer of its own.
+A reply is an mc_resp, or a part of the text in a shared mc_resp; `conn` hands the bytes to the engine.
 """
 
 from libc.stddef cimport size_t
@@ -19,7 +19,7 @@ cdef extern from *:
     #define RMC_NOT_A_NUMBER "CLIENT_ERROR cannot increment or decrement non-numeric value"
     #define RMC_NO_MEMORY "SERVER_ERROR out of memory"
     """
-    # Error lines that several commands answer.
+    # Error lines common to several commands.
     const char *BAD_FORMAT "RMC_BAD_FORMAT"
     const char *BAD_EXPTIME "RMC_BAD_EXPTIME"
     const char *NOT_A_NUMBER "RMC_NOT_A_NUMBER"
@@ -31,23 +31,22 @@ cdef extern from *:
 cdef void out_line(conn *c, const char *text, size_t length) noexcept nogil
 # The same for a string without \r\n.
 cdef void out_string(conn *c, const char *text) noexcept nogil
-# out_string for an error that is answered in spite of a quiet flag.
+# out_string for an error answered in spite of a quiet flag.
 cdef void out_errstring(conn *c, const char *text) noexcept nogil
 # Answers with the statistics, whose memory is freed when they have left. False: out of memory, nothing is answered.
 cdef bint stat_reply(conn *c, stat_buf *out) noexcept nogil
-# The same for malloc'd text. A long one counts for several commands of the turn (-R), because it took time to write.
+# The same for malloc'd text. A long text counts for several commands of the turn (-R), because writing took time.
 cdef bint text_reply(conn *c, char *text, size_t length) noexcept nogil
 
 # ---- formatting in place ---------------------------------------------------------------------------------------------
 
 # For resp_start, when the thread has no free mc_resp. NULL: as resp_start.
 cdef mc_resp *resp_allocate(conn *c) noexcept nogil
-# Takes back output that has not been gathered: all replies newer than `last` (NULL: all), and text of `last` beyond
-# `wbytes`.
+# Takes back output not gathered yet: all replies newer than `last` (NULL: all), and text of `last` beyond `wbytes`.
 cdef void resp_rollback(conn *c, mc_resp *last, uint32_t wbytes) noexcept nogil
 
 cdef inline mc_resp *resp_start(conn *c) noexcept nogil:
-    """Appends an empty mc_resp, which the caller fills, to the output. NULL: out of memory; the connection closes."""
+    """Appends an empty mc_resp to the output, for the caller to fill. NULL: out of memory; the connection closes."""
     cdef conn_thread *t = c.thread
     cdef mc_resp *resp = t.free_resps
     assert_owner(t.owner)
@@ -78,8 +77,8 @@ cdef inline mc_resp *resp_start(conn *c) noexcept nogil:
     return resp
 
 cdef inline mc_resp *resp_text(conn *c, size_t room) noexcept nogil:
-    """The mc_resp that text of up to `room` (at most WRITE_BUFFER_SIZE) bytes can be appended to, at wbuf + wbytes: the
-    newest if nothing but text is in it, else a new one. The caller calls resp_add afterwards. NULL: as resp_start."""
+    """An mc_resp with room for text of up to `room` (at most WRITE_BUFFER_SIZE) bytes, at wbuf + wbytes: the newest if
+    its content is nothing but text, else a new mc_resp. The caller calls resp_add afterwards. NULL: as resp_start."""
     cdef mc_resp *resp = c.resp
     if (resp != NULL and resp.data_length == 0 and resp.tail_bytes == 0 and resp.owned == NULL and not resp.sink.set
             and resp.wbytes + room <= WRITE_BUFFER_SIZE and not c.engine.datagrams):

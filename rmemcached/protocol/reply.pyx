@@ -11,7 +11,7 @@ from rmemcached.protocol.conn cimport (
 )
 
 cdef enum:
-    TEXT_PER_COMMAND = 4096      # so many bytes of a text count for one command (-R)
+    TEXT_PER_COMMAND = 4096      # a text counts as one more command for every so many bytes (-R)
 
 
 cdef mc_resp *resp_allocate(conn *c) noexcept nogil:

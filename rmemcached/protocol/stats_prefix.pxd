@@ -1,6 +1,7 @@
 """Counts of commands by the prefix of their keys, for `stats detail`. memcached: stats_prefix.c.
 
-The server makes one table; command modules record keys in it, from any worker; `admin_stats` and `binary` show it.
+The server makes a table; command modules record keys there, from any worker; `admin_stats` and `binary` show the
+counts.
 """
 
 from libc.stddef cimport size_t
@@ -22,7 +23,7 @@ cdef struct prefix_entry:        # under the lock of its table
     size_t length
     char prefix[1]               # of `length` bytes; allocated with the entry
 
-# One table per server; shared by all workers.
+# A table per server; shared by all workers.
 cdef struct stats_prefixes:
     uint64_t enabled             # atomic
     char delimiter               # constant
@@ -41,7 +42,7 @@ cdef void stats_prefix_add_get(stats_prefixes *p, const char *key, size_t nkey, 
 cdef void stats_prefix_add_set(stats_prefixes *p, const char *key, size_t nkey) noexcept nogil
 cdef void stats_prefix_add_delete(stats_prefixes *p, const char *key, size_t nkey) noexcept nogil
 
-# ---- what commands call; p is NULL where there is no server ----------------------------------------------------------
+# ---- for commands; p is NULL without a server ------------------------------------------------------------------------
 
 cdef inline bint stats_prefix_on(stats_prefixes *p) noexcept nogil:
     return p != NULL and relaxed_load(&p.enabled) != 0

@@ -21,7 +21,7 @@ cdef enum:
     PIECES_MOST = 2048       # of a value: 1 GB in chunks of 512 KB. Clients take lines of 64 KB
     PIECES_AT_A_TIME = 64
     PIECE_TEXT = 2 * (16 + 1)            # most bytes of " place:length"
-    SHORT_PIECES = 8         # of which the line goes into an mc_resp
+    SHORT_PIECES = 8         # pieces of a line that an mc_resp has room for
     HEAD_TEXT = 5 + U32_TEXT + 1 + U32_TEXT + 1 + 16 + 1 + U64_TEXT + 2
 
 
@@ -90,7 +90,9 @@ cdef size_t put_view(store *s, char *line, item *it, uint32_t id) noexcept nogil
 
 
 cdef const char *answer_view(conn *c, item *it) noexcept nogil:
-    """Keeps the caller's reference, and answers. NULL, or why it cannot be: then it stays the caller's."""
+    """Pins the item with the caller's reference, and answers. Returns NULL, or the error: the caller keeps its
+    reference.
+    """
     cdef char short_line[HEAD_TEXT + SHORT_PIECES * PIECE_TEXT]
     cdef unsigned int pieces = count_pieces(it)
     cdef uint32_t id
@@ -142,7 +144,7 @@ cdef void process_view_command(conn *c, const token *t, int n) noexcept nogil:
     else:
         refused = answer_view(c, it)
     if refused != NULL:
-        # The client gets the value in another way, which counts.
+        # The client gets the value by another command, and the hit counts there.
         item_remove(c.thread.store, it)
         out_string(c, refused)
         return

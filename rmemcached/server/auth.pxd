@@ -1,4 +1,4 @@
-"""The users of -Y. Any thread; what is there is replaced as a whole, under the lock."""
+"""The users of -Y. Any thread; a reload replaces all users at once, under the lock."""
 
 from libc.stddef cimport size_t
 

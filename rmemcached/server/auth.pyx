@@ -1,4 +1,4 @@
-"""The users of -Y, in memory that no Python object owns: workers look them up without the GIL."""
+"""The users of -Y, in memory without Python objects: workers look them up without the GIL."""
 
 from rmemcached.server.authfile import load as load_file
 
@@ -58,7 +58,7 @@ cdef void auth_load(auth_users *users, path) except *:
 
 
 cdef bint same_bytes(const char *a, const char *b, size_t length) noexcept nogil:
-    """memcmp that takes the same time wherever the difference is."""
+    """memcmp whose duration does not depend on the place of the difference."""
     cdef unsigned char difference = 0
     cdef size_t i
     for i in range(length):

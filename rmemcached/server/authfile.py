@@ -8,7 +8,7 @@ MAX_ENTRY_LENGTH = 254
 
 
 class AuthFileError(Exception):
-    """The file cannot be used; `args[0]` is one line that says why."""
+    """The file cannot be used; `args[0]` is a line with the reason."""
 
 
 def load(path: str) -> list[tuple[bytes, bytes]]:

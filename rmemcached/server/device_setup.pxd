@@ -1,8 +1,8 @@
-"""The RDMA devices that a daemon opens at its start, as its Settings ask for them. The main thread."""
+"""The RDMA devices wanted by a daemon's Settings, opened at its start. The main thread."""
 
 from rmemcached.server.layout cimport server
 
-# Opens the software devices and, on TCP, one of the system's; takes connections of rdma_cm if that is asked for.
-# Raises ServerError. sockets: Listeners. shm_path: where the streams of soft_shm meet; None: there is no soft_shm.
-# device_name: bytes, which live as long as the devices; None: any.
+# Opens the software devices and, on TCP, a device of the system; takes connections of rdma_cm if the settings say so.
+# Raises ServerError. sockets: Listeners. shm_path: the meeting place for the streams of soft_shm; None: no soft_shm.
+# device_name: bytes, kept alive as long as the devices; None: any.
 cdef void setup_devices(server *s, settings, sockets, shm_path, bytes device_name) except *

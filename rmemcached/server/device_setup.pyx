@@ -1,4 +1,4 @@
-"""Opening the daemon's RDMA devices: the software devices, and one of the system's if there is any."""
+"""Opening the daemon's RDMA devices: the software devices, and a device of the system if there is any."""
 
 import os
 import socket
@@ -87,8 +87,8 @@ cdef void fill_address(sockaddr_storage *out, int family, host, int port, unsign
 
 
 cdef void listen_cm(server *s, settings, sockets) except *:
-    """Takes connections of rdma_cm where TCP's are taken. An address that no RDMA device has is left out, as long as
-    there is another."""
+    """Takes connections of rdma_cm on TCP's addresses. Leaves out an address without an RDMA device, as long as another
+    address is left."""
     cdef rdma_devices *d = &s.devices
     cdef sockaddr_storage address
     cdef bint opened = False

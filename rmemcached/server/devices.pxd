@@ -1,7 +1,7 @@
 """The daemon's RDMA devices: opened at the start, closed when they fail, opened again when they are back.
 
-Workers share a device, its protection domain and the registration of item memory. Whatever is done to a device after
-the start is done by one thread, `mc-rdma`; it also takes the connections that come through rdma_cm.
+Workers share a device, its protection domain and the registration of item memory. After the start a single thread,
+`mc-rdma`, makes all changes to devices; it also takes the connections that come through rdma_cm.
 """
 
 from libc.stddef cimport size_t
@@ -17,9 +17,9 @@ from rmemcached.verbs.port cimport port_spec
 from rmemcached.verbs.verbs cimport verbs_provider
 
 cdef enum:
-    CM_ADDRESSES = 64            # on which connections of rdma_cm are taken, at most
+    CM_ADDRESSES = 64            # with connections of rdma_cm, at most
 
-# Counts one more connection and chooses its worker. NULL: there are as many as -c allows.
+# Counts a new connection and chooses its worker. NULL: -c allows no more.
 ctypedef worker *(*admit_fn)(void *arg) noexcept nogil
 
 cdef struct cm_listener:
@@ -30,7 +30,7 @@ cdef struct cm_listener:
 cdef struct rdma_devices:
     # constant once the first device is open
     rdma_limits limits
-    port_spec spec               # which of the system's devices is wanted
+    port_spec spec               # the wanted device of the system
     store *store
     unsigned int cm_port         # where connections of rdma_cm are taken; 0: nowhere
     # constant while the thread runs
@@ -39,22 +39,22 @@ cdef struct rdma_devices:
     pthread_t id
     int stop_fd                  # eventfd
     bint running
-    admit_fn admit               # set before it starts
+    admit_fn admit               # set before the thread's start
     void *admit_arg
-    # the thread's, once it runs
-    uint32_t owner               # its thread_id(); 0: it does not run
+    # the thread's, once running
+    uint32_t owner               # its thread_id(); 0: no thread
     int cm_fd                    # of rdma_cm, with all listeners; -1: none
     int backlog
     cm_listener listeners[CM_ADDRESSES]
     unsigned int nlisteners
     # by transport; NULL: there is none. Software devices stay open. Changed under both locks, and read under either
     rdma_device *open[RDMA_DEVICES]
-    pthread_mutex_t open_lock    # for a moment only: item memory is not registered under it. `lock` comes before it
-    # under lock, which is held while item memory is registered; that takes long
+    pthread_mutex_t open_lock    # for a moment only: no registration of item memory. Taken after `lock`
+    # under lock, which is held during the registration of item memory: this takes long
     pthread_mutex_t lock
-    bint failing[RDMA_DEVICES]   # it is being closed: no more item memory is registered
-    size_t missing               # bytes of item memory that could not be registered with the system's device
-    int missing_error            # why: errno; 0: there are none
+    bint failing[RDMA_DEVICES]   # being closed: no more item memory is registered
+    size_t missing               # bytes of item memory not registered with the system's device, by a failure
+    int missing_error            # why: errno; 0: no failure
     char *arena_low              # item memory so far
     size_t arena_used
     char *index_low              # header and index of direct reads so far, in these parts
@@ -62,14 +62,14 @@ cdef struct rdma_devices:
     unsigned int nindex
 
 cdef void devices_init(rdma_devices *d) noexcept nogil
-# Opens a device and registers the item memory there is. endpoint: of soft_shm, else NULL. 0, or -1 with one line in
-# why. Before the thread runs, or the thread.
+# Opens a device and registers the present item memory. endpoint: of soft_shm, else NULL. Returns 0, or -1 with a line
+# in why. Before the thread runs, or the thread.
 cdef int devices_open(rdma_devices *d, const verbs_provider *provider, const port_spec *spec, rdma_transport transport,
                       const shm_endpoint *endpoint, char *why, size_t size) noexcept nogil
 # Listens on an address and port; connections of rdma_cm are taken from the thread's start on. 0 or an errno value;
 # *opened: whether /dev/infiniband/rdma_cm could be opened. Before the thread runs.
 cdef int devices_listen(rdma_devices *d, const sockaddr *addr, int backlog, bint *opened) noexcept nogil
-# Prints which device a transport has, and its port.
+# Prints a transport's device and port.
 cdef void devices_describe(rdma_devices *d, rdma_transport transport) noexcept nogil
 # Starts the thread. 0 or an errno value.
 cdef int devices_start(rdma_devices *d, worker *workers, unsigned int nworkers) noexcept nogil

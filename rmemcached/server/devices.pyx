@@ -1,12 +1,12 @@
 """RDMA devices of the daemon (see devices.pxd).
 
 The software devices are always there. The system's device can fail, lose its port, or be removed while connections use
-it. The thread waits for its asynchronous events. When the device cannot be used any more, the thread asks every worker
-to end the connections on it, waits for all workers, and only then frees what they shared: registrations, protection
-domain and context. As long as there is no such device the thread looks for one every second, so that a cable that is
-plugged in again, a driver that is loaded late, or a device that was renamed needs no restart.
+it. The thread waits for the device's asynchronous events. When the device has become unusable, the thread asks every
+worker to end its connections, waits for all workers, and only then frees the shared objects: registrations, protection
+domain and context. Without a device the thread looks for one every second. So a cable plugged in again, a driver loaded
+late, or a renamed device needs no restart.
 
-A connection that comes through rdma_cm gets a descriptor of its own, with which it is handed to a worker.
+A connection through rdma_cm gets a descriptor of its own, and a worker gets both.
 """
 
 from libc.errno cimport ENOMEM, ENOSPC
@@ -42,8 +42,8 @@ from rmemcached.verbs.system_cm cimport (
 from rmemcached.verbs.verbs cimport ibv_device, verbs_provider
 
 cdef enum:
-    LOOK_NS = 1000000000         # how often a device that is open is checked, or one that is not is looked for
-    PAUSE_MAX = 64               # looks, at most, from one attempt to open a device that cannot be used to the next
+    LOOK_NS = 1000000000         # between two checks of an open device, or two looks for a device
+    PAUSE_MAX = 64               # looks between two attempts to open an unusable device, at most
     WHY_SIZE = 256
     CM_EVENTS_PER_TURN = 64
 
@@ -67,7 +67,7 @@ cdef void no_registration(size_t length, int error, char *why, size_t size) noex
 
 
 cdef bint register_index(rdma_devices *d, rdma_device *dev, char *why, size_t size) noexcept nogil:
-    """Registers what there is of the index and the device does not have yet."""
+    """Registers the parts of the index missing in the device."""
     cdef unsigned int i, parts
     cdef char *addr
     pthread_mutex_lock(&d.lock)
@@ -85,7 +85,7 @@ cdef bint register_index(rdma_devices *d, rdma_device *dev, char *why, size_t si
 
 cdef bint register_arena(rdma_devices *d, rdma_device *dev, rdma_transport transport, char *why,
                          size_t size) noexcept nogil:
-    """Registers the item memory there is, and makes the device known: from then on it gets the memory that is added."""
+    """Registers the present item memory, and makes the device known: from then on added memory is registered, too."""
     cdef size_t done = 0
     cdef size_t length
     cdef char *low
@@ -94,7 +94,7 @@ cdef bint register_arena(rdma_devices *d, rdma_device *dev, rdma_transport trans
     while True:
         if not register_index(d, dev, why, size):
             return False
-        # Registering takes long, and workers that need memory must not wait for it.
+        # Registering takes long. A worker in need of memory must not wait for the lock meanwhile.
         pthread_mutex_lock(&d.lock)
         low = d.arena_low
         length = min(d.arena_used - done, <size_t>ARENA_EXTENT)
@@ -113,12 +113,14 @@ cdef bint register_arena(rdma_devices *d, rdma_device *dev, rdma_transport trans
 
 
 cdef bint may_lock_an_extent(rdma_device *dev, char *why, size_t size) noexcept nogil:
-    """Whether item memory can be registered at all. A daemon that has none yet would find out with its first item."""
+    """Whether item memory can be registered at all. A daemon without items would otherwise find out with its first
+    item.
+    """
     cdef rlimit limit
     cdef int error
     if getrlimit(RLIMIT_MEMLOCK, &limit) != 0 or limit.rlim_cur >= <unsigned long>ARENA_EXTENT:
         return True
-    # A privileged process may lock more than the limit; to lock a little more than it tells.
+    # A privileged process may lock more than the limit: try a little more.
     error = rdma_device_try_memory(dev, limit.rlim_cur + 4096)
     if error:
         no_registration(ARENA_EXTENT, error, why, size)
@@ -137,7 +139,7 @@ cdef int devices_open(rdma_devices *d, const verbs_provider *provider, const por
         snprintf(why, size, b"%s", problem)
         return -1
     if transport == TRANSPORT_VERBS:
-        # Registration pins the present pages; the device would not see pages that replace them.
+        # Registration pins the present pages; the device would not see any later pages in their place.
         store_pin_memory(d.store)
     if transport == TRANSPORT_VERBS and d.arena_used == 0 and not may_lock_an_extent(dev, why, size):
         rdma_device_close(dev)
@@ -159,7 +161,7 @@ cdef void devices_describe(rdma_devices *d, rdma_transport transport) noexcept n
 
 
 cdef void change_workers(rdma_devices *d, rdma_transport transport, rdma_device *dev, const char *line) noexcept nogil:
-    """Lets every worker take dev or, when it is NULL, give up the one it has; returns when all have done so."""
+    """Lets every worker take dev or, with NULL, give its device up; returns when all have done so."""
     cdef device_change change
     cdef unsigned int i
     assert_owner(d.owner)
@@ -180,7 +182,7 @@ cdef void change_workers(rdma_devices *d, rdma_transport transport, rdma_device 
 
 
 cdef void close_failed(rdma_devices *d, rdma_transport transport, const char *why) noexcept nogil:
-    """Ends the connections on a device and closes it. Its counters go on in those of soft_iw."""
+    """Ends the connections on a device and closes the device. Its counts are added to soft_iw's."""
     cdef rdma_device *dev = d.open[transport]
     cdef char line[WHY_SIZE + 32]
     assert_owner(d.owner)
@@ -202,7 +204,7 @@ cdef void close_failed(rdma_devices *d, rdma_transport transport, const char *wh
 
 
 cdef bint open_again(rdma_devices *d) noexcept nogil:
-    """Opens the system's device if it is there. False: a device is there that cannot be used."""
+    """Opens the system's device, if there is a device. False: the device is unusable."""
     cdef const char *absent = NULL
     cdef const verbs_provider *system = system_provider(&absent)
     cdef char why[WHY_SIZE]
@@ -306,7 +308,7 @@ cdef void listen_again(rdma_devices *d) noexcept nogil:
 # ---- the thread ------------------------------------------------------------------------------------------------------
 
 cdef bint device_failed(rdma_devices *d, rdma_device *dev, short events, char *why, size_t size) noexcept nogil:
-    """Whether the system's device cannot be used any more, and why. events: what poll says of its descriptor."""
+    """Whether the system's device has become unusable, and why. events: from poll, for its descriptor."""
     cdef size_t length
     cdef int error
     pthread_mutex_lock(&d.lock)
@@ -325,7 +327,7 @@ cdef void *devices_main(void *arg) noexcept nogil:
     cdef rdma_device *dev
     cdef pollfd waiting[3]
     cdef char why[WHY_SIZE]
-    cdef unsigned int pause = 1      # looks from one try to open a device to the next
+    cdef unsigned int pause = 1      # looks between two attempts to open a device
     cdef unsigned int left = 1       # until the next
     cdef int64_t due = now_ns() + LOOK_NS
     d.owner = thread_id()
@@ -397,8 +399,8 @@ cdef void devices_close(rdma_devices *d) noexcept nogil:
 
 
 cdef void devices_extent_added(rdma_devices *d, void *addr, size_t length) noexcept nogil:
-    """Item memory must be registered before an item lies in it. If the system's device cannot register it the thread
-    closes the device; until then connections that need this memory end."""
+    """Registers new item memory before any item lies there. If the system's device fails, the thread closes the device;
+    until then connections in need of this memory end."""
     cdef unsigned int i
     pthread_mutex_lock(&d.lock)
     if d.arena_low == NULL:
@@ -415,7 +417,7 @@ cdef void devices_extent_added(rdma_devices *d, void *addr, size_t length) noexc
 
 
 cdef void devices_index_added(rdma_devices *d, void *addr, size_t length) noexcept nogil:
-    """What cannot be registered is not READ: clients ask."""
+    """Registers a new part of the index. Clients do not READ an unregistered part: they ask."""
     cdef unsigned int i
     pthread_mutex_lock(&d.lock)
     if d.index_low == NULL:

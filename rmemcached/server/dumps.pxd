@@ -1,7 +1,7 @@
-"""Dumps of all items: the crawler thread writes them to a connection that its worker lent.
+"""Dumps of all items: the crawler thread writes them to a connection lent by its worker.
 
-While a dump is under way only the crawler thread uses the socket. What it has not sent after the last item goes back
-with the connection, so that the crawler does not wait for a slow reader to take the END. memcached: crawler.c.
+During a dump only the crawler thread uses the socket. Output not sent after the last item goes back with the
+connection, so the crawler does not wait for a slow reader to take the END. memcached: crawler.c.
 """
 
 from libc.stddef cimport size_t
@@ -9,19 +9,19 @@ from libc.stddef cimport size_t
 from rmemcached.protocol.dump cimport dump_kind
 from rmemcached.store.store cimport crawler_result_type, store
 
-# The crawler thread is done with the socket. rest: malloc'd bytes that are still to be sent, now the owner's. ended:
-# the connection is to be closed.
+# The crawler thread is done with the socket. rest: malloc'd bytes still to be sent, now the owner's. ended: the
+# connection is to be closed.
 ctypedef void (*dump_release_fn)(void *owner, bint ended, char *rest, size_t length) noexcept nogil
 
 cdef struct dumps            # complete in dumps.pyx
 
 # NULL: no memory, or no descriptor (errno).
 cdef dumps *dumps_create(store *s, dump_release_fn release) noexcept nogil
-# Ends the dump that is under way and all later ones, so that to end the store's threads takes no reader's time.
+# Ends the dump under way and all later dumps, so no reader delays the end of the store's threads.
 cdef void dumps_stop(dumps *d) noexcept nogil
 # The store's threads have ended.
 cdef void dumps_destroy(dumps *d) noexcept nogil
-# Lends a non-blocking socket on which no output waits. CRAWLER_OK: the crawler thread has it, and answers with OK, the
-# lines of the items and END. Any thread. classes: as lru_crawler_dump has it.
+# Lends a non-blocking socket without waiting output. CRAWLER_OK: the crawler thread has the socket, and answers with
+# OK, the lines of the items and END. Any thread. classes: as in lru_crawler_dump.
 cdef crawler_result_type dumps_start(dumps *d, void *owner, int fd, dump_kind kind, const char *classes,
                                      size_t length) noexcept nogil

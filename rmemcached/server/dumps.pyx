@@ -16,14 +16,14 @@ from rmemcached.store.store cimport (
 
 cdef enum:
     FLUSH_BYTES = 32 * 1024      # are gathered before they are sent
-    STALL_MS = 1800 * 1000       # a reader that takes nothing for so long loses its connection
+    STALL_MS = 1800 * 1000       # a reader taking nothing for so long loses its connection
 
 cdef struct dumps:               # constant
     store *store
     int stop_fd                  # eventfd: readable once dumps_stop was called
     dump_release_fn release
 
-cdef struct dump:                # the crawler thread's; the worker's before that
+cdef struct dump:                # the crawler thread's; before the start the worker's
     dumps *all
     void *owner
     int fd
@@ -57,7 +57,7 @@ cdef bint wait_writable(dump *d) noexcept nogil:
 
 
 cdef bint flush(void *arg) noexcept nogil:
-    """crawler_client.flush. A peer that has only shut down its own sending still gets everything."""
+    """crawler_client.flush. A peer may shut down its own sending, and still gets everything."""
     cdef dump *d = <dump *>arg
     cdef size_t sent = 0
     cdef ssize_t n

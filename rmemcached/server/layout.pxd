@@ -1,5 +1,5 @@
-"""The state of one daemon, for the modules of this folder that look after it together: server makes and ends it,
-listener accepts, stats reads. Which thread or lock owns each field stands beside it."""
+"""The state of a daemon, for the modules of this folder: server makes and ends it, listener accepts, stats reads.
+Beside each field stands the thread or lock that owns it."""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
@@ -15,13 +15,13 @@ from rmemcached.server.worker cimport worker
 from rmemcached.store.store cimport store
 
 cdef enum:
-    MAIN_FDS = 3                 # descriptors that memcached's main thread and each of its workers have
+    MAIN_FDS = 3                 # descriptors of memcached's main thread, and of each worker
     WORKER_FDS = 5
 
-# What the command line said, as far as it is read without the Python Settings object, which owns the text and outlives
-# the server. Constant.
+# The settings of the command line, for code without the Python Settings object. The Settings object owns the text and
+# outlives the server. Constant.
 cdef struct settings:
-    int port                     # -1: an ephemeral one
+    int port                     # -1: ephemeral
     int udpport                  # 0: no UDP
     int backlog
     const char *inter            # NULL: all addresses
@@ -31,11 +31,11 @@ cdef struct settings:
     const char *auth_file        # NULL: no authentication
     uint32_t maxconns
     bint maxconns_fast
-    unsigned int inherited_fds   # descriptors that were open at the start; standard streams mostly
+    unsigned int inherited_fds   # descriptors open at the start; standard streams mostly
     unsigned int idle_timeout    # seconds; 0: none
     uint64_t read_buf_mem_limit  # bytes; 0: none
     unsigned int num_threads
-    unsigned int num_threads_per_udp   # workers that serve one UDP socket
+    unsigned int num_threads_per_udp   # workers for each UDP socket
     unsigned int num_napi_ids
     unsigned int reqs_per_event
     bint flush_enabled
@@ -46,11 +46,11 @@ cdef struct settings:
     const char *hash_algorithm
     rdma_limits rdma_limits
 
-cdef struct listener:            # one listening socket, or a UDP one. Constant while the workers run
+cdef struct listener:            # a listening socket, or a UDP socket. Constant while the workers run
     int fd                       # the Python object's
     log_transport transport
-    protocol prot                # spoken on what is accepted
-    bint stream_only             # no protocol is: it is for the streams of queue pairs
+    protocol prot                # of accepted connections
+    bint stream_only             # no protocol: the socket is for the streams of queue pairs
     bint own_users               # peers must be processes of this daemon's user or root's
 
 cdef struct server:
@@ -72,12 +72,12 @@ cdef struct server:
     int signal_fd
     int timer_fd
     # any thread
-    conn_hooks hooks             # constant but for `verbose`, which is atomic
+    conn_hooks hooks             # constant except `verbose`, which is atomic
     auth_users users             # has a lock of its own
     # atomic
     uint64_t stop
-    uint64_t curr_connections    # with listening sockets and UDP ones
-    uint64_t turns_back          # turns of connections that were streams of queue pairs, which have their workers
+    uint64_t curr_connections    # with listening and UDP sockets
+    uint64_t turns_back          # turns used by streams of queue pairs, for which no worker is chosen
     uint64_t most_connections
     uint64_t total_connections
     uint64_t rejected_connections
@@ -92,6 +92,6 @@ cdef struct server:
     int64_t disabled_at          # when listen_disabled was set (now_ns)
     uint64_t disabled_with       # curr_connections then
     const char *disabled_why     # NULL: since then a connection has been accepted
-    unsigned int napi_known      # workers that have a napi_id
+    unsigned int napi_known      # workers with a napi_id
     # the devices' thread's
     unsigned int next_cm_worker

@@ -26,8 +26,9 @@ cdef enum:
 
 
 cdef inline bint may_have(const server *s, uint64_t connections) noexcept nogil:
-    """memcached limits its descriptors: its own, listening sockets and what it has inherited count beside connections.
-    What is counted here is what memcached would have open, whatever this process has; queue pairs do not count."""
+    """Whether -c allows so many connections. As in memcached, -c limits descriptors: memcached's own, listening sockets
+    and inherited descriptors count besides connections. The counts are memcached's, whatever this process has; queue
+    pairs do not count."""
     return (s.settings.inherited_fds + MAIN_FDS + WORKER_FDS * <uint64_t>s.settings.num_threads
             + connections) <= s.settings.maxconns
 
@@ -49,8 +50,8 @@ cdef void listen_to(server *s, uint32_t events, int backlog) noexcept nogil:
 
 
 cdef void stop_listening(server *s, const char *why) noexcept nogil:
-    """Leaves the next connection in the kernel's queue, which takes no more, until one ends. What is as short as it was
-    when that was tried last is neither reported nor counted again."""
+    """Leaves the next connection in the kernel's queue, which takes no more, until a connection ends. A second stop for
+    the same reason, without an accept in between, is neither reported nor counted."""
     if s.disabled_why != why:
         if relaxed_load(&s.hooks.verbose):
             fprintf(stderr, b"%s\n", why)
@@ -82,7 +83,7 @@ cdef worker *next_in_turn(server *s) noexcept nogil:
 
 
 cdef worker *select_worker(server *s, int fd) noexcept nogil:
-    """The worker of a new connection: in turn or, with -N, one for each receive queue of the network card (memcached:
+    """The worker of a new connection: in turn or, with -N, by the receive queue of the network card (memcached:
     thread.c, select_thread_by_napi_id)."""
     cdef unsigned int napi_id = 0, i
     cdef socklen_t length = sizeof(napi_id)
@@ -122,8 +123,8 @@ cdef bint may_share(server *s, int fd) noexcept nogil:
 
 
 cdef bint count_connection(server *s, unsigned int spare) noexcept nogil:
-    """Counts one more, in one step: the main thread, the devices' thread and workers do it at the same time. False:
-    there would not be room for `spare` more."""
+    """Counts a connection, in a single step: the main thread, the devices' thread and workers do so at the same time.
+    False: the connection would leave no room for `spare` more."""
     cdef uint64_t count = relaxed_load(&s.curr_connections)
     cdef uint64_t most = relaxed_load(&s.most_connections)
     while may_have(s, count + 1 + spare):
@@ -135,7 +136,7 @@ cdef bint count_connection(server *s, unsigned int spare) noexcept nogil:
     count += 1
     fetch_add(&s.total_connections, 1)
     while count > most:
-        # A larger number that the other thread has put there goes back.
+        # Another thread has put a larger number there: put the larger number back.
         most = exchange(&s.most_connections, count)
         count, most = most, count
     return True
@@ -167,7 +168,7 @@ cdef void accept_all(server *s, const listener *l) noexcept nogil:
     assert_owner(s.owner)
     while True:
         if not has_room(s, 1):
-            # Only before the first accept is it certain that somebody waits.
+            # Only before the first accept a connection certainly waits.
             if first:
                 stop_listening(s, b"Too many open connections")
             return
@@ -191,7 +192,7 @@ cdef void accept_all(server *s, const listener *l) noexcept nogil:
         if l.own_users and not may_share(s, sfd):
             close(sfd)
             continue
-        # There was room for it; a lane may have taken that meanwhile.
+        # A lane may have taken the room meanwhile.
         if not count_connection(s, s.settings.maxconns_fast):
             send(sfd, full, strlen(full), MSG_DONTWAIT | MSG_NOSIGNAL)
             close(sfd)

@@ -1,4 +1,4 @@
-"""The daemon: the Python class that makes all its parts and ends them, and the main thread's loop in between."""
+"""The daemon: the Python class that makes and ends all its parts, and the main thread's loop in between."""
 
 import os
 import sys
@@ -51,14 +51,14 @@ cdef enum:
     TIMER_EVENT = (1 << 30) + 1
 
 
-# ---- hooks that the protocol and the store call; arg is a server -----------------------------------------------------
+# ---- hooks for the protocol and the store; arg is a server -----------------------------------------------------------
 
 cdef void hook_verbosity(void *arg, int level) noexcept nogil:
     relaxed_store(&(<server *>arg).hooks.verbose, <uint64_t>level)
 
 
 cdef void hook_shutdown(void *arg, bint graceful) noexcept nogil:
-    # The main thread gets the signal, as it does when it comes from outside.
+    # The main thread gets the signal, as if from outside.
     kill(getpid(), SIGUSR1 if graceful else SIGINT)
 
 
@@ -85,7 +85,7 @@ cdef void reload_users(server *s) noexcept:
 
 
 cdef int server_loop(server *s) noexcept nogil:
-    """Accepts connections and ticks the store's clock until a signal ends it. Returns the signal's number, or -1 with
+    """Accepts connections and ticks the store's clock until a signal comes. Returns the signal's number, or -1 with
     errno set."""
     cdef epoll_event events[LISTEN_EVENTS]
     cdef signalfd_siginfo info
@@ -123,18 +123,19 @@ cdef int watch(int epfd, int fd, uint64_t what) noexcept nogil:
 
 
 cdef class Server:
-    """One daemon. Made from a Settings object; `run` serves until a signal ends it.
+    """A daemon, made from a Settings object; `run` serves until a signal comes.
 
-    Raises ServerError when it cannot start. Not thread-safe; one per process, as signals are.
+    Raises ServerError when the daemon cannot start. Not thread-safe; a process has one Server, because it has one set
+    of signals.
     """
 
     cdef server s
     cdef object settings
     cdef object sockets          # Listeners
-    cdef object keep             # bytes that s.settings points into
+    cdef object keep             # bytes behind the pointers in s.settings
     cdef bytes device_name       # ... and s.devices.spec
     cdef bytes version           # ... and s.hooks
-    cdef object bound            # (path, device, inode) of the UNIX socket, to remove only what is ours
+    cdef object bound            # (path, device, inode) of the UNIX socket, to remove only our own file
     cdef unsigned int started    # workers whose threads run
     cdef object shm_path         # shm_endpoint.path; None: nowhere
 
@@ -189,33 +190,33 @@ cdef class Server:
         self.remember(wanted)
 
     def share_nothing(self):
-        """There is no shared memory after all by which clients could read items."""
+        """Switches direct reads off: there is no shared memory after all."""
         self.settings.rdma_direct = "off"
         self.settings.rdma_direct_off = "shared_memory"
         self.settings.rdma_view_limit = None
         self.keep = fill_settings(&self.s.settings, self.settings)
 
     def remember(self, path):
-        """Notes the socket's file, which is removed at the end."""
+        """Notes the socket's file, to be removed at the end."""
         if path is not None:
             # The daemon of -d has another working folder at its end.
             path = os.path.abspath(path)
             try:
                 found = os.lstat(path)
             except FileNotFoundError:
-                # Somebody has moved it away already; what may be there at the end is not ours.
+                # Somebody has moved the file away already; a file there at the end is not ours.
                 return
             self.bound = (path, found.st_dev, found.st_ino)
 
     @property
     def addresses(self):
-        """What the listening sockets are bound to."""
+        """The addresses of the listening sockets."""
         return [listener.sock.getsockname() for listener in self.sockets]
 
     # -- life --
 
     cdef void start(self) except *:
-        """Makes everything but the threads of the workers, the logger and the devices. `finish` frees what there is."""
+        """Makes everything except the threads of workers, logger and devices. `finish` frees the parts made so far."""
         cdef server *s = &self.s
         self.open_store()
         if self.settings.rdma:
@@ -233,7 +234,7 @@ cdef class Server:
                 self.add_udp(listener.sock)
 
     cdef void open_store(self) except *:
-        """The store, and the log that it writes to."""
+        """Makes the store and its log."""
         cdef server *s = &self.s
         cdef store_config config
         cdef const char *problem = NULL
@@ -247,7 +248,7 @@ cdef class Server:
         self.fill_store_hooks(&config)
         s.store = store_create(&config, &problem)
         if s.store == NULL and self.settings.rdma_direct == "own" and not config.direct_remote:
-            # What nobody has to have is no reason not to start.
+            # Nobody has asked for direct reads: start without.
             first = (<bytes>problem).decode()
             self.share_nothing()
             fill_store_config(&config, self.settings)
@@ -332,7 +333,7 @@ cdef class Server:
             fetch_add(&s.total_connections, 1)
 
     cdef void finish(self):
-        """Frees what `start` has made. The workers have been joined."""
+        """Frees everything made by `start`. The workers have been joined."""
         cdef server *s = &self.s
         cdef unsigned int i
         if s.watchers != NULL:
@@ -340,7 +341,7 @@ cdef class Server:
                 watchers_stop(s.watchers)
         if s.workers != NULL:
             for i in range(s.settings.num_threads):
-                # worker_init did not get that far when its queue's tail is unset.
+                # An unset tail of its queue: worker_init was not called.
                 if s.workers[i].queue_tail != NULL:
                     worker_destroy(&s.workers[i])
             free(s.workers)
@@ -371,7 +372,7 @@ cdef class Server:
         self.close_sockets()
 
     def close_sockets(self):
-        """Closes the listening sockets and removes the UNIX socket's file if it is still ours."""
+        """Closes the listening sockets and removes the UNIX socket's file, if the file is still ours."""
         while self.sockets:
             self.sockets.pop().sock.close()
         if self.bound is not None:
@@ -405,7 +406,7 @@ cdef class Server:
             raise ServerError("Maxconns setting is too low, use -c to increase.")
 
     cdef void describe(self) except *:
-        """Prints what -vv tells at the start: slab classes and listening sockets."""
+        """Prints the lines of -vv at the start: slab classes and listening sockets."""
         cdef class_stats k
         cdef unsigned int i
         if relaxed_load(&self.s.hooks.verbose) < 2:
@@ -423,7 +424,7 @@ cdef class Server:
             fprintf(stderr, b"<%d server listening (%s)\n", <int>listener.sock.fileno(), <const char *>text)
 
     cdef void open_loop(self, const sigset_t *signals) except *:
-        """Makes what server_loop waits for."""
+        """Makes the descriptors for server_loop."""
         cdef server *s = &self.s
         cdef itimerspec interval
         memset(&interval, 0, sizeof(interval))
@@ -449,7 +450,7 @@ cdef class Server:
             raise ServerError(f"can't create thread: {os.strerror(err)}")
 
     cdef void stop_threads(self):
-        """Ends all threads but the logger's, which `finish` ends when nobody logs any more."""
+        """Ends all threads except the logger's. `finish` ends the logger after the last entry."""
         cdef server *s = &self.s
         cdef unsigned int i
         if s.dumps != NULL:
@@ -457,7 +458,7 @@ cdef class Server:
         if s.store != NULL:
             store_stop_threads(s.store)
         with nogil:
-            # The devices' thread may wait for the workers: they run until it has ended.
+            # The devices' thread may wait for the workers: they run until its end.
             devices_stop(&s.devices)
         store_release(&s.stop, 1)
         for i in range(self.started):
@@ -468,12 +469,12 @@ cdef class Server:
         self.started = 0
 
     def run(self, serving=None):
-        """Serves until SIGINT, SIGTERM or SIGUSR1. Returns the signal's number. serving: called when nothing that
-        belongs to the start can fail any more."""
+        """Serves until SIGINT, SIGTERM or SIGUSR1. Returns the signal's number. serving: called when no part of the
+        start can fail any more."""
         cdef server *s = &self.s
         cdef sigset_t signals, old
         cdef int signo = -1
-        # Blocked here, so that all threads inherit it: signals arrive at signal_fd only.
+        # Blocked here, for all threads to inherit: signals arrive at signal_fd only.
         sigemptyset(&signals)
         for number in (SIGINT, SIGTERM, SIGUSR1, SIGHUP):
             sigaddset(&signals, number)

@@ -1,4 +1,4 @@
-"""Listening sockets: what -l, -p, -U and -s ask for, opened (memcached.c, server_sockets)."""
+"""Listening sockets: opens the sockets of -l, -p, -U and -s (memcached.c, server_sockets)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_TAG_LENGTH = 8
 
 
 class ServerError(Exception):
-    """The daemon cannot start. `args[0]` is one line for the user, `status` the exit status."""
+    """The daemon cannot start. `args[0]` is a line for the user, `status` the exit status."""
 
     def __init__(self, message: str, status: int = 1) -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class ServerError(Exception):
 
 
 class Interface(NamedTuple):
-    """One address of -l."""
+    """An address of -l."""
 
     host: str | None
     """None: all addresses."""
@@ -40,7 +40,7 @@ class Interface(NamedTuple):
 
 
 class Listener(NamedTuple):
-    """One open socket."""
+    """An open socket."""
 
     sock: socket.socket
     transport: str
@@ -95,7 +95,7 @@ def parse_interface(text: str, port: int, settings: Settings) -> Interface:
 
 
 def maximize_sndbuf(sock: socket.socket) -> None:
-    """Gives the socket the largest send buffer that the system allows."""
+    """Gives the socket the largest send buffer allowed by the system."""
     low, high = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF), MAX_SENDBUF_SIZE
     while low <= high:
         middle = (low + high) // 2
@@ -107,7 +107,7 @@ def maximize_sndbuf(sock: socket.socket) -> None:
 
 
 def prepare(sock: socket.socket, family: int, settings: Settings) -> None:
-    """Options of a socket that is to be bound."""
+    """Sets the options of a socket, before its bind."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if family == socket.AF_INET6:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -126,7 +126,7 @@ def prepare(sock: socket.socket, family: int, settings: Settings) -> None:
 
 
 def bind_all(interface: Interface, transport: str, settings: Settings, what: str) -> list[Listener]:
-    """Binds every address that the interface's name stands for."""
+    """Binds every address behind the interface's name."""
     kind = socket.SOCK_DGRAM if transport == "udp" else socket.SOCK_STREAM
     try:
         found = socket.getaddrinfo(interface.host, max(interface.port, 0), type=kind, flags=socket.AI_PASSIVE)
@@ -143,7 +143,7 @@ def bind_all(interface: Interface, transport: str, settings: Settings, what: str
             problem = problem or error
             continue
         if address[1] == 0 and bound:
-            # One ephemeral port for both families.
+            # Both families get the same ephemeral port.
             address = (address[0], bound[0].sock.getsockname()[1], *address[2:])
         try:
             prepare(sock, family, settings)
@@ -167,8 +167,8 @@ def bind_all(interface: Interface, transport: str, settings: Settings, what: str
 
 
 def bind_unix(path: str, settings: Settings) -> socket.socket:
-    """A listening UNIX socket with the permissions of -a, in place of the one that a daemon which died has left."""
-    # What cannot be looked at or removed is in the way of `bind`, which says why.
+    """A listening UNIX socket with the permissions of -a. Replaces the socket left by a dead daemon."""
+    # If the file cannot be read or removed, `bind` fails and says why.
     with suppress(OSError):
         if stat.S_ISSOCK(os.lstat(path).st_mode):
             os.unlink(path)
@@ -210,14 +210,14 @@ def listen_unix(settings: Settings) -> Listener:
 
 
 def listen_shm(settings: Settings) -> tuple[Listener, str]:
-    """The socket for soft_shm besides a TCP port, and its name in the exchange. OSError, ServerError.
+    """Opens the socket for soft_shm besides a TCP port. Returns it and its name in the exchange. OSError, ServerError.
 
-    By default it has an abstract name, which leaves no file behind, however the process ends. The name is random, and
-    the peer's user id decides who may connect.
+    By default the socket has an abstract name, which leaves no file behind, however the process ends. The name is
+    random, and the peer's user id decides who may connect.
     """
     if settings.rdma_shm is not None:
         if user := what_uses(settings.rdma_shm):
-            # The other's clients would come here, where nobody knows them.
+            # Clients of the present owner would come here, where nobody knows them.
             raise ServerError(f"{settings.rdma_shm} is in use by {user}", os.EX_OSERR)
         return Listener(bind_unix(settings.rdma_shm, settings), "shm", "ascii"), settings.rdma_shm
     name = f"rmemcached-{os.urandom(16).hex()}"
@@ -233,9 +233,9 @@ def listen_shm(settings: Settings) -> tuple[Listener, str]:
 
 
 def overflow_uid() -> int:
-    """The user id that users without one in this user namespace appear with; the largest number if there are none.
+    """The user id shown for users without an id in this user namespace; the largest number if there are no such users.
 
-    See user_namespaces(7). It may be the id of a user of this namespace as well.
+    See user_namespaces(7). A user of this namespace may have the same id.
     """
     try:
         maps = read_text("/proc/self/uid_map").split()
@@ -247,7 +247,7 @@ def overflow_uid() -> int:
 
 
 def open_listeners(settings: Settings) -> list[Listener]:
-    """All sockets that the settings ask for. Raises ServerError."""
+    """Opens all sockets named in the settings. Raises ServerError."""
     if settings.socket_path is not None:
         return [listen_unix(settings)]
     opened: list[Listener] = []
@@ -269,9 +269,9 @@ def is_loopback(host: str) -> bool:
 
 
 def choose_cm_addresses(listeners: list[Listener]) -> list[tuple[int, str, int]]:
-    """Where to take connections of rdma_cm: (family, address, scope) of the listening sockets, each once.
+    """Addresses for connections of rdma_cm: (family, address, scope) of the listening sockets, each once.
 
-    Loopback addresses are left out: no RDMA device has one.
+    Loopback addresses are left out: no RDMA device has such an address.
     """
     chosen: dict[tuple[int, str, int], None] = {}
     for listener in listeners:
@@ -283,7 +283,7 @@ def choose_cm_addresses(listeners: list[Listener]) -> list[tuple[int, str, int]]
 
 
 def write_port_file(listeners: list[Listener]) -> None:
-    """Writes the ports in use to the file that MEMCACHED_PORT_FILENAME names, whole or not at all."""
+    """Writes the ports in use to the file named by MEMCACHED_PORT_FILENAME, whole or not at all."""
     name = os.environ.get("MEMCACHED_PORT_FILENAME")
     if not name:
         return

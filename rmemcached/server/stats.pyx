@@ -25,7 +25,7 @@ from rmemcached.store.store cimport (
 )
 
 cdef bytes _own_version = __version__.encode()
-cdef const char *own_version = _own_version   # which the module keeps
+cdef const char *own_version = _own_version   # kept by the module
 
 
 cdef void sum_threads(server *s, thread_stats *total) noexcept nogil:
@@ -39,7 +39,7 @@ cdef void sum_threads(server *s, thread_stats *total) noexcept nogil:
 
 
 cdef uint64_t get_hits(const thread_stats *t, unsigned int clsid) noexcept nogil:
-    """Gets that found an item of the class; 0: of any."""
+    """Gets with a hit in the class; 0: in any class."""
     cdef uint64_t hits = 0
     cdef unsigned int i
     for i in range(<unsigned int>NUMBER_OF_QUEUES):
@@ -105,7 +105,7 @@ cdef void general_commands(server *s, const thread_stats *t, const store_stats *
 
 
 cdef void general_threads(server *s, const store_stats *st, const store_config *config, stat_buf *out) noexcept nogil:
-    """What the background threads did."""
+    """The work of the background threads."""
     if config.slab_reassign:
         stat_append(out, b"slab_reassign_rescues", st.slab_reassign_rescues)
         stat_append(out, b"slab_reassign_chunk_rescues", st.slab_reassign_chunk_rescues)
@@ -153,7 +153,7 @@ cdef void general_items(const store_stats *st, const store_config *config, stat_
 cdef void direct_text(server *s, const thread_stats *t, stat_buf *out) noexcept nogil:
     cdef direct_stats direct
     store_direct_stats(s.store, &direct)
-    # memcached has no such lines: they come with the first huge page, and client, that they are about.
+    # memcached has no such lines: they come with the first huge page, or the first client.
     if direct.huge_pages != 0:
         stat_append(out, b"huge_pages_made", direct.huge_pages)
     if direct.clients == 0:
@@ -216,7 +216,7 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
 
 
 cdef void settings_basic(server *s, const store_config *config, stat_buf *out) noexcept nogil:
-    """Mostly of options that have a letter."""
+    """Mostly options with a letter."""
     cdef const settings *set = &s.settings
     cdef store_stats st
     cdef char text[16]
@@ -387,12 +387,12 @@ cdef void sizes_text(server *s, stat_buf *out) noexcept nogil:
 
 
 cdef void reset(server *s) noexcept nogil:
-    """stats reset. A worker that counts something at the same moment may keep that counter's old value."""
+    """stats reset. A counter changed by a worker at the same moment may keep its old value."""
     cdef unsigned int i
     cdef uint64_t *counter
     for i in range(s.settings.num_threads):
         counter = <uint64_t *>&s.workers[i].thread.stats
-        # The fields from there on tell what is in use.
+        # The later fields are amounts in use.
         while counter < &s.workers[i].thread.stats.response_obj_count:
             relaxed_store(counter, 0)
             counter += 1

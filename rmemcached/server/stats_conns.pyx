@@ -29,9 +29,9 @@ cdef union any_address:
     sockaddr_in6 in6
     sockaddr_un un
 
-cdef struct conn_row:            # one socket, or one lane
+cdef struct conn_row:            # a socket, or a lane
     int fd                       # of a lane: its lifeline's
-    uint32_t lane                # 0: it is a socket
+    uint32_t lane                # 0: a socket
     log_transport transport
     bint listening
     bint rdma
@@ -42,8 +42,8 @@ cdef struct conn_row:            # one socket, or one lane
 
 
 cdef void address_text(const any_address *a, log_transport transport, char *out) noexcept nogil:
-    """As memcached writes it: tcp:1.2.3.4:5, tcp6:[::1]:5, unix:/path; ?:<AF 0> for a UNIX socket's client. rdma: and
-    rdma6: are addresses of rdma_cm."""
+    """Writes an address as memcached does: tcp:1.2.3.4:5, tcp6:[::1]:5, unix:/path; ?:<AF 0> for a UNIX socket's
+    client. rdma: and rdma6: are addresses of rdma_cm."""
     cdef char text[HOST_TEXT]
     cdef const char *name = b"?"
     cdef unsigned int port = 0
@@ -91,7 +91,7 @@ cdef struct row_list:
 
 
 cdef void add_lane(void *arg, const conn *c, uint32_t id) noexcept nogil:
-    """A row like that of the lifeline, which is the last."""
+    """Adds a row like the lifeline's, which is the last row so far."""
     cdef row_list *list = <row_list *>arg
     cdef conn_row *row = &list.rows[list.n]
     if list.n == list.room:
@@ -176,8 +176,7 @@ cdef void append_row(const conn_row *row, stat_buf *out) noexcept nogil:
 
 
 cdef void conns_text(server *s, stat_buf *out) noexcept nogil:
-    """Every socket, in the order of descriptors, and behind it its lanes. Connections that are accepted meanwhile may
-    be left out."""
+    """Lists every socket, in the order of descriptors, and its lanes. Connections accepted meanwhile may be missing."""
     cdef size_t room = <size_t>relaxed_load(&s.curr_connections) + 64
     cdef size_t n = 0, i
     cdef rel_time_t uptime = store_time(s.store) - ITEM_UPDATE_INTERVAL - 2

@@ -1,4 +1,4 @@
-"""Lines of `stats` other than a name and a number."""
+"""Lines of `stats` that are not just a name and a number."""
 
 from libc.stdint cimport uint64_t
 
@@ -8,7 +8,7 @@ from rmemcached.protocol.stats_text cimport stat_buf
 cdef void append_seconds(stat_buf *out, const char *name, long seconds, long micros) noexcept nogil
 cdef void append_decimal(stat_buf *out, const char *name, const char *fmt, double value) noexcept nogil
 cdef void append_int(stat_buf *out, const char *name, int value) noexcept nogil
-# <prefix><number>:<name>, and the value or, if there is one, the word.
+# <prefix><number>:<name>, and the word if given, else the value.
 cdef void append_class(stat_buf *out, const char *prefix, int clsid, const char *name, uint64_t value,
                        const char *word=?) noexcept nogil
 cdef const char *or_word(const char *text, const char *word) noexcept nogil

@@ -1,4 +1,4 @@
-"""Lines of `stats` other than a name and a number."""
+"""Lines of `stats` that are not just a name and a number."""
 
 from libc.stdint cimport uint64_t
 from libc.stdio cimport snprintf
@@ -20,7 +20,7 @@ cdef void append_decimal(stat_buf *out, const char *name, const char *fmt, doubl
 
 cdef void append_class(stat_buf *out, const char *prefix, int clsid, const char *name, uint64_t value,
                        const char *word=NULL) noexcept nogil:
-    """<prefix><number>:<name>, and the value or, if there is one, the word."""
+    """<prefix><number>:<name>, and the word if given, else the value."""
     cdef char full[80]
     snprintf(full, sizeof(full), b"%s%d:%s", prefix, clsid, name)
     if word != NULL:

@@ -1,7 +1,7 @@
 """The UDP port: requests and replies as datagrams behind a frame header (memcached: doc/protocol.txt, UDP protocol).
 
-A udp_socket belongs to one worker; the workers' sockets are duplicates of one descriptor, so that any of them takes the
-next datagram. Nothing is locked.
+A udp_socket belongs to one worker. The workers' sockets are duplicates of the same descriptor, so any worker takes the
+next datagram. There are no locks.
 """
 
 from libc.stdint cimport uint16_t
@@ -12,7 +12,7 @@ from rmemcached.protocol.conn cimport conn, conn_thread
 cdef enum:
     UDP_HEADER_SIZE = 8          # request id, sequence number, datagrams in the message, reserved; 16 bits each
     UDP_MAX_PAYLOAD_SIZE = 1400  # of a datagram sent, header included
-    UDP_TAG = 1                  # tells a udp_socket from the worker's other events
+    UDP_TAG = 1                  # marks a udp_socket among the worker's events
     UDP_READ_BUFFER_SIZE = 65536   # more than the longest datagram
 
 cdef struct udp_socket:
@@ -22,10 +22,10 @@ cdef struct udp_socket:
     int fd
     int epfd
     bint blocked             # output waits for the socket, or for the next turn; nothing is read meanwhile
-    unsigned int left        # datagrams that may still be sent in this turn
+    unsigned int left        # datagrams still allowed in this turn
     uint16_t request_id      # of the datagram being answered
     uint16_t sequence        # of the next datagram of the message at the head of the output
-    uint16_t total           # datagrams it has; 0: none has been sent
+    uint16_t total           # datagrams of this message; 0: none has been sent
     sockaddr_storage peer    # who is answered
     socklen_t peer_length
     char rbuf[UDP_READ_BUFFER_SIZE]

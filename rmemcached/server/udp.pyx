@@ -1,9 +1,9 @@
-"""UDP: every datagram is a connection of its own, with all of its input there from the start.
+"""UDP: every datagram is a connection of its own, with its whole input at the start.
 
-Each reply is a message, whose datagrams are numbered from 0; so the keys of a multiget, and the commands of a datagram
-that holds several, are answered by several messages with the same request id, as memcached 1.6 does. For quiet binary
-commands memcached also sends headers without content; here nothing is sent. A request that is not whole within its
-datagram is dropped, and so is what follows a command that ends a connection.
+Each reply is a message; its datagrams are numbered from 0. So the keys of a multiget, and several commands in a
+datagram, get several messages with the same request id, as in memcached 1.6. For quiet binary commands memcached also
+sends headers without content; here nothing is sent. A request not whole within its datagram is dropped, and so is the
+input behind a command that ends the connection.
 """
 
 from libc.stddef cimport size_t
@@ -27,8 +27,8 @@ from rmemcached.protocol.conn cimport (
 
 cdef enum:
     DATA_SIZE = UDP_MAX_PAYLOAD_SIZE - UDP_HEADER_SIZE
-    MAX_DATAGRAMS = 65535    # that a message can say it has
-    DATAGRAMS_PER_TURN = 100     # that are sent before others have their turn
+    MAX_DATAGRAMS = 65535    # most datagrams of a message, by its header
+    DATAGRAMS_PER_TURN = 100     # datagrams sent before everybody else has a turn
     IOV_SIZE = 16
 
 
@@ -60,7 +60,7 @@ cdef udp_socket *udp_open(conn_thread *thread, int epfd, int fd) noexcept nogil:
 
 
 cdef void udp_close(udp_socket *u) noexcept nogil:
-    """Drops what is being answered and closes the descriptor."""
+    """Drops the datagram being answered, and closes the descriptor."""
     conn_release(&u.c)
     close(u.fd)
     free(u)
@@ -150,7 +150,7 @@ cdef bint udp_run(udp_socket *u) noexcept nogil:
 
 
 cdef bint udp_take(udp_socket *u, size_t length) noexcept nogil:
-    """A datagram of `length` bytes is in rbuf. False: it is no request; nothing is answered."""
+    """Takes a datagram of `length` bytes in rbuf. False: no request; nothing is answered."""
     cdef uint8_t *frame = <uint8_t *>&u.rbuf[0]
     cdef conn *c = &u.c
     if length <= UDP_HEADER_SIZE:

@@ -1,7 +1,7 @@
-"""The logger thread: takes log entries out of the rings and writes their lines to the connections that watch.
+"""The logger thread: takes log entries out of the rings and writes their lines to the watching connections.
 
-A watcher's connection is lent by its worker: while it is here, only the logger thread reads and writes its socket, and
-it goes back to the worker, which closes it. memcached: logger.c.
+A worker lends a watcher's connection: from then on only the logger thread reads and writes the socket. In the end the
+connection goes back to the worker, to be closed. memcached: logger.c.
 """
 
 from libc.stddef cimport size_t
@@ -13,26 +13,26 @@ from rmemcached.protocol.conn cimport lend_result
 cdef enum:
     WATCHER_LIMIT = 20
 
-# The logger thread is done with the socket. ended: always, it is to be closed; rest, length: nothing.
+# The logger thread is done with the socket. ended: always, for the connection is to be closed; rest, length: nothing.
 ctypedef void (*watcher_release_fn)(void *owner, bint ended, char *rest, size_t length) noexcept nogil
 
 cdef struct watchers         # complete in watchers.pyx
 
 cdef struct watcher_stats:   # since the start or the last reset
-    uint64_t dropped         # entries that a thread's full ring had no room for
+    uint64_t dropped         # entries without room in a thread's full ring
     uint64_t written
-    uint64_t skipped         # lines that a watcher's full buffer had no room for
+    uint64_t skipped         # lines without room in a watcher's full buffer
     uint64_t sent
     uint64_t count           # watchers now
 
-# buffer_size: bytes of output that wait for each watcher. NULL: no memory.
+# buffer_size: bytes of waiting output for each watcher. NULL: no memory.
 cdef watchers *watchers_create(logger *log, size_t buffer_size, watcher_release_fn release) noexcept nogil
 # Returns 0 or an errno.
 cdef int watchers_start(watchers *ws) noexcept nogil
-# Ends the thread after one more attempt to send what waits. The sockets stay open: their workers close them.
+# Ends the thread after a last attempt to send waiting output. The sockets stay open: their workers close them.
 cdef void watchers_stop(watchers *ws) noexcept nogil
 cdef void watchers_destroy(watchers *ws) noexcept nogil
-# Lends a non-blocking socket. The logger thread answers OK and then sends what matches eflags (log_eflags). Any thread.
+# Lends a non-blocking socket. The logger thread answers OK and then sends lines for eflags (log_eflags). Any thread.
 cdef lend_result watchers_add(watchers *ws, void *owner, int fd, uint32_t eflags) noexcept nogil
 # Any thread.
 cdef void watchers_get_stats(watchers *ws, watcher_stats *out) noexcept nogil

@@ -1,8 +1,8 @@
-"""Watchers: each has a ring of bytes that wait for its socket.
+"""Watchers: each has a ring of bytes waiting for its socket.
 
-The thread sleeps in poll until an entry is logged, a watcher can take more, or one has hung up. After work it sleeps a
-millisecond at least, so that a busy daemon's lines leave many at a time. A line that finds a watcher's ring full is
-skipped for that watcher; before the next line that fits, the watcher is told how many were skipped.
+The thread sleeps in poll until an entry is logged, a watcher can take more, or a watcher has hung up. After work the
+thread sleeps a millisecond at least, so a busy daemon's lines leave many at a time. A line without room in a watcher's
+ring is skipped for this watcher; before its next line the watcher is told the number of skipped lines.
 """
 
 from libc.stdio cimport snprintf
@@ -26,15 +26,15 @@ from rmemcached.protocol.conn cimport LEND_FAILED, LEND_OK, LEND_TOO_MANY
 cdef enum:
     SKIPPED_MAX = 32             # "skipped=18446744073709551615\n"
     NAP_MS = 1
-    DISCARD = 4096               # bytes of a watcher's input that are read, and dropped, at a time
+    DISCARD = 4096               # bytes of a watcher's input, read and dropped at a time
 
-cdef struct watcher:             # under log.lock, but for `owner` and `fd`, which are constant
+cdef struct watcher:             # under log.lock, except for `owner` and `fd`, which are constant
     void *owner
     int fd
     uint32_t eflags
-    bint stuck                   # its socket took nothing in this round: it is not tried again before the next
-    uint64_t min_gid             # entries before it are older than the watcher
-    uint64_t skipped             # lines since the last that found room
+    bint stuck                   # its socket took nothing in this round: no further attempt before the next
+    uint64_t min_gid             # entries before this gid are older than the watcher
+    uint64_t skipped             # lines skipped since the last report
     char *data                   # size bytes; [start, start + used) modulo size waits for the socket
     size_t size
     size_t start
@@ -58,10 +58,10 @@ cdef struct watchers:
     uint64_t stop
 
 
-# ---- one watcher -----------------------------------------------------------------------------------------------------
+# ---- a watcher -------------------------------------------------------------------------------------------------------
 
 cdef void push(watcher *w, const char *text, size_t length) noexcept nogil:
-    """Appends bytes for which there is room."""
+    """Appends bytes; the caller has made sure of the room."""
     cdef size_t end = (w.start + w.used) % w.size
     cdef size_t first = w.size - end
     if first > length:
@@ -72,7 +72,7 @@ cdef void push(watcher *w, const char *text, size_t length) noexcept nogil:
 
 
 cdef bint flush(watcher *w) noexcept nogil:
-    """Sends what the socket takes. False: the connection is broken."""
+    """Sends as much as the socket takes. False: the connection is broken."""
     cdef iovec iov[2]
     cdef msghdr msg
     cdef ssize_t n
@@ -100,7 +100,7 @@ cdef bint flush(watcher *w) noexcept nogil:
 
 
 cdef bint hung_up(watcher *w) noexcept nogil:
-    """Reads and drops what a watcher says. True: it has closed its side."""
+    """Reads and drops a watcher's input. True: the watcher has closed its side."""
     cdef char ignored[DISCARD]
     cdef ssize_t n = recv(w.fd, ignored, DISCARD, MSG_DONTWAIT)
     return n == 0 or (n < 0 and errno != EAGAIN and errno != EINTR)
@@ -154,7 +154,7 @@ cdef void offer(watchers *ws, int slot, const char *line, size_t length) noexcep
 
 
 cdef bint distribute(watchers *ws) noexcept nogil:
-    """Takes the entries that are there and queues their lines. False: there was none."""
+    """Takes the present entries and queues their lines. False: no entry was there."""
     cdef char line[LOG_LINE_MAX]
     cdef log_ring *ring = NULL
     cdef log_entry *e
@@ -180,7 +180,7 @@ cdef bint distribute(watchers *ws) noexcept nogil:
 
 
 cdef void flush_all(watchers *ws) noexcept nogil:
-    """Sends what waits, and to a watcher that has caught up how much it has missed."""
+    """Sends waiting bytes; a watcher without waiting bytes gets the number of skipped lines."""
     cdef watcher *w
     cdef int i
     assert_held(&ws.log.lock)
@@ -207,7 +207,7 @@ cdef void *logger_main(void *arg) noexcept nogil:
     cdef int timeout
     cdef bint busy = False
     while True:
-        # Announced before the look for entries: whoever logs one later wakes this thread.
+        # Announce the wait before the look for entries: a thread that logs later wakes this thread.
         relaxed_store(&log.reader_waits, READER_NAPS if busy else READER_SLEEPS)
         full_fence()
         pthread_mutex_lock(&log.lock)
@@ -235,7 +235,7 @@ cdef void *logger_main(void *arg) noexcept nogil:
             eventfd_clear(log.wake_fd)
         pthread_mutex_lock(&log.lock)
         for i in range(1, n):
-            # Nobody else empties a slot, and a new watcher takes one that was empty.
+            # Nobody else empties a slot, and a new watcher takes an empty slot.
             w = ws.slots[slot_of[i]]
             w.stuck = w.used != 0 and not fds[i].revents & POLLOUT
             if fds[i].revents & (POLLERR | POLLHUP) or (fds[i].revents & POLLIN and hung_up(w)):
@@ -340,7 +340,7 @@ cdef void watchers_get_stats(watchers *ws, watcher_stats *out) noexcept nogil:
 
 
 cdef void watchers_reset_stats(watchers *ws) noexcept nogil:
-    """Other threads write the counters: their present values are noted, and subtracted from then on."""
+    """Notes the counters' present values, to be subtracted from then on: the counters belong to the writing threads."""
     pthread_mutex_lock(&ws.log.lock)
     counted(ws, &ws.at_reset)
     pthread_mutex_unlock(&ws.log.lock)

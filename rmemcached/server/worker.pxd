@@ -1,10 +1,10 @@
-"""Worker threads and the epoll engine that feeds the drive machine from sockets.
+"""Worker threads and the epoll engine, which feeds the drive machine from sockets.
 
-A worker is one thread with the connections that were handed to it. The listener, the devices' thread and the side
-threads reach it through a queue and an eventfd; nobody else touches its connections.
+A worker is a thread with its connections. The listener, the devices' thread and the side threads reach the worker
+through a queue and an eventfd; nobody else touches its connections.
 
-The first part of this file is what the rest of the server calls. The worker is one C unit, for the path recv ->
-drive_machine -> sendmsg; its parts are in worker/, and each has a header, included below.
+The first part of this file is for the rest of the server. The worker is one C unit, for the path recv -> drive_machine
+-> sendmsg; its parts are in worker/, and each has a header, included below.
 """
 
 from libc.stddef cimport size_t
@@ -23,19 +23,19 @@ from rmemcached.server.watchers cimport watchers
 from rmemcached.verbs.soft cimport SOFT_EVENT
 
 cdef enum:
-    READ_BUFFER_SIZE = 32768     # one per worker, lent to the connection that is being read
-    READ_AHEAD = 8               # sockets that are read before the first of them is answered, at most
-    READ_AHEAD_SIZE = 4032       # bytes of each; no power of two: all would begin in one set of the cache
+    READ_BUFFER_SIZE = 32768     # of each worker, lent to the connection being read
+    READ_AHEAD = 8               # sockets read before the first is answered, at most
+    READ_AHEAD_SIZE = 4032       # bytes of each; a power of two would put all into one set of the cache
     READ_BUFFERS_SIZE = READ_BUFFER_SIZE + READ_AHEAD * READ_AHEAD_SIZE
 
 cdef struct worker               # complete in worker/layout.pxd, as are the next two
 cdef struct connection
 cdef struct device_change
 
-# --- the main thread, before the worker runs and after it has been joined ---
-# Makes the descriptors and buffers; the caller has set what layout.pxd says it sets. -1: errno.
+# --- the main thread, before the worker's start and after its join ---
+# Makes the descriptors and buffers; the caller has set the fields marked so in layout.pxd. -1: errno.
 cdef int worker_init(worker *w) noexcept nogil
-# Gives the worker a UDP socket, which it closes at its end. -1 (errno): fd is still the caller's.
+# Gives the worker a UDP socket, closed at the worker's end. -1 (errno): fd is still the caller's.
 cdef int worker_add_udp(worker *w, int fd) noexcept nogil
 # Starts the thread. 0 or an errno value.
 cdef int worker_start(worker *w) noexcept nogil
@@ -43,22 +43,24 @@ cdef int worker_start(worker *w) noexcept nogil
 cdef void worker_destroy(worker *w) noexcept nogil
 
 # --- any thread ---
-# Hands over an accepted, non-blocking socket, on which prot is spoken. stream_only: it may only ask to be the transport
-# stream of a queue pair. -1: out of memory, fd is still the caller's.
+# Hands over an accepted, non-blocking socket for the protocol prot. stream_only: the socket may only ask to be the
+# transport stream of a queue pair. -1: out of memory, fd is still the caller's.
 cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil
-# Hands over a connection of rdma_cm, which is alone on the descriptor fd; the worker accepts or rejects it. As above.
+# Hands over a connection of rdma_cm, alone on the descriptor fd. The worker accepts or rejects the connection. As
+# above.
 cdef int worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noexcept nogil
-# Hands over a socket whose request, which is whole, asks for the stream of a queue pair of this worker. As above.
+# Hands over a socket with a whole request for the stream of a queue pair of this worker. As above.
 cdef int worker_dispatch_stream(worker *w, int fd, rdma_transport transport, const char *request,
                                 size_t length) noexcept nogil
-# Asks a running worker to take a device or to give it up. One change at a time; it counts `pending` down.
+# Asks a running worker to take a device or to give its device up. One change at a time; the worker counts `pending`
+# down.
 cdef void worker_change_device(worker *w, device_change *change) noexcept nogil
 # Ends epoll_wait: the worker looks at its queue and at `stop`.
 cdef void worker_wake(worker *w) noexcept nogil
 
-# --- the side thread that has the connection ---
-# dump_release_fn and watcher_release_fn: owner is a connection that was lent, and goes back to its worker. ended: it is
-# to be closed; else `rest` (malloc'd, may be NULL), which becomes the connection's, is still to be sent.
+# --- the side thread with the connection ---
+# dump_release_fn and watcher_release_fn: gives the lent connection `owner` back to its worker. ended: the worker is to
+# close the connection; else `rest` (malloc'd, may be NULL), now the connection's, is still to be sent.
 cdef void worker_give_back(void *owner, bint ended, char *rest, size_t length) noexcept nogil
 
 # --- the worker's thread ---

@@ -1,9 +1,9 @@
 """Worker threads and the epoll engine.
 
-A worker waits in epoll_wait for its sockets, for the eventfd through which the listener hands connections over, and
-for its RDMA completion channel. What arrives is read into one buffer per worker (a payload straight into its item),
-the drive machine is run over it, and the replies to everything that was in one read leave in one sendmsg. A connection
-owns a read buffer only while a command is incomplete, so an idle one costs its structure alone.
+A worker waits in epoll_wait for its sockets, for the eventfd of its queue, and for its RDMA completion channel. Input
+goes into the worker's read buffer (a payload straight into its item), and the drive machine runs over the input. The
+replies to all commands of a read leave in one sendmsg. A connection owns a read buffer only while a command is
+incomplete, so an idle connection costs its structure alone.
 """
 
 from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t

@@ -1,7 +1,7 @@
 """The stress test's threads. The kind of a key is its number modulo 4:
 
-- 0, 1: a value of any length, all of whose bytes follow from the key and the version in its first word;
-- 2: blocks of 16 bytes that each verify themselves, so that they can be appended and prepended;
+- 0, 1: a value of any length; all bytes follow from the key and the version in the first word;
+- 2: blocks of 16 bytes, each able to verify itself after appends and prepends;
 - 3: a decimal number.
 """
 
@@ -18,9 +18,9 @@ from rmemcached.sys.atomics cimport fetch_add, relaxed_load, relaxed_store
 from rmemcached.sys.linux cimport pthread_create, pthread_join, pthread_t, sched_yield, snprintf
 
 cdef enum:
-    HELD = 8            # references that a thread keeps over other commands
-    MAX_RUNS = 16       # runs of an item's data that are looked at together
-    NUMBER = 3          # the kind of key that holds a number
+    HELD = 8            # references kept by a thread over several commands
+    MAX_RUNS = 16       # runs of an item's data, looked at together
+    NUMBER = 3          # the kind of key with a number as its value
     BLOCKS = 2
     READ_MOST = 1 << 20
 
@@ -30,7 +30,7 @@ cdef struct held_item:
     size_t length       # numbers: the text at the time
     char text[32]
 
-cdef struct win_record:     # which stale items somebody has won, by their CAS value; all threads share it
+cdef struct win_record:     # stale items already won, by their CAS value; shared by all threads
     uint64_t first
     uint64_t count
     uint8_t *winners        # atomic
@@ -44,7 +44,7 @@ cdef struct stress_thread:
     size_t max_value
     bint clock
     bint even
-    unsigned int stop   # atomic; for the thread that moves pages
+    unsigned int stop   # atomic; for the thread moving pages
     held_item held[HELD]
     stress_result result
     const char *error
@@ -92,7 +92,7 @@ cdef bint _fill(item *it, uint64_t key, uint64_t seed) noexcept nogil:
     return pos == length
 
 
-cdef struct reader:         # what has been seen of a value
+cdef struct reader:         # the state of verifying a value
     uint64_t key
     uint64_t kind
     size_t length
@@ -119,7 +119,7 @@ cdef inline bint _verify_byte(reader *r, unsigned char c) noexcept nogil:
 
 
 cdef bint _verify(item *it, uint64_t key) noexcept nogil:
-    """Whether the data bytes are a value that some thread wrote for the key, whole."""
+    """Whether the data bytes are a whole value, written by some thread for the key."""
     cdef iovec runs[MAX_RUNS]
     cdef int i, n
     cdef size_t j
@@ -157,7 +157,7 @@ cdef void _release_held(stress_thread *t, held_item *h) noexcept nogil:
 
 
 cdef void _hold(stress_thread *t, item *it, uint64_t key) noexcept nogil:
-    """Keeps the reference in place of an older one."""
+    """Keeps the reference in place of an older reference."""
     cdef held_item *h = &t.held[_random(t) % HELD]
     _release_held(t, h)
     h.it = it
@@ -252,7 +252,7 @@ cdef void _one_mark(stress_thread *t, const char *key, size_t nkey) noexcept nog
 
 
 cdef void _one_recache(stress_thread *t, const char *key, size_t nkey) noexcept nogil:
-    """Tries to be the one that recaches the item, as mg does."""
+    """Tries to win the recaching of the item, like mg."""
     cdef item *it = st.item_get(t.s, key, nkey, True)
     cdef uint64_t cas
     if it == NULL:
@@ -336,7 +336,7 @@ cdef void *_stress_thread(void *arg) noexcept nogil:
 
 
 cdef void *_moving_thread(void *arg) noexcept nogil:
-    """Has pages moved between any two classes, and the pool, until the others are done."""
+    """Has pages moved between any two classes, and the pool, until all stress threads are done."""
     cdef stress_thread *t = <stress_thread *>arg
     cdef unsigned int classes = st.store_largest_class(t.s) + 1
     cdef int dst
@@ -401,7 +401,7 @@ cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, 
     return error
 
 
-# --- readers that do not ask ---
+# --- direct reads ---
 
 cdef bint stress_bytes_hold(const char *data, size_t length, uint64_t key) noexcept nogil:
     cdef reader r
@@ -447,7 +447,7 @@ cdef const char *direct_run(direct_memory *m, uint64_t seed, uint64_t keys, bint
     return error
 
 
-# --- a number that must not lose an increment ---
+# --- a number without lost increments ---
 
 cdef struct race_thread:
     store *s
@@ -460,7 +460,7 @@ cdef struct race_thread:
 
 
 cdef bint _cas_increment(race_thread *t) noexcept nogil:
-    """One get and cas; False when another thread was faster."""
+    """A get and a cas; False when another thread was faster."""
     cdef char text[32]
     cdef uint64_t cas
     cdef size_t length

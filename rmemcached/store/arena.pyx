@@ -1,12 +1,12 @@
 cdef bint _arena_share(store *s) noexcept nogil:
-    """Puts a memfd in the place of the arena's address space, and of what is before it."""
+    """Maps a memfd over the arena's address space and the DIRECT_LIFE bytes before."""
     cdef size_t length = s.slabs.arena_length
     s.slabs.memfd = memfd_create(b"rmemcached items", MFD_CLOEXEC | MFD_ALLOW_SEALING)
     if s.slabs.memfd < 0:
         return False
     s.slabs.file_length = length
     length += DIRECT_LIFE
-    # Now, as later the process may have become another user's, whom /proc refuses it.
+    # Get the descriptor now: after a change of user, /proc would refuse it.
     s.slabs.shared_fd = read_only(dup(s.slabs.memfd))
     return (ftruncate(s.slabs.memfd, <long>length) == 0 and s.slabs.shared_fd >= 0
             and mmap(s.slabs.arena - DIRECT_LIFE, length, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
@@ -41,8 +41,8 @@ cdef bint arena_reserve(store *s, size_t length) noexcept nogil:
 
 
 cdef bint _arena_set_length(store *s, size_t length) noexcept nogil:
-    """Makes memfd so long, or shorter while it is not sealed. A process of the own user, whose file it is as well, may
-    have made it longer: that is no reason to refuse.
+    """Sets memfd's length; a shorter length is possible until the file is sealed. Another process of the same user may
+    open the file and lengthen it: a longer file is no reason to refuse.
     """
     cdef struct_stat status
     return ftruncate(s.slabs.memfd, <long>(DIRECT_LIFE + length)) == 0 \
@@ -54,12 +54,12 @@ cdef size_t arena_seal(store *s) noexcept nogil:
     if s.slabs.memfd < 0:
         return 0
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
-    # A device has whole extents, and all their pages.
+    # A device registers whole extents, with all their pages.
     least = ARENA_EXTENT if s.slabs.pinned else HUGE_PAGE
     length = max(s.slabs.arena_used, min(<size_t>s.config.maxbytes, s.slabs.arena_length), s.huge.ready)
     length = (length + least - 1) // least * least
     if s.config.direct_remote:
-        # Devices know the memory by what was registered first.
+        # Devices know the memory by its first registration.
         length = s.slabs.arena_length
     if (length > s.slabs.file_length or not s.slabs.sealed) and _arena_set_length(s, length):
         s.slabs.file_length = length
@@ -79,7 +79,7 @@ cdef bint arena_open_to(store *s, size_t top) noexcept nogil:
     length = (top - s.slabs.arena_open + ARENA_EXTENT - 1) // ARENA_EXTENT * ARENA_EXTENT
     if mprotect(s.slabs.arena + s.slabs.arena_open, length, PROT_READ | PROT_WRITE) != 0:
         return False
-    # In small pages, which huge.pxd has the reason for, unless all of it is touched now or by a device.
+    # In small pages (huge.pxd has the reason), unless this process or a device touches all of the memory now.
     madvise(s.slabs.arena + s.slabs.arena_open, length,
             MADV_HUGEPAGE if s.config.preallocate or s.slabs.pinned else MADV_NOHUGEPAGE)
     s.slabs.arena_open += length

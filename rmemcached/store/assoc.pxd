@@ -1,7 +1,7 @@
-"""The hash table, which a thread doubles while it is in use, and the item locks. memcached: assoc.c, thread.c.
+"""The hash table, doubled by a thread while in use, and the item locks. memcached: assoc.c, thread.c.
 
 An item lock guards all buckets whose index ends in the lock's index, and the items in them. There are fewer locks than
-buckets, so that a bucket keeps its lock when the table grows.
+buckets, so a bucket keeps its lock when the table grows.
 """
 
 cdef enum:
@@ -9,25 +9,25 @@ cdef enum:
 
 cdef struct item_stripe:
     pthread_mutex_t lock        # an item lock
-    # The linked items of the stripe: written with the lock held, read with relaxed loads without it. Sums over the
-    # queues' sizes would be wrong: an item that moves meanwhile may count in both of its queues, or in none.
+    # The linked items of the stripe: written with the lock held, read with relaxed loads without the lock. Sums over
+    # the queues' sizes would be wrong: a moving item may count in both of its queues, or in none.
     uint64_t items
     uint64_t bytes
-    uint64_t indexed            # of these, those in the index for direct reads
+    uint64_t indexed            # of these, the items in the index of direct reads
 
 cdef struct hash_table:
     # constant
     item_stripe *item_locks
     uint32_t item_lock_mask
-    # A bucket: its item lock. Its head is written with relaxed stores, and items_ahead reads it without that lock. The
-    # pointers and masks change with all item locks held; the growing thread writes expand_bucket with the item lock of
-    # that bucket held.
+    # A bucket: its item lock. Writers set its head with relaxed stores, and items_ahead reads the head without the
+    # lock. The pointers and masks change with all item locks held; the growing thread writes expand_bucket with the
+    # bucket's item lock held.
     item **primary_hashtable
     item **old_hashtable
     uint64_t hash_mask
     uint64_t old_hash_mask
     unsigned int hashpower      # atomic
-    unsigned int expanding      # atomic: buckets of the old table from expand_bucket on are still in it
+    unsigned int expanding      # atomic: the old table still has its buckets from expand_bucket on
     uint64_t expand_bucket
     # growth
     pthread_mutex_t grow_lock   # starting and joining the thread. Only trylock is used while another lock is held
@@ -45,7 +45,7 @@ cdef void assoc_destroy(store *s) noexcept nogil
 cdef void assoc_check_load(store *s) noexcept nogil
 
 # --- counts ---
-# Linked items of the whole store and the sum of their ITEM_ntotal, stripe by stripe: whoever holds all item locks gets
+# Linked items of the whole store and the sum of their ITEM_ntotal, stripe by stripe: a caller with all item locks gets
 # the state of one moment.
 cdef void count_items(store *s, uint64_t *items, uint64_t *nbytes) noexcept nogil
 
@@ -55,9 +55,9 @@ cdef pthread_mutex_t *item_mutex_of(store *s, item *it) noexcept nogil
 cdef void item_lock(store *s, uint32_t hv) noexcept nogil
 cdef bint item_trylock(store *s, uint32_t hv) noexcept nogil
 
-# The chain of a hash, for a caller that holds its item lock. It has other hashes' items as well.
+# The chain of a hash; items with further hashes share the chain. The caller has the item lock of hv.
 cdef item **assoc_bucket(store *s, uint32_t hv) noexcept nogil
-# For a caller that holds the item lock of hv.
+# For a caller with the item lock of hv.
 cdef item *assoc_find(store *s, const char *key, size_t nkey, uint32_t hv) noexcept nogil
 cdef void assoc_insert(store *s, item *it, uint32_t hv) noexcept nogil
 cdef void assoc_delete(store *s, item *it, uint32_t hv) noexcept nogil

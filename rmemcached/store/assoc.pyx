@@ -96,8 +96,8 @@ cdef void assoc_destroy(store *s) noexcept nogil:
 cdef inline item **assoc_bucket(store *s, uint32_t hv) noexcept nogil:
     """The chain of a hash value.
 
-    The growing thread moves a bucket only with the bucket's item lock, which the caller has: whether this bucket has
-    been moved does not change meanwhile.
+    The growing thread moves a bucket only with the bucket's item lock, held by the caller here: so nobody moves the
+    bucket meanwhile.
     """
     assert_held(item_mutex(s, hv))
     cdef uint64_t old_bucket
@@ -145,7 +145,7 @@ cdef inline void assoc_replace(store *s, item *it, item *fresh, uint32_t hv) noe
 
 
 cdef void _assoc_expand(store *s, item **table) noexcept nogil:
-    """Makes table, twice the size, the primary one. All item locks are held for the few assignments."""
+    """Makes `table`, twice as large, the primary table. All item locks are held for the few assignments."""
     cdef uint32_t i
     for i in range(s.assoc.item_lock_mask + 1):
         lock_next_ranked(&s.assoc.item_locks[i].lock, ITEM_LOCK)

@@ -1,13 +1,13 @@
-"""Automove decides which class needs a page, and which has one too many. memcached: slab_automove.c.
+"""Automove finds a class in need of a page, and a class with a page too many. memcached: slab_automove.c.
 
-Each run looks at what has happened to every class since the last run, and adds that up over a window of runs. A class
-that has many free chunks and was left alone for a whole window gives a page to the pool. Otherwise the class that
-evicts the youngest items gets a page of the class with the oldest items, if its own are evicted at a much younger age.
+Each run looks at the changes of every class since the last run, and adds them up over a window of runs. A class with
+many free chunks, left alone for a whole window, gives a page to the pool. Otherwise the class that evicts the youngest
+items gets a page of the class with the oldest items, if its evicted items are much younger.
 """
 
-cdef struct window_data:        # one run, of one class
+cdef struct window_data:        # a run's figures of a class
     uint64_t age                # seconds since the oldest item was used
-    uint64_t dirty              # it evicted, grew, or had no memory
+    uint64_t dirty              # the class evicted, grew, or had no memory
     uint64_t evicted_seen
     double evicted_ratio        # its share of all evictions
 
@@ -25,12 +25,12 @@ cdef struct slab_automove:      # the reassign lock
     double max_age_ratio
     class_sample before[MAX_NUMBER_OF_SLAB_CLASSES]
     window_data *window         # window_size for each class
-    int64_t last                # CLOCK_MONOTONIC second of the last page that a class got
+    int64_t last                # CLOCK_MONOTONIC second of the last page given to a class
     bint changed                # the settings: do_automove_init has to read them
 
-# Starts over with the present settings. False: there is no memory, and it goes on with those from before. The caller
-# holds the reassign lock here and in do_automove_run.
+# Starts over with the present settings. False: no memory; automove goes on with the previous settings. The caller holds
+# the reassign lock here and in do_automove_run.
 cdef bint do_automove_init(store *s) noexcept nogil
 cdef void automove_destroy(store *s) noexcept nogil
-# Whether a page should be moved now, and which. The mover asks.
+# Whether to move a page now; *r describes the move. Called by the mover.
 cdef bint do_automove_run(store *s, move_request *r) noexcept nogil

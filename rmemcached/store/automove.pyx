@@ -1,5 +1,5 @@
-cdef double MIN_PAGES_FOR_RECLAIM = 2.5         # free memory of a class that gives a page to the pool, in pages
-cdef uint32_t MIN_PAGES_FOR_SOURCE = 2          # a class with more pages may lose one
+cdef double MIN_PAGES_FOR_RECLAIM = 2.5         # free memory of a class, in pages, before a page goes to the pool
+cdef uint32_t MIN_PAGES_FOR_SOURCE = 2          # a class with more pages may lose a page
 
 
 cdef void _automove_sample(store *s, class_sample *samples) noexcept nogil:
@@ -17,7 +17,7 @@ cdef void _automove_sample(store *s, class_sample *samples) noexcept nogil:
 
 
 cdef inline uint64_t _since(uint64_t before, uint64_t after) noexcept nogil:
-    """How much a counter has grown, which may have been reset."""
+    """How much a counter has grown; a reset may have happened between."""
     return after - before if after >= before else after
 
 
@@ -108,7 +108,7 @@ cdef bint _automove_decide(store *s, int *src, int *dst) noexcept nogil:
 
 
 cdef void _log_slab_move(store *s, int src, int dst, bint started) noexcept nogil:
-    """A page is to be moved. started: the mover can do it."""
+    """Logs the coming move of a page. started: the mover can make the move."""
     cdef char text[LOG_TEXT_MAX]
     if log_wants(s.config.log, LOG_SYSEVENTS):
         snprintf(text, sizeof(text), "type=slab_move src=%d dst=%d state=%s", src, dst,
@@ -139,7 +139,7 @@ cdef bint do_automove_run(store *s, move_request *r) noexcept nogil:
     r.src = src
     r.dst = dst
     r.allow_evictions = False
-    # One page a second, unless it is only to the pool.
+    # A class gets one page a second at most; the pool has no such limit.
     if dst != SLAB_GLOBAL_PAGE_POOL:
         a.last = now
     return True

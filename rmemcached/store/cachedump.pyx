@@ -7,7 +7,7 @@ cdef struct dump_text:
     char *text
     size_t used
     uint32_t shown
-    uint32_t limit              # items; 0: as many as there is room for
+    uint32_t limit              # items; 0: as many as have room
 
 
 cdef void _dump_queue(store *s, lru_queue *q, dump_text *to) noexcept nogil:
@@ -34,7 +34,7 @@ cdef char *store_cachedump(store *s, unsigned int clsid, uint32_t limit, size_t 
     if to.text == NULL:
         return NULL
     if s.config.s3fifo:
-        # What has not been fetched is in the small queue for as long as it is there.
+        # An unfetched item stays in the small queue until its eviction.
         _dump_queue(s, &s.queues[clsid | HOT_LRU], &to)
     _dump_queue(s, &s.queues[clsid | COLD_LRU], &to)
     memcpy(to.text + to.used, b"END\r\n", 5)

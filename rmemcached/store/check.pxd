@@ -2,6 +2,6 @@
 
 from rmemcached.store.store cimport store
 
-# Takes all locks and checks every structure. NULL, or what is wrong. at_rest: nobody has a reference, so that every
-# used chunk must belong to a linked item.
+# Takes all locks and checks every structure. Returns the first error, or NULL. at_rest: nobody has a reference, so
+# every used chunk must belong to a linked item.
 cdef const char *store_check(store *s, bint at_rest) noexcept nogil

@@ -1,4 +1,4 @@
-"""Walks hash table, LRU queues and slab classes, and compares them with each other and with the counts."""
+"""Walks hash table, LRU queues and slab classes, and compares them and the counts."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -19,7 +19,7 @@ from rmemcached.sys.atomics cimport relaxed_load
 from rmemcached.sys.debug cimport assert_held, lock_next_ranked, lock_ranked, unlock_ranked
 
 
-cdef struct found:              # what the hash table holds
+cdef struct found:              # the contents of the hash table
     uint64_t items
     uint64_t nbytes
     uint64_t used[MAX_NUMBER_OF_SLAB_CLASSES]   # chunks of its items, by class
@@ -70,7 +70,7 @@ cdef const char *_check_bucket(store *s, item *it, uint64_t mask, uint64_t bucke
 
 
 cdef const char *_check_hash(store *s, bint at_rest, found *f) noexcept nogil:
-    """Every bucket of the table, and of the old one while the table grows."""
+    """Every bucket of the table, and of the old table while the table grows."""
     cdef const char *error = NULL
     cdef uint64_t bucket
     for bucket in range(s.assoc.hash_mask + 1):
@@ -86,7 +86,7 @@ cdef const char *_check_hash(store *s, bint at_rest, found *f) noexcept nogil:
 cdef bint _seal_holds(store *s, item *it) noexcept nogil:
     cdef uint64_t *seal = <uint64_t *>(<char *>it + direct_seal_at(<direct_item *>it))
     cdef uint64_t place = <uint64_t>(<char *>it - <char *>s.direct.header)
-    # No longer than the READ of it.
+    # The item with its seal must fit into a READ of its chunk.
     if <size_t>(<char *>(seal + 1) - <char *>it) > s.direct.header.chunks.sizes[ITEM_clsid(it)]:
         return False
     if it.it_flags & (ITEM_STALE | ITEM_TOKEN_SENT):
@@ -167,7 +167,7 @@ cdef const char *_check_lru(store *s, uint64_t *items, uint64_t *nbytes) noexcep
 
 
 cdef const char *_check_pages(store *s) noexcept nogil:
-    """Every page of the arena that was ever used is in the list that page_class names."""
+    """Every used page of the arena is in the list named by page_class."""
     cdef uint8_t clsid
     cdef page_list *pages
     cdef uint32_t page, last, count
@@ -197,7 +197,7 @@ cdef const char *_check_pages(store *s) noexcept nogil:
 
 
 cdef const char *_check_class(store *s, unsigned int clsid, uint64_t used, bint at_rest) noexcept nogil:
-    """The free list of a class, and that its chunks are all accounted for: used, free, or taken by the page mover."""
+    """The free list of a class, and the sum of its chunks: used, free, or taken by the page mover."""
     cdef slab_class *p = &s.slabs.classes[clsid]
     cdef item *it = p.slots
     cdef item *before = NULL
@@ -267,7 +267,7 @@ cdef const char *store_check(store *s, bint at_rest) noexcept nogil:
     cdef uint32_t lock
     cdef int i
     if at_rest and s.lru.bump_bufs != NULL:
-        # The moves that wait for the maintainer hold references.
+        # Moves waiting for the maintainer hold references.
         lock_ranked(&s.lru.bump_lock, BUMP_LOCK)
         lru_maintainer_bumps(s)
         unlock_ranked(&s.lru.bump_lock, BUMP_LOCK)

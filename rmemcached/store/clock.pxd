@@ -1,19 +1,19 @@
-"""The store's clock, which store_tick sets once a second, and which items have expired by it."""
+"""The store's clock, set once a second by store_tick, and the expiry of items by this clock."""
 
 cdef struct store_clock:
     # constant
     int64_t process_started     # Unix time of rel_time_t 0
-    int64_t monotonic_start     # CLOCK_MONOTONIC seconds at that time
+    int64_t monotonic_start     # CLOCK_MONOTONIC seconds at rel_time_t 0
     # relaxed atomic
     rel_time_t current_time
     rel_time_t advance          # sum of all store_advance
     uint32_t paused             # clock_tick leaves current_time alone
-    rel_time_t oldest_live      # flush_all: once the clock reaches it, items last used until then are invalid; 0: none
+    rel_time_t oldest_live      # flush_all: once the clock is here, items last used until then are invalid; 0: none
 
 cdef void clock_init(store *s) noexcept nogil
 cdef void clock_tick(store *s) noexcept nogil
 # Whether flush_all has invalidated the item.
 cdef bint item_is_flushed(store *s, const item *it) noexcept nogil
-# Whether the item can be dropped: it has expired or is flushed. A lookup refuses an item one second earlier, when the
-# clock reaches exptime.
+# Whether the item can be dropped, being expired or flushed. A lookup refuses an item one second earlier, when the clock
+# reaches exptime.
 cdef bint item_is_expired(store *s, const item *it) noexcept nogil

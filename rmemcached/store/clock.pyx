@@ -11,7 +11,7 @@ cdef void clock_tick(store *s) noexcept nogil:
         while True:
             advance = <rel_time_t>relaxed_load(&s.clock.advance)
             relaxed_store(&s.clock.current_time, now + advance)
-            # store_advance may have come between. Either it sees this time, or is seen here.
+            # store_advance may have come between: either it sees this time, or this loop sees its change.
             full_fence()
             if advance == <rel_time_t>relaxed_load(&s.clock.advance):
                 break

@@ -1,4 +1,4 @@
-"""The commands that store a value or change a number. memcached: memcached.c, do_store_item and do_add_delta.
+"""The commands for storing a value or changing a number. memcached: memcached.c, do_store_item and do_add_delta.
 
-All of it is public (store.pxd).
+All functions are public (store.pxd).
 """

@@ -26,7 +26,7 @@ cdef inline store_item_type _may_store(store *s, item *it, item *old, store_op o
             return STORED
         return NOT_STORED
     if op == NREAD_ADD:
-        # Not stored, but it counts as a use.
+        # The value is not stored, but the add counts as a use of the old item.
         do_item_update(s, old)
         return NOT_STORED
     if op == NREAD_SET or op == NREAD_REPLACE:
@@ -55,7 +55,7 @@ cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv,
     cdef item *joined = NULL
     cdef store_item_type result
     if cas_in == 0 and s.config.use_cas:
-        # Also if nothing is stored then, as in memcached: clients see which numbers are skipped.
+        # As in memcached, also before a store that fails: clients can see skipped numbers.
         cas_in = get_cas_id(s)
     result = _may_store(s, it, old, op, set_stale)
     if result == STORED and old != NULL and _is_joined(op):
@@ -96,9 +96,9 @@ cdef inline bint _is_space(char c) noexcept nogil:
 
 
 cdef bint _parse_number(const char *text, const char *end, uint64_t *value) noexcept nogil:
-    """Parses a decimal number before `end` as memcached's safe_strtoull does: white space and a sign may stand before
-    it, white space or a NUL ends it, it must not overflow, and it must not be negative, except for those numbers that
-    strtoull makes positive (-0).
+    """Parses a decimal number before `end` like memcached's safe_strtoull: white space and a sign may precede the
+    number, white space or a NUL ends it. Refuses overflows and negative numbers, except the negative numbers made
+    positive by strtoull (-0).
     """
     cdef uint64_t total = 0
     cdef unsigned int digit

@@ -2,8 +2,8 @@ cdef extern from *:
     unsigned int _ctz "__builtin_ctzll"(uint64_t x) nogil
 
 cdef enum:
-    CRAWLS_PER_SLEEP = 1000     # items that the crawler looks at between two sleeps
-    CRAWLER_BLOCK_TIME = 60     # seconds without automatic crawls after somebody was told that the crawler is busy
+    CRAWLS_PER_SLEEP = 1000     # items between two sleeps of the crawler
+    CRAWLER_BLOCK_TIME = 60     # seconds without automatic crawls after a request found the crawler busy
 
 
 cdef void crawler_init(store *s) noexcept nogil:
@@ -42,7 +42,7 @@ cdef bint _crawler_rest(store *s, unsigned int *items_left) noexcept nogil:
 
 
 cdef void _crawl_expired(store *s, unsigned int id, item *it, uint32_t hv, bint count) noexcept nogil:
-    """Frees the item if it has expired; else counts it by the minutes it has left."""
+    """Frees an expired item; counts an unexpired item by the minutes left to its expiry."""
     assert_owner(s.crawler.owner)
     assert_held(item_mutex(s, hv))
     assert_held(&s.queues[id].lock)
@@ -79,7 +79,7 @@ cdef void _crawl_queue_done(store *s, unsigned int id) noexcept nogil:
 
 
 cdef bint _crawl_queue(store *s, unsigned int id, const crawler_client *client, bint count) noexcept nogil:
-    """Looks at one item of a queue. False: the dump cannot go on."""
+    """Looks at an item of a queue. False: the dump cannot go on."""
     assert_owner(s.crawler.owner)
     cdef lru_queue *q = &s.queues[id]
     cdef item *it
@@ -94,7 +94,7 @@ cdef bint _crawl_queue(store *s, unsigned int id, const crawler_client *client, 
         return True
     hv = store_hash(ITEM_key(it), it.nkey)
     if not item_trylock(s, hv):
-        # The thread that holds it may be waiting for the LRU lock.
+        # The lock's owner may be waiting for the LRU lock.
         unlock_ranked(&q.lock, LRU_LOCK)
         sched_yield()
         return True
@@ -129,8 +129,8 @@ cdef void _crawl_abandon(store *s) noexcept nogil:
 
 
 cdef bint _crawl_queues(store *s, const crawler_client *client, bint count) noexcept nogil:
-    """Looks at one item of each queue in turn until all queues are done; the maintainer may add queues to an automatic
-    crawl meanwhile. False: it ended early.
+    """Looks at an item of each queue in turn, until all queues are done; the maintainer may add queues to an automatic
+    crawl meanwhile. False: the crawl ended early.
     """
     assert_owner(s.crawler.owner)
     assert_no_locks()
@@ -154,7 +154,7 @@ cdef bint _crawl_queues(store *s, const crawler_client *client, bint count) noex
 
 
 cdef unsigned int _crawl_chain(store *s, item *it, const crawler_client *client, bint *ok) noexcept nogil:
-    """Dumps the items of one chain, until ok is False. Returns how many."""
+    """Dumps the items of a chain, until ok is False. Returns how many."""
     cdef unsigned int found = 0
     while it != NULL and ok[0]:
         assert_held(item_mutex_of(s, it))
@@ -166,10 +166,10 @@ cdef unsigned int _crawl_chain(store *s, item *it, const crawler_client *client,
 
 
 cdef bint _crawl_hash(store *s, const crawler_client *client) noexcept nogil:
-    """Dumps all items, in the order of the buckets that the table has at the start. False: it ended early.
+    """Dumps all items, in the order of the table's buckets at the start. False: the dump ended early.
 
-    When the table grows, a bucket's items move to buckets whose index ends in the bucket's own, which have the same
-    item lock: all of these are visited in place of the one.
+    When the table grows, a bucket's items move to buckets whose index ends in the old bucket's index. These have the
+    same item lock, and the dump visits all of them together.
     """
     assert_owner(s.crawler.owner)
     assert_no_locks()
@@ -196,7 +196,7 @@ cdef bint _crawl_hash(store *s, const crawler_client *client) noexcept nogil:
         item_unlock(s, <uint32_t>bucket)
         if not ok or (found != 0 and not client.flush(client.arg)):
             return False
-        # An empty bucket counts as one item.
+        # An empty bucket counts as an item.
         while ok and found > 1:
             ok = _crawler_rest(s, &items_left)
             found -= 1
@@ -208,8 +208,8 @@ cdef bint _crawl_hash(store *s, const crawler_client *client) noexcept nogil:
 # --- the thread ---
 
 cdef bint _crawl(store *s, const crawler_client *client) noexcept nogil:
-    """Carries out the crawl that was started, until no queue is left in it; releases the crawler lock meanwhile.
-    client: of a dump, else NULL. False: it ended early.
+    """Carries out the started crawl, until no queue is left; releases the crawler lock meanwhile. client: of a dump,
+    else NULL. False: the crawl ended early.
     """
     assert_held(&s.crawler.lock)
     assert_owner(s.crawler.owner)
@@ -303,7 +303,7 @@ cdef void _crawl_start_queue(store *s, unsigned int id, uint64_t remaining) noex
     cdef lru_queue *q = &s.queues[id]
     lock_ranked(&q.lock, LRU_LOCK)
     q.crawl = q.tail
-    # A larger limit than the queue's size takes the crawl to items that enter the queue meanwhile.
+    # With a limit above the queue's size, the crawl also gets to items linked meanwhile.
     q.crawl_remaining = q.size if remaining == CRAWL_QUEUE_SIZE else remaining
     unlock_ranked(&q.lock, LRU_LOCK)
     if s.crawler.type == CRAWLER_AUTOEXPIRE:
@@ -323,7 +323,7 @@ cdef crawler_result_type crawler_start(store *s, const uint64_t *queues, uint64_
     if not s.crawler.run or relaxed_load(&s.stopping) or (queues == NULL and kind != CRAWLER_DUMP):
         result = CRAWLER_ERROR
     elif s.crawler.running and not (kind == CRAWLER_AUTOEXPIRE and s.crawler.type == CRAWLER_AUTOEXPIRE):
-        # No automatic crawl begins for a while, so that the caller finds the crawler free when it tries again.
+        # No automatic crawl begins for a while, so the caller's next attempt finds the crawler free.
         s.crawler.block_until = now + CRAWLER_BLOCK_TIME
         result = CRAWLER_RUNNING
     elif kind == CRAWLER_AUTOEXPIRE and s.crawler.block_until > now:

@@ -1,6 +1,4 @@
-"""The data bytes of an item, which lie in one run or in the chunks of a chain. The caller owns the item, or has a
-reference.
-"""
+"""The data bytes of an item, in one run or in the chunks of a chain. The caller owns the item, or has a reference."""
 
 # Writes length bytes at data byte offset.
 cdef void data_write(item *it, size_t offset, const char *src, size_t length) noexcept nogil

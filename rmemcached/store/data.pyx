@@ -5,7 +5,7 @@ cdef struct data_cursor:        # a place in an item's data
 
 
 cdef inline void _cursor_set(data_cursor *c, item *it, size_t offset) noexcept nogil:
-    """Points c at data byte offset, which is at most nbytes."""
+    """Points c at a data byte; offset is at most nbytes."""
     cdef item_chunk *ch
     if ITEM_has(it, ITEM_CHUNKED):
         ch = ITEM_schunk(it)

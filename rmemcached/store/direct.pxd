@@ -1,71 +1,72 @@
-"""The index by which clients find items without asking (docs/direct-reads.md, rmemcached/direct.pxd). Without
-store_config.direct there is none.
+"""The index by which clients find items for direct reads (docs/direct-reads.md, rmemcached/direct.pxd). Without
+store_config.direct there is no index.
 
-It is made for the first client that gets the memory, and goes away when the last one has been gone for
-store_config.direct_linger seconds: without such clients nobody pays for it. Whoever stores keeps it right from the
-beginning; a thread enters what was there before, which is asked for until then, and gives the index up in the end. With
-store_config.direct_remote there always is one.
+The store makes the index for the first client with the memory, and gives it up store_config.direct_linger seconds after
+the last client has gone: without clients no command pays for an index. Commands keep a new index right from the
+beginning. A thread enters the earlier items; clients ask for these until then. The same thread gives the index up in
+the end. With store_config.direct_remote there always is an index.
 
-Clients see by a robust mutex that the daemon lives. It lies before the arena, and is locked from direct_init to
-direct_destroy.
+A robust mutex tells clients whether the daemon lives. The mutex lies before the arena, and stays locked from
+direct_init to direct_destroy.
 
-A bucket is changed with an item lock held: it has items of one lock only, because there are more buckets than locks,
-and a hash's last bits choose both.
+A thread changes a bucket with an item lock held. All items of a bucket have the same lock, because there are no fewer
+buckets than locks, and a hash's last bits choose both.
 """
 
 cdef struct direct_index:
     pthread_mutex_t lock        # DIRECT_LOCK
-    pthread_cond_t cond         # with it: the store is to stop, or the last client has gone
-    # The lock. `header` changes with all item locks held as well: who holds one may use it, and what it points to.
+    pthread_cond_t cond         # with lock: the store is stopping, or the last client has gone
+    # The lock. `header` changes with all item locks held as well: a thread with an item lock may use `header` and the
+    # index.
     direct_header *header       # NULL: nobody keeps an index
-    direct_header *mapped       # NULL: there is none. What is told of the whole store is written here
+    direct_header *mapped       # the index's memory, where tell.pxd writes; NULL: no index
     direct_bucket *buckets      # of `header`; written with relaxed stores, as direct_ahead has no lock
     int fd                      # of header and index, for clients
-    size_t covered              # bytes of the arena of which items can be in it
-    size_t opened               # bytes from the header on that can be accessed
+    size_t covered              # bytes of the arena whose items the index can name
+    size_t opened               # accessible bytes from the header on
     uint64_t alive              # where in the mutex the kernel writes. Constant, as is
-    bint lives                  # ... whether it is locked
+    bint lives                  # ... whether the mutex is locked
     pthread_t thread
     bint joinable
-    uint64_t readers            # clients that have the memory now
-    int64_t left_ns             # when the last one has gone
+    uint64_t readers            # clients with the memory now
+    int64_t left_ns             # when the last client went
     # atomic
-    uint64_t bucket_count       # as in the header, for who may not look there; 0: no index
-    uint64_t building           # the thread enters what was stored before
+    uint64_t bucket_count       # as in the header, for threads without the lock; 0: no index
+    uint64_t building           # the thread still enters the items stored before
     uint64_t left_out
-    uint64_t clients            # that got the memory
+    uint64_t clients            # clients that got the memory since the start
 
 # False: no memory.
 cdef bint direct_init(store *s) noexcept nogil
-# Ends the thread; store.stopping is set. The index stays as it is, and clients ask.
+# Ends the thread; store.stopping is set. The index stays as it is, and clients ask for missing items.
 cdef void direct_stop(store *s) noexcept nogil
 cdef void direct_destroy(store *s) noexcept nogil
 
-# --- for a caller that holds the item lock of hv ---
+# --- for a caller with the item lock of hv ---
 cdef void direct_insert(store *s, item *it, uint32_t hv) noexcept nogil
 cdef void direct_remove(store *s, item *it, uint32_t hv) noexcept nogil
-# Puts fresh in the item's place, or enters it.
+# Puts fresh in the item's slot, or enters fresh.
 cdef void direct_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil
-# A linked item was fetched for the first time: it is entered if there was no room for it before.
+# Notes the first fetch of a linked item: enters the item, if the index had no room for it before.
 cdef void direct_note_use(store *s, item *it, uint32_t hv) noexcept nogil
-# Between these two no reader takes for valid what an item with this hash holds.
+# Between these two calls readers take no item with this hash for valid.
 cdef void direct_begin(store *s, uint32_t hv) noexcept nogil
 cdef void direct_end(store *s, uint32_t hv) noexcept nogil
-# An item's seal (docs/direct-reads.md, section 8) is there while it is linked. It is written when everything else of
-# that is done, and taken away before.
+# A linked item has a seal (docs/direct-reads.md, section 8). The caller writes the seal after all changes of the item,
+# and takes the seal away before the first change.
 cdef void direct_write_seal(store *s, item *it) noexcept nogil
 cdef void direct_take_seal(store *s, item *it) noexcept nogil
-# Changes the times of an item, which may be linked, and its seal with them.
+# Changes the times of an item, linked or not, and its seal.
 cdef void direct_set_times(store *s, item *it, rel_time_t time, rel_time_t exptime) noexcept nogil
-# The same of its CAS value.
+# Changes the CAS value in the same way.
 cdef void direct_set_cas(store *s, item *it, uint64_t cas) noexcept nogil
-# The linked item at a place, or NULL. hv and place may be anything, as long as the lock is that of hv.
+# The linked item at a place, or NULL. hv and place may be anything, but the caller has the item lock of hv.
 cdef item *direct_item_at(store *s, uint32_t hv, uint64_t place) noexcept nogil
 
 # --- no lock ---
 # An item with this hash will be stored soon.
 cdef void direct_ahead(store *s, uint32_t hv) noexcept nogil
-# How much longer an item of so many bytes is for its seal.
+# Extra bytes for a seal of an item of so many bytes; 0: no seal.
 cdef size_t direct_seal_room(store *s, size_t ntotal) noexcept nogil
 # Splits buckets when there are too many items. The caller may hold item locks.
 cdef void direct_check_load(store *s) noexcept nogil

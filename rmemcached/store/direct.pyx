@@ -1,10 +1,10 @@
 cdef enum:
-    DIRECT_BYTES = 12           # of the index for each item, at most, when there are many
+    DIRECT_BYTES = 12           # of the index for each item, at most, when there are many items
     DIRECT_BUCKETS_LEAST = 4096
-    DIRECT_SPLITS = 64          # that one caller makes: some ten microseconds
-    DIRECT_CHAINS = 64          # of the hash table that a split looks through
-    DIRECT_BUILD_AHEAD = 16     # of these, so many are fetched while others are entered
-    DIRECT_BUILD_NS = 50000     # for which an index is made before the thread rests: so long a request may wait for it
+    DIRECT_SPLITS = 64          # splits in a call: some ten microseconds
+    DIRECT_CHAINS = 64          # of the hash table, looked through by a split
+    DIRECT_BUILD_AHEAD = 16     # chains prefetched together, then entered
+    DIRECT_BUILD_NS = 50000     # how long the thread works before a rest: a request may wait so long
 
 
 cdef extern from *:
@@ -30,7 +30,7 @@ cdef bint _direct_open(store *s, size_t top) noexcept nogil:
         return True
     length = (top - s.direct.opened + HUGE_PAGE - 1) // HUGE_PAGE * HUGE_PAGE
     if s.config.direct_remote:
-        # A device has few registrations, and keeps the memory of one.
+        # A device allows few registrations, and keeps the memory of each.
         length = max(length, min(s.direct.opened, <size_t>ARENA_EXTENT))
         length = min(length, <size_t>(_direct_end_of_index(s) - base) - s.direct.opened)
     if mprotect(base + s.direct.opened, length, PROT_READ | PROT_WRITE) != 0:
@@ -42,7 +42,7 @@ cdef bint _direct_open(store *s, size_t top) noexcept nogil:
 
 
 cdef inline bint _direct_layout_holds() noexcept nogil:
-    """Whether direct.pxd's items and chunks are ours."""
+    """Whether the items and chunks of direct.pxd are store.pxd's."""
     cdef item it
     cdef direct_item read
     cdef item_chunk ch
@@ -60,7 +60,7 @@ cdef inline bint _direct_layout_holds() noexcept nogil:
 
 
 cdef bint _direct_set_chunks(store *s, direct_chunks *chunks, size_t before) noexcept nogil:
-    """Says where chunks are. False: there are too many for the bits of a slot."""
+    """Describes where chunks are. False: there are too many for the bits of a slot."""
     cdef uint32_t least = SLAB_PAGE_SIZE
     cdef int clsid
     chunks.arena = before
@@ -81,12 +81,12 @@ cdef inline char *_direct_end_of_index(store *s) noexcept nogil:
 
 
 cdef void _direct_unmap(char *base, size_t length) noexcept nogil:
-    """Gives back what is there; the addresses stay reserved."""
+    """Gives the memory back; the addresses stay reserved."""
     mmap(base, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0)
 
 
 cdef bint _direct_share(store *s, size_t length) noexcept nogil:
-    """Puts a memfd that only this mapping can change before the arena."""
+    """Maps a memfd before the arena. Only this mapping can change the file."""
     assert_held(&s.direct.lock)
     cdef char *base = _direct_end_of_index(s) - length
     cdef int fd = memfd_create(b"rmemcached index", MFD_CLOEXEC | MFD_ALLOW_SEALING)
@@ -119,7 +119,7 @@ cdef bint _direct_begin_life(store *s) noexcept nogil:
     cdef uint64_t word = 0
     if mprotect(life, DIRECT_HEADER, PROT_READ | PROT_WRITE) != 0 or not lock_for_life(life):
         return False
-    # Where the C library has the owner is its own affair.
+    # Only the C library knows where it keeps the owner.
     while word < sizeof(pthread_mutex_t) // 4 - 1 and (<uint32_t *>life)[word] != thread_id():
         word += 1
     s.direct.alive = word * 4
@@ -152,7 +152,7 @@ cdef bint _direct_fill_header(store *s, size_t length) noexcept nogil:
 
 
 cdef void _direct_publish(store *s, direct_header *h) noexcept nogil:
-    """From now on whoever stores keeps this index right; NULL: none."""
+    """From now on commands keep this index right; NULL: none."""
     assert_held(&s.direct.lock)
     cdef uint32_t i
     for i in range(s.assoc.item_lock_mask + 1):
@@ -164,8 +164,7 @@ cdef void _direct_publish(store *s, direct_header *h) noexcept nogil:
 
 
 cdef bint _direct_create(store *s) noexcept nogil:
-    """Makes an empty index, which is kept right from now on, and the thread that fills it. False: the system refuses.
-    """
+    """Makes an empty index, kept right from now on, and the thread to fill it. False: the system refuses."""
     assert_held(&s.direct.lock)
     cdef size_t length
     s.direct.covered = arena_seal(s)
@@ -173,7 +172,7 @@ cdef bint _direct_create(store *s) noexcept nogil:
     if s.direct.covered == 0 or (length + DIRECT_LIFE + s.direct.covered) >> DIRECT_LENGTH_BITS:
         return False
     if s.direct.joinable:
-        # The one that has given the last index up has nothing to do any more.
+        # The thread of the last index has nothing more to do.
         pthread_join(s.direct.thread, NULL)
         s.direct.joinable = False
     if not _direct_share(s, length):
@@ -222,7 +221,7 @@ cdef void direct_destroy(store *s) noexcept nogil:
     cdef int error
     store_direct_end(s)
     if s.direct.lives:
-        # The thread that has locked it would go on to write there otherwise.
+        # Otherwise the kernel would write there at the end of the locking thread.
         error = pthread_mutex_unlock(<pthread_mutex_t *>_direct_end_of_index(s))
         assert_that(error == 0)
         pthread_mutex_destroy(<pthread_mutex_t *>_direct_end_of_index(s))
@@ -235,7 +234,7 @@ cdef void direct_destroy(store *s) noexcept nogil:
 # --- the thread ---
 
 cdef void _direct_build_ahead(store *s, uint64_t number, uint64_t end) noexcept nogil:
-    """Fetches the chains that come next, as items_ahead does."""
+    """Prefetches the next chains, like items_ahead."""
     cdef uint64_t one
     item_lock(s, <uint32_t>number)
     for one in range(number, end):
@@ -246,10 +245,10 @@ cdef void _direct_build_ahead(store *s, uint64_t number, uint64_t end) noexcept 
 
 
 cdef void _direct_build(store *s) noexcept nogil:
-    """Enters what was stored before the index was there, a chain at a time. It rests as long as it works, so that half
-    of a processor is the others', whoever they are.
+    """Enters the items stored before the index, a chain at a time. The thread rests as long as it works, so half of a
+    processor is left to everybody else.
     """
-    # A table that is growing has half of its chains in the old one.
+    # A growing table has half of its chains in the old table.
     cdef uint64_t first = <uint64_t>1 << (relaxed_load(&s.assoc.hashpower) - 1)
     cdef uint64_t number = 0
     cdef uint64_t one, end
@@ -269,7 +268,7 @@ cdef void _direct_build(store *s) noexcept nogil:
 
 
 cdef bint _direct_wait(store *s) noexcept nogil:
-    """Until the index is not wanted any more. False: the store is to stop."""
+    """Waits for the end of the index. False: the store is stopping."""
     assert_held(&s.direct.lock)
     cdef timespec until
     cdef int64_t linger = <int64_t>s.config.direct_linger * 1000000000
@@ -371,7 +370,7 @@ cdef inline uint64_t *_seal_of(item *it) noexcept nogil:
 
 
 cdef inline void direct_write_seal(store *s, item *it) noexcept nogil:
-    # What only the one who recaches it is to have is asked for.
+    # Nobody but the recaching client may take a stale item.
     if it.it_flags & (ITEM_SEAL_ROOM | ITEM_STALE | ITEM_TOKEN_SENT) == ITEM_SEAL_ROOM:
         store_release(_seal_of(it), direct_seal(&store_secrets, _direct_place(s, it), <direct_item *>it))
 
@@ -383,7 +382,7 @@ cdef inline void direct_take_seal(store *s, item *it) noexcept nogil:
 
 
 cdef inline void _change_seal(item *it, uint64_t change) noexcept nogil:
-    # In between the item does not verify.
+    # Between the two changes the item does not verify.
     if it.it_flags & (ITEM_SEAL_ROOM | ITEM_LINKED) == ITEM_SEAL_ROOM | ITEM_LINKED and _seal_of(it)[0] != 0:
         relaxed_store(_seal_of(it), _seal_of(it)[0] ^ change)
 
@@ -403,12 +402,12 @@ cdef inline void direct_set_cas(store *s, item *it, uint64_t cas) noexcept nogil
 # --- entries ---
 
 cdef inline bint _direct_covers(store *s, const item *it) noexcept nogil:
-    """Whether there is an index that can name the item: a raised memory limit has others."""
+    """Whether the index can name the item. Memory from a raised limit is not covered."""
     return s.direct.header != NULL and <size_t>(<const char *>it - s.slabs.arena) < s.direct.covered
 
 
 cdef inline direct_bucket *_direct_bucket(store *s, uint32_t hv) noexcept nogil:
-    # Its lock is held, so that no split moves the hash to another bucket.
+    # The item lock is held, so no split moves the hash to another bucket.
     assert_held(item_mutex(s, hv))
     return &s.direct.buckets[direct_bucket_of(hv, relaxed_load(&s.direct.header.buckets))]
 
@@ -500,7 +499,7 @@ cdef inline void direct_replace(store *s, item *it, item *fresh, uint32_t hv) no
 
 cdef void direct_note_use(store *s, item *it, uint32_t hv) noexcept nogil:
     cdef direct_bucket *bucket
-    # Nobody looks for the others: a bucket is a cache line that a get does not need.
+    # Only items left out are looked for: a get does not need the bucket's cache line otherwise.
     if it.it_flags & (ITEM_LINKED | ITEM_LEFT_OUT) != ITEM_LINKED | ITEM_LEFT_OUT or not _direct_covers(s, it):
         return
     bucket = _direct_bucket(s, hv)
@@ -509,7 +508,7 @@ cdef void direct_note_use(store *s, item *it, uint32_t hv) noexcept nogil:
 
 
 cdef inline void direct_ahead(store *s, uint32_t hv) noexcept nogil:
-    # Where the index was a moment ago. Nothing is read there.
+    # A hint only: the index may have moved, and nothing is read there.
     cdef uint64_t buckets = relaxed_load(&s.direct.bucket_count)
     if buckets != 0:
         prefetch(<const direct_bucket *>relaxed_load(&s.direct.buckets) + direct_bucket_of(hv, buckets))
@@ -541,7 +540,7 @@ cdef item *direct_item_at(store *s, uint32_t hv, uint64_t place) noexcept nogil:
     bucket = _direct_bucket(s, hv)
     i = direct_next(chunks, bucket, hv, 0)
     while i < DIRECT_SLOTS:
-        # What is in a slot of this bucket has its item lock.
+        # An item in this bucket has the item lock of hv.
         if direct_place(chunks, direct_slot(bucket, i)) == place * 8:
             it = <item *>(<char *>s.direct.header + place * 8)
             return it if store_hash(ITEM_key(it), it.nkey) == hv else NULL
@@ -552,7 +551,7 @@ cdef item *direct_item_at(store *s, uint32_t hv, uint64_t place) noexcept nogil:
 # --- growth ---
 
 cdef uint32_t _direct_moving(store *s, const direct_bucket *bucket, uint64_t bit) noexcept nogil:
-    """The slots, by their bits, whose item's hash has this bit."""
+    """The slots, as bits, whose item's hash has this bit set."""
     cdef const direct_chunks *chunks = &s.direct.header.chunks
     cdef const char *base = <const char *>s.direct.header
     cdef uint32_t moving = 0
@@ -570,12 +569,14 @@ cdef uint32_t _direct_moving(store *s, const direct_bucket *bucket, uint64_t bit
 
 
 cdef void _direct_enter_left_out(store *s, uint64_t number, uint64_t first) noexcept nogil:
-    """Enters what the hash table has for this bucket and the one `first` further, and the index has not."""
+    """Enters the items of this bucket, and of the bucket `first` further on, that the hash table has and the index
+    lacks.
+    """
     cdef uint64_t chains = max(<uint64_t>1, (<uint64_t>s.assoc.hash_mask + 1) // first)
     cdef uint64_t i
     cdef uint32_t hv
     cdef item *it
-    # Of a table that is far too large each chain is a cache miss for nothing.
+    # Each chain of a far too large table is a useless cache miss.
     if chains > DIRECT_CHAINS:
         return
     for i in range(chains):
@@ -589,7 +590,7 @@ cdef void _direct_enter_left_out(store *s, uint64_t number, uint64_t first) noex
 
 
 cdef void _direct_split(store *s, uint64_t buckets, uint64_t first) noexcept nogil:
-    """Moves a half of the bucket `buckets - first` to a new one. first: the largest power of two up to buckets."""
+    """Moves half of the bucket `buckets - first` to a new bucket. first: the largest power of two up to buckets."""
     assert_held(item_mutex(s, <uint32_t>(buckets - first)))
     cdef direct_bucket *old = &s.direct.buckets[buckets - first]
     cdef direct_bucket *fresh = &s.direct.buckets[buckets]
@@ -624,12 +625,12 @@ cdef void direct_check_load(store *s) noexcept nogil:
     for i in range(NUMBER_OF_QUEUES):
         items += relaxed_load(&s.queues[i].size)
     for _try in range(DIRECT_SPLITS):
-        # With the lock held it stays what it is.
+        # The held lock keeps `header` unchanged.
         if s.direct.header == NULL:
             break
         buckets = relaxed_load(&s.direct.header.buckets)
         first = direct_power(buckets)
-        # The lock may be the caller's, or of an item that takes long: the next caller tries again.
+        # The caller may hold the item lock, or another thread hold it for long: then the next caller tries again.
         if items * DIRECT_BYTES < (buckets + 1) * sizeof(direct_bucket) or buckets == s.direct.header.most \
                 or not _direct_open(s, DIRECT_HEADER + (buckets + 1) * sizeof(direct_bucket)) \
                 or not item_trylock(s, <uint32_t>(buckets - first)):

@@ -1,13 +1,13 @@
-"""The ghost queue of S3-FIFO: which keys were evicted lately, and from which queue. A key that comes back while it is
-remembered enters the main queue.
+"""The ghost queue of S3-FIFO: the keys of lately evicted items, and their queues. A key stored again while remembered
+enters the main queue.
 
-It is a table and no queue: a bucket is a cache line of entries, and an entry has the key's hash and when the key was
-evicted, counted in evictions. Entries that are too old are not found, and the oldest one of a bucket makes room for
-the next. No lock: an entry is one word, and what two threads do to a bucket at the same time costs an entry at worst.
+The ghost queue is a table: a bucket is a cache line of entries. An entry has the key's hash and the time of the
+eviction, counted in evictions. A lookup ignores entries above a certain age, and the oldest entry of a bucket makes
+room for the next. There is no lock: an entry is one word, and two threads in the same bucket lose an entry at worst.
 
-It also says how many of the items the small queues may have. Both queues evict what was not fetched for a while. If
-more of what the small queues evict comes back soon than of what the main queues evict, then new keys have too little
-time: the small queues' share grows. Else it shrinks.
+The table also sets the small queues' share of the items. Both queues evict items not fetched for a while. If a larger
+part of the small queues' evicted keys comes back soon than of the main queues', then new keys have too little time: the
+small queues' share grows. Otherwise the share shrinks.
 """
 
 cdef enum:
@@ -23,18 +23,18 @@ cdef enum:                      # where an item was evicted
 cdef struct ghost_bucket:
     uint64_t entries[GHOST_ENTRIES]     # atomic: hash << 32 | clock << 1 | source; 0: none
 
-cdef struct ghost_flow:         # of the queues of one kind
+cdef struct ghost_flow:         # counts of all small queues, or of all main queues
     uint64_t evicted            # atomic: keys remembered
-    uint64_t returned           # atomic: those of them that came back early
-    # Whoever has `measuring`
+    uint64_t returned           # atomic: of these, keys back early
+    # Owned by the thread that has set `measuring`
     uint64_t evicted_before     # at the last measurement
     uint64_t returned_before
-    double evicted_lately       # sums in which what is long ago counts less
+    double evicted_lately       # decaying sums: earlier counts weigh less
     double returned_lately
 
 cdef struct ghost_table:
     # constant
-    ghost_bucket *buckets       # NULL: the algorithm is another one
+    ghost_bucket *buckets       # NULL: no S3-FIFO
     uint32_t mask
     char pad_after_constants[CACHE_LINE]
     # atomic
@@ -44,16 +44,16 @@ cdef struct ghost_table:
     uint32_t next               # the clock of the next measurement
     uint32_t measuring          # a thread measures
     uint32_t small              # the small queues' share of the items, in 1/GHOST_WHOLE
-    uint64_t hits               # keys that came back in time
+    uint64_t hits               # keys back in time
     ghost_flow flows[GHOST_SOURCES]
     char pad_after_counts[CACHE_LINE]
 
-# False: no memory. Nothing is done for another algorithm.
+# False: no memory. Does nothing without S3-FIFO.
 cdef bint ghost_init(store *s) noexcept nogil
 cdef void ghost_destroy(store *s) noexcept nogil
-# Remembers the key of an item that was evicted from one of its class's queues.
+# Remembers the key of an item evicted from a queue of its class.
 cdef void ghost_add(store *s, unsigned int clsid, uint32_t hv, int source) noexcept nogil
-# Whether a key is remembered, which it is no more.
+# Whether a key is remembered. Forgets the key.
 cdef bint ghost_take(store *s, unsigned int clsid, uint32_t hv) noexcept nogil
 # Whether the small queue, of so many items of a class, has more than its share, and more than a few.
 cdef bint ghost_small_is_full(store *s, uint64_t small, uint64_t items) noexcept nogil

@@ -1,21 +1,21 @@
 cdef enum:
     GHOST_MOST = 1 << 26        # buckets
     GHOST_CLOCK = 0x7fffffff    # the clock in an entry has 31 bits
-    GHOST_STEPS = 256           # measurements while as many items are evicted as there are
-    GHOST_STEP_LEAST = 16       # evictions between two of them, at least
-    GHOST_ENOUGH = 10           # evictions of either kind, below which they say nothing
+    GHOST_STEPS = 256           # measurements during as many evictions as there are items
+    GHOST_STEP_LEAST = 16       # evictions between two measurements, at least
+    GHOST_ENOUGH = 10           # evictions from each kind of queue, before a measurement means anything
     GHOST_SMALL_FIRST = GHOST_WHOLE // 10
     GHOST_SMALL_LEAST = GHOST_WHOLE // 200
     GHOST_SMALL_MOST = GHOST_WHOLE * 7 // 10
-    GHOST_SMALL_FEW = 2         # items that a small queue may have, if its class has twice as many
-    GHOST_ALL_SEEN = 256        # items of a class, all of which one eviction may look at
-    GHOST_SMALL_STEP = 100      # a measurement changes the share by one in so many
+    GHOST_SMALL_FEW = 2         # items allowed in any small queue, if its class has twice as many
+    GHOST_ALL_SEEN = 256        # in a class of up to so many items, one eviction may look at all
+    GHOST_SMALL_STEP = 100      # a measurement changes the share by 1/GHOST_SMALL_STEP
 
-# docs/notes/eviction.md says what these were chosen by.
-cdef double GHOST_LENGTH = 0.4  # a key is remembered for so many evictions for each item
-cdef double GHOST_EARLY = 0.05  # ... and comes back early within so many
-cdef double GHOST_LATELY = 0.3  # after so many for each item, what was counted counts 0.37 times as much
-cdef double GHOST_WEIGHT = 0.9  # of what comes back to the small queues
+# docs/notes/eviction.md has the measurements behind these numbers.
+cdef double GHOST_LENGTH = 0.4  # evictions for each item, for which a key is remembered
+cdef double GHOST_EARLY = 0.05  # ... and within which a return is early
+cdef double GHOST_LATELY = 0.3  # ... and after which a count weighs 0.37 times as much
+cdef double GHOST_WEIGHT = 0.9  # of a return to the small queues
 
 
 cdef bint ghost_init(store *s) noexcept nogil:
@@ -24,7 +24,7 @@ cdef bint ghost_init(store *s) noexcept nogil:
         return True
     while buckets < GHOST_MOST and buckets * GHOST_ENTRIES * GHOST_SHARE < s.config.maxbytes:
         buckets *= 2
-    # Memory of pages that no entry has come to is not taken.
+    # The system takes no memory for pages without entries.
     s.ghost.buckets = <ghost_bucket *>calloc(buckets, sizeof(ghost_bucket))
     s.ghost.mask = <uint32_t>(buckets - 1)
     s.ghost.small = GHOST_SMALL_FIRST
@@ -36,7 +36,7 @@ cdef void ghost_destroy(store *s) noexcept nogil:
 
 
 cdef inline uint32_t _ghost_hash(unsigned int clsid, uint32_t hv) noexcept nogil:
-    """A key's hash, and another one in each slab class: a value of another size is evicted for other reasons."""
+    """A key's hash, different in each slab class: values of different sizes are evicted for different reasons."""
     return hv ^ clsid * <uint32_t>0x9e3779b9
 
 
@@ -134,7 +134,7 @@ cdef bint ghost_take(store *s, unsigned int clsid, uint32_t hv) noexcept nogil:
 
 
 cdef inline bint ghost_small_is_full(store *s, uint64_t small, uint64_t items) noexcept nogil:
-    # Of a few large items a share can be less than one. Then each item that is stored would evict the one before it.
+    # With few large items a share can be less than an item. Then each new item would evict the item before it.
     cdef uint64_t few = min(items // 2, <uint64_t>GHOST_SMALL_FEW) * GHOST_WHOLE
     return small * GHOST_WHOLE > max(items * <uint32_t>relaxed_load(&s.ghost.small), few)
 

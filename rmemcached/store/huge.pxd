@@ -1,15 +1,15 @@
-"""Huge pages for the arena: a thread sees to it that nobody else waits for them.
+"""Huge pages for the arena: a thread makes them, so nobody else waits for them.
 
-The system clears a huge page when it is touched first, 0.2 to 5 ms, for which a worker would stand still because of a
-header of 50 bytes. And memory of a memfd, which clients can read, has huge pages by itself only where the system's
-shmem_enabled says so, which is rare. So the arena is used in small pages, except that this thread
+The system clears a huge page at the first touch, which takes 0.2 to 5 ms. A worker would stand still for so long
+because of a header of 50 bytes. And the memory of a memfd, for clients to read, has huge pages by itself only with a
+rare setting of the system's shmem_enabled. So the arena starts in small pages, except that this thread
 
-- makes the next huge page ahead of its use, once HUGE_FROM of the arena is in use: less has no need of it, and would
-  count as used memory;
-- makes one of small pages (MADV_COLLAPSE, Linux 6.1) where all chunks of both slab pages have been used.
+- makes the next huge page ahead of its use, once HUGE_FROM of the arena is in use: a smaller store does not need huge
+  pages, and they would count as used memory;
+- makes a huge page of small pages (MADV_COLLAPSE, Linux 6.1) where all chunks of both slab pages have been used.
 
-What nobody has written to, because a value has been begun and does not come, stays as it is. So does what the system
-refuses.
+Memory without any writes, because a value was begun and does not come, stays in small pages. So does memory for which
+the system refuses a huge page.
 """
 
 cdef struct huge_pages:
@@ -21,14 +21,14 @@ cdef struct huge_pages:
     bint joinable
     bint stop
     bint woken                  # there may be something to do
-    bint refused                # the system has no such pages,
-    unsigned int refusals       # ... as it has said so often in a row
-    size_t ready                # bytes of the arena up to which pages were made ahead; a multiple of HUGE_PAGE
+    bint refused                # the system has no huge pages,
+    unsigned int refusals       # ... after so many refusals in a row
+    size_t ready                # bytes of the arena, up to the last huge page made ahead; a multiple of HUGE_PAGE
     uint8_t *state              # by huge page of the arena
-    uint32_t waiting            # of these, those that are to be made of small ones
-    uint32_t next               # where to look for one
+    uint32_t waiting            # HUGE_WANTED pages among these
+    uint32_t next               # where to look for the next HUGE_WANTED page
     # atomic
-    uint64_t made               # huge pages that the system has made
+    uint64_t made               # huge pages made by the system
 
 # False: no memory.
 cdef bint huge_init(store *s) noexcept nogil
@@ -37,9 +37,10 @@ cdef bint huge_start(store *s) noexcept nogil
 # Ends the thread; store.stopping is set.
 cdef void huge_stop(store *s) noexcept nogil
 cdef void huge_destroy(store *s) noexcept nogil
-# The slabs lock is held in these: more of the arena is in use; a huge page of it is full; the system got a slab page.
+# For a caller with the slabs lock: more of the arena is in use; a huge page is full; a slab page went to the system.
 cdef void huge_arena_grows(store *s) noexcept nogil
 cdef void huge_want(store *s, uint32_t number) noexcept nogil
 cdef void huge_forget(store *s, uint32_t page) noexcept nogil
-# Makes a part of the arena huge, whole huge pages, which nobody uses yet (-L). False: there is not so much memory.
+# Puts the first length bytes of the arena, unused so far, into huge pages where possible, and takes their memory (-L).
+# False: the system has less memory.
 cdef bint huge_preallocate(store *s, size_t length) noexcept nogil

@@ -1,10 +1,10 @@
 cdef enum:
-    HUGE_FROM = 16 * 1024 * 1024    # bytes of the arena in use from which on pages are made ahead
-    HUGE_REFUSALS = 8           # in a row, after which the system is not asked any more
-    HUGE_TRIES = 64             # in one round
-    HUGE_SMALL = 512            # pages in a huge one
+    HUGE_FROM = 16 * 1024 * 1024    # bytes of the arena in use, before huge pages are made ahead
+    HUGE_REFUSALS = 8           # in a row, before the thread gives up
+    HUGE_TRIES = 64             # in a round
+    HUGE_SMALL = 512            # small pages in a huge page
     SMALL_PAGE = 4096
-    HUGE_LOOKED = 8             # words in the middle of each that are looked at
+    HUGE_LOOKED = 8             # words looked at in the middle of each small page
     # of huge_pages.state
     SMALL_PAGES = 0
     HUGE_WANTED
@@ -47,22 +47,22 @@ cdef inline char *_huge_at(store *s, size_t number) noexcept nogil:
 
 
 cdef bint _huge_make(store *s, char *at) noexcept nogil:
-    """Makes a huge page of what is there. False: the system cannot."""
+    """Makes a huge page of the small pages here. False: the system cannot."""
     return madvise(at, HUGE_PAGE, MADV_HUGEPAGE) == 0 and madvise(at, HUGE_PAGE, MADV_COLLAPSE) == 0
 
 
 cdef bint _huge_make_ahead(store *s, char *at) noexcept nogil:
-    """The same where nothing is yet. Whoever uses it meanwhile finds it as if it were done."""
+    """Makes a huge page where no page is yet. A thread may use the memory meanwhile."""
     if s.slabs.memfd < 0:
-        # What is private is huge when it is touched.
+        # Private memory becomes huge at the first touch.
         return madvise(at, HUGE_PAGE, MADV_HUGEPAGE) == 0 and populate_write(at, HUGE_PAGE) == 0
-    # Where there is nothing at all the system says that there is nothing to be made huge.
+    # The system refuses to make a huge page where no small page is.
     return populate_write(at, 1) == 0 and _huge_make(s, at)
 
 
 cdef bint _huge_is_written(char *at) noexcept nogil:
-    """Whether something has been written to most of a huge page: what has only been promised to somebody costs nothing,
-    and is to go on so. Makes nothing of what is not there.
+    """Whether most small pages of a huge page have been written to. Memory promised to a value, but not written yet,
+    costs nothing, and must stay so. The check makes no pages.
     """
     cdef unsigned char there[HUGE_SMALL]
     cdef unsigned int page, word
@@ -82,7 +82,7 @@ cdef bint _huge_is_written(char *at) noexcept nogil:
 cdef bint _huge_may_make_ahead(store *s) noexcept nogil:
     assert_held(&s.slabs.lock)
     cdef size_t used = (s.slabs.arena_used + HUGE_PAGE - 1) // HUGE_PAGE * HUGE_PAGE
-    # After a lull in which the arena was faster.
+    # Slabs may have overtaken this thread.
     s.huge.ready = max(s.huge.ready, used)
     return (s.slabs.arena_used >= HUGE_FROM and s.huge.ready == used
             and s.slabs.malloced + (used + HUGE_PAGE - s.slabs.arena_used) <= s.config.maxbytes
@@ -92,9 +92,9 @@ cdef bint _huge_may_make_ahead(store *s) noexcept nogil:
 
 
 cdef void _huge_try(store *s, uint32_t number, bint ahead) noexcept nogil:
-    """Makes one huge page, without the slabs lock, if what is there, or what was used before it, has been written."""
+    """Makes a huge page without the slabs lock, if the memory there, or used before, has been written."""
     assert_held(&s.slabs.lock)
-    # The page right before one that is made ahead is in use only in part, as a rule: the one before that tells.
+    # The page right before a huge page made ahead is partly used, as a rule. So look at the page before both.
     cdef uint32_t looked = number - 2 if ahead else number
     cdef bint made
     cdef int reason
@@ -120,7 +120,7 @@ cdef void _huge_try(store *s, uint32_t number, bint ahead) noexcept nogil:
 
 
 cdef void _huge_round(store *s) noexcept nogil:
-    """Tries what is wanted, and comes to an end however much of it cannot be had."""
+    """Makes the wanted huge pages. Comes to an end even if the system refuses many of them."""
     assert_held(&s.slabs.lock)
     cdef uint32_t count = <uint32_t>(s.slabs.arena_used // HUGE_PAGE)
     cdef uint32_t tries = 0

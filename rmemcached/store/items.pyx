@@ -1,5 +1,5 @@
 cdef enum:
-    ALLOC_TRIES = 10            # pulls that one allocation makes, beside those of items that others keep
+    ALLOC_TRIES = 10            # pulls of an allocation, except pulls that freed no memory because of references
 
 
 # --- allocation ---
@@ -15,13 +15,14 @@ cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noe
 
 
 cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
-    """A chunk of the class, or NULL: a free chunk, one of a new page, or that of an evicted item.
+    """Allocates a chunk of the class: a free chunk, a chunk of a new page, or the chunk of an evicted item. NULL: no
+    memory.
 
-    Eviction takes COLD's tail; when COLD is empty, HOT's tail moves on. memcached does no more than that: if every item
-    was fetched twice since the maintainer's last turn, all of HOT moves to WARM, and nothing can be evicted. Here
-    WARM's tail moves to COLD in that case. There, ten items at the tail that others have references to are the end of
-    it, too. Clients keep thousands for views: they leave the queues, and do not count. Each of them goes once. S3-FIFO
-    passes over what has references, as often as all of it can have been looked at.
+    Eviction takes COLD's tail; when COLD is empty, HOT's tail moves on. memcached stops there: if every item was
+    fetched twice since the maintainer's last turn, all of HOT moves to WARM, and memcached finds nothing to evict. Here
+    WARM's tail moves to COLD then. memcached also gives up after ten referenced items at the tail. Here clients keep
+    references to thousands of items for views: such items leave the queue, each only once, and do not count. S3-FIFO
+    passes over referenced items, until it may have looked at all items of the class.
     """
     cdef bint segmented = relaxed_load(&s.config.lru_segmented) or s.config.s3fifo
     cdef int most = 2 * ALLOC_TRIES if segmented and s.config.evict_to_free else ALLOC_TRIES
@@ -31,7 +32,7 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
     cdef int pulls = 0
     cdef int kept = 0
     while True:
-        # Drops what has expired: there may be no maintainer that does.
+        # Drop expired items: there may be no maintainer for them.
         if not segmented:
             lru_pull_tail(s, clsid, COLD_LRU, 0, 0, 0, PULL_TRIES)
         elif s.config.s3fifo and not s.config.lru_maintainer:
@@ -44,7 +45,7 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
             if evicted == S3_STAYED and <uint64_t>(pulls + 1) * S3_LOOKED >= s3_items(s, clsid):
                 break
             if evicted == S3_LOCKED:
-                # Whoever has the locks may be waiting for this processor.
+                # A lock's owner may be waiting for this processor.
                 sched_yield()
         else:
             pulled = lru_pull_tail(s, clsid, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES)
@@ -57,7 +58,7 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
                 else:
                     pulled = lru_pull_tail(s, clsid, WARM_LRU, 0, 0, 0, PULL_MOST)
                 if pulled == 0:
-                    # A thread that moves items, in no queue meanwhile, may be waiting for this processor.
+                    # A thread with moved items, in no queue yet, may be waiting for this processor.
                     sched_yield()
         pulls += 1
     if pulls > 0:
@@ -70,7 +71,7 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
 
 
 cdef inline unsigned int _first_queue(store *s, rel_time_t exptime) noexcept nogil:
-    """The queue that a new item enters."""
+    """A new item's queue."""
     if relaxed_load(&s.config.temp_lru) \
             and <rel_time_t>(exptime - store_time(s)) <= <rel_time_t>relaxed_load(&s.config.temporary_ttl):
         return TEMP_LRU
@@ -78,7 +79,7 @@ cdef inline unsigned int _first_queue(store *s, rel_time_t exptime) noexcept nog
 
 
 cdef item_chunk *_alloc_chunk(store *s, item_chunk *ch, size_t remain) noexcept nogil:
-    """Appends a chunk to the chain after ch, for as many of the remaining bytes as one can hold. NULL: no memory."""
+    """Appends a chunk to the chain after ch, for as many of the remaining bytes as fit. NULL: no memory."""
     cdef size_t largest = s.config.slab_chunk_size_max
     cdef size_t size = remain + sizeof(item_chunk)
     cdef unsigned int clsid
@@ -108,7 +109,7 @@ cdef item_chunk *_alloc_chunk(store *s, item_chunk *ch, size_t remain) noexcept 
 
 
 cdef bint _alloc_chain(store *s, item *it) noexcept nogil:
-    """Allocates all chunks of a chained item. False: no memory; those that it got stay in the chain."""
+    """Allocates all chunks of a chained item. False: no memory; the chain keeps the chunks allocated so far."""
     cdef item_chunk *ch = ITEM_schunk(it)
     cdef size_t remain = it.nbytes
     while remain > 0:
@@ -139,7 +140,7 @@ cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, re
         head_clsid = slabs_clsid(s, htotal)
         it_flags = ITEM_CHUNKED
     if relaxed_load(&s.direct.bucket_count):
-        # The bucket comes while the value does.
+        # The processor fetches the bucket while the value arrives.
         direct_ahead(s, store_hash(key, nkey))
     it = _alloc_pull(s, head_clsid)
     if it != NULL:
@@ -208,7 +209,7 @@ cdef inline item *do_item_find(store *s, const char *key, size_t nkey, uint32_t 
 
 
 cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint do_update) noexcept nogil:
-    """item_get for a caller that holds the item lock."""
+    """item_get for a caller with the item lock."""
     assert_held(item_mutex(s, hv))
     cdef item *it = do_item_find(s, key, nkey, hv)
     if it != NULL:
@@ -229,7 +230,7 @@ cdef item *item_get(store *s, const char *key, size_t nkey, bint do_update) noex
 
 
 cdef enum:
-    AHEAD_LINES = 4             # of an item: its header, its key, and the data if they are short
+    AHEAD_LINES = 4             # of an item: its header, its key, and short data
 
 
 cdef void items_ahead(store *s, key_ahead *keys, unsigned int n) noexcept nogil:
@@ -239,13 +240,13 @@ cdef void items_ahead(store *s, key_ahead *keys, unsigned int n) noexcept nogil:
         keys[i].hv = store_hash(keys[i].key, keys[i].nkey)
     if n < 2:
         return
-    # With one item lock held the table stays where it is. If it is growing, some items are in the old one still: those
-    # are only looked up later.
+    # With one item lock held the table stays in place. While the table grows, some items are still in the old table:
+    # these lookups miss the cache.
     item_lock(s, keys[0].hv)
     for i in range(n):
         prefetch(&s.assoc.primary_hashtable[keys[i].hv & s.assoc.hash_mask])
     for i in range(n):
-        # Their item locks are not held: what comes of this is no item, only its address.
+        # The item locks of the keys are not held: prefetch the address, and read nothing there.
         it = <const char *>relaxed_load(&s.assoc.primary_hashtable[keys[i].hv & s.assoc.hash_mask])
         for line in range(<unsigned int>AHEAD_LINES):
             prefetch(it + line * CACHE_LINE)
@@ -271,7 +272,7 @@ cdef bint item_win(store *s, item *it, uint64_t cas) noexcept nogil:
     cdef item *present
     cdef bint won
     item_lock(s, hv)
-    # What is in the table counts: the page mover may have put a copy in the item's place.
+    # The item in the table counts: the page mover may have put a copy in the item's place.
     present = assoc_find(s, ITEM_key(it), it.nkey, hv)
     won = present != NULL and ITEM_get_cas(present) == cas \
         and present.it_flags & (ITEM_STALE | ITEM_TOKEN_SENT) == ITEM_STALE
@@ -286,7 +287,7 @@ cdef bint item_used(store *s, uint32_t hv, uint64_t place) noexcept nogil:
     item_lock(s, hv)
     it = direct_item_at(s, hv, place)
     if it != NULL and item_is_expired(s, it):
-        # It was read before. To note the use now would make it younger than the flush.
+        # The client read the item earlier. Noting the use now would make the item younger than the flush.
         it = NULL
     if it != NULL:
         do_item_bump(s, it, hv)

@@ -1,17 +1,17 @@
 """The store as a whole.
 
-The parts are included in store.pxd from the lowest to the highest, and a part calls only those before it. Each header
-says what the part is for and has the structs that it owns; a struct says which lock or thread each field belongs to.
-What a header does not declare stays within its part.
+store.pxd includes the parts from the lowest to the highest, and a part calls only earlier parts. A header says what its
+part is for and has the part's structs; a struct names the lock or thread of each field. Functions that no header
+declares stay within their part.
 
-Against the lock order (lock_rank) locks are only tried: eviction has an LRU lock and tries the item lock of its victim,
-the page mover has the slabs lock and tries the item lock of a chunk's item, and whoever links an item tries grow_lock
-and the lock of direct_index. A pull of an LRU tail keeps the item locks that it got so. The growing thread takes all
-item locks in their order, for a moment, and so does whoever makes or gives up the index of direct reads; store_check
-takes all item locks and all LRU locks in the same way.
+Against the lock order (lock_rank) a thread only tries a lock: eviction has an LRU lock and tries the victim's item
+lock, the page mover has the slabs lock and tries the item lock of a chunk's item, and a thread linking an item tries
+grow_lock and the lock of direct_index. The pull of an LRU tail keeps the item locks from such tries. The growing thread
+takes all item locks in their order, for a moment. So does a thread that makes or gives up the index of direct reads.
+store_check takes all item locks and all LRU locks in the same way.
 """
 
-cdef enum lock_rank:            # a thread that holds one of these locks may wait only for those that come later
+cdef enum lock_rank:            # a thread with one of these locks may wait only for a lock further down
     DIRECT_LOCK
     GROW_LOCK
     MAINTAINER_LOCK
@@ -25,7 +25,7 @@ cdef enum lock_rank:            # a thread that holds one of these locks may wai
     SLABS_LOCK
 
 cdef struct store:
-    # Constant after store_create, except for the settings that have functions; integers among these are atomic.
+    # Constant after store_create, except settings that a function changes; integers among these are atomic.
     store_config config
     unsigned int stopping       # atomic: store_stop_threads wants all threads to end
     store_clock clock

@@ -1,1 +1,1 @@
-"""A store's beginning and end, and its settings. All of it is public (store.pxd)."""
+"""A store's beginning and end, and its settings. All functions are public (store.pxd)."""

@@ -1,4 +1,4 @@
-cdef char _problem[160]         # the text of an error that store_create words
+cdef char _problem[160]         # store_create's text for an error with a number
 
 
 cdef const char *_config_error(const store_config *config) noexcept nogil:
@@ -22,7 +22,7 @@ cdef const char *_config_error(const store_config *config) noexcept nogil:
 
 
 cdef const char *_create_parts(store *s) noexcept nogil:
-    """Makes the locks and takes the memory of all parts. Returns what went wrong, or NULL."""
+    """Makes the locks and takes the memory of all parts. Returns the error, or NULL."""
     clock_init(s)
     lru_init(s)
     crawler_init(s)
@@ -52,7 +52,7 @@ cdef const char *_create_parts(store *s) noexcept nogil:
 
 
 cdef const char *_start_threads(store *s, bint lru_crawler) noexcept nogil:
-    """Returns what went wrong, or NULL."""
+    """Returns the error, or NULL."""
     if lru_crawler and not lru_crawler_enable(s):
         return b"cannot start the LRU crawler thread"
     if s.config.lru_maintainer and not maintainer_start(s):
@@ -78,7 +78,7 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
     s.config = config[0]
     if s.config.log == NULL:
         s.config.log = logger_none()
-    # lru_crawler_enable sets it.
+    # lru_crawler_enable sets this field.
     s.config.lru_crawler = False
     if s.config.s3fifo or not s.config.lru_maintainer:
         s.config.lru_segmented = False
@@ -96,7 +96,7 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
 
 
 cdef void store_stop_threads(store *s) noexcept nogil:
-    # With the lock held, or the crawler could miss it between its look at the flag and its wait.
+    # The held lock keeps the crawler from missing the signal between its check of the flag and its wait.
     lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     store_release(&s.stopping, 1)
     pthread_cond_broadcast(&s.crawler.cond)
@@ -138,7 +138,7 @@ cdef const store_config *store_get_config(store *s) noexcept nogil:
 
 
 cdef void store_copy_config(store *s, store_config *out) noexcept nogil:
-    # All locks that somebody who changes a setting may hold.
+    # All locks held by functions that change a setting.
     lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     lock_ranked(&s.reassign.lock, REASSIGN_LOCK)
     lock_ranked(&s.lru.tune_lock, TUNE_LOCK)

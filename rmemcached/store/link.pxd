@@ -1,8 +1,8 @@
-"""What makes an item findable and what frees it: its place in the hash table and in an LRU queue, the references to it,
-and the counts of linked items. memcached: items.c.
+"""The links of items: their places in the hash table and in an LRU queue, the references to them, and the counts of
+linked items. A linked item can be found; giving back the last reference frees an item. memcached: items.c.
 
-An item's queue is what slabs_clsid says: class id | queue << SLAB_CLASS_BITS. It changes with the item lock held while
-the item is in no queue.
+slabs_clsid names an item's queue: class id | queue << SLAB_CLASS_BITS. It changes with the item lock held while the
+item is in no queue.
 """
 
 cdef enum:
@@ -12,7 +12,7 @@ cdef enum:
     TEMP_LRU = 3 << SLAB_CLASS_BITS
     LRU_MASK = 3 << SLAB_CLASS_BITS
 
-cdef struct lru_counters:       # what `stats reset` clears
+cdef struct lru_counters:       # cleared by `stats reset`
     uint64_t total_items        # links
     uint64_t evicted
     uint64_t evicted_nonzero
@@ -35,12 +35,12 @@ cdef struct lru_queue:          # the LRU lock
     pthread_mutex_t lock
     item *head
     item *tail
-    uint64_t size               # items; assoc_check_load reads it without the lock
+    uint64_t size               # items; assoc_check_load reads the field without the lock
     uint64_t bytes              # sum of their ITEM_ntotal
-    # The crawl under way (crawler.pyx). Whoever takes this item out of the queue replaces it by the next one.
+    # The crawl under way (crawler.pyx). A thread that takes this item out of the queue sets the next item.
     item *crawl                 # the next item; NULL: no crawl, or no more items
-    uint32_t crawl_remaining    # items that the crawl still looks at
-    item *flush                 # what a flush looks at next, likewise; NULL: there is none, or no more items
+    uint32_t crawl_remaining    # items still to be looked at by the crawl
+    item *flush                 # the next item of a flush, set likewise; NULL: no flush, or no more items
     lru_counters stats
 
 cdef struct item_sizes:         # `stats sizes`
@@ -52,15 +52,16 @@ cdef bint link_init(store *s) noexcept nogil
 cdef void link_destroy(store *s) noexcept nogil
 
 # --- items ---
-# Unlinks an item, if it is linked. The LRU lock of its queue is held as well as its item lock.
+# Unlinks an item, if it is linked. The caller holds the item lock and the LRU lock of the item's queue.
 cdef void do_item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil
-# Links an item in the place of a linked one with the same key, as do_item_unlink and do_item_link would: the old item,
-# of which the caller needs no reference, may be freed.
+# Links an item in the place of a linked item with the same key, like do_item_unlink and do_item_link. The old item may
+# be freed: the caller needs no reference to it.
 cdef void do_item_supersede(store *s, item *old, item *it, uint32_t hv, uint64_t cas) noexcept nogil
-# Puts a copy of a linked item, or of its head, in the item's place in table and queue, and gives it the table's
-# reference. The item lock is held, and a reference.
+# Puts a copy of a linked item, or of its head, in the item's place in table and queue, and gives the copy the table's
+# reference. The caller holds the item lock, and a reference.
 cdef void do_item_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil
-# Gives back a reference that item_alloc or a lookup did not hand out: the table's, or one of the store's own threads.
+# Gives back a reference of the table or of the store's own threads. For references from item_alloc and from lookups
+# there is do_item_remove.
 cdef void do_item_unref(store *s, item *it) noexcept nogil
 
 # --- queues ---

@@ -118,10 +118,10 @@ cdef inline void _count_unlinked(store *s, item *it, uint32_t hv) noexcept nogil
 # --- items ---
 
 cdef inline void do_item_unref(store *s, item *it) noexcept nogil:
-    # Needs no lock: whoever takes a reference finds the item linked, with its item lock held, and a linked item has one
-    # more.
+    # Needs no lock: a thread takes a reference under the item lock, from a linked item, and a linked item has the
+    # table's reference.
     assert_that(relaxed_load(&it.refcount) != 0)
-    # Nobody can take a reference when the caller's is the last one: no atomic subtraction is needed then.
+    # Nobody can take a reference when the caller's is the last: then no atomic subtraction is needed.
     if load_acquire(&it.refcount) == 1 or fetch_sub(&it.refcount, 1) == 1:
         slabs_free(s, it)
 
@@ -158,18 +158,18 @@ cdef void do_item_set_cas(store *s, item *it, uint64_t cas) noexcept nogil:
 
 
 cdef inline void _enter(store *s, item *it, uint64_t cas) noexcept nogil:
-    """Makes ready for the hash table an item that only the caller knows: the table's reference, time, CAS value."""
+    """Readies an unshared item for the hash table: the table's reference, time, CAS value."""
     assert_that(not it.it_flags & (ITEM_LINKED | ITEM_SLABBED))
     assert_that(relaxed_load(&it.refcount) == 1)
     it.time = store_time(s)
     ITEM_set_cas(it, cas)
     relaxed_store(&it.refcount, 2)
-    # Published for the page mover, which reads the key of what is linked.
+    # Publishes the item for the page mover, which reads keys of linked items.
     store_release(&it.it_flags, it.it_flags | ITEM_LINKED)
 
 
 cdef inline bint _link_counted(store *s, lru_queue *q, item *it) noexcept nogil:
-    """Puts the item at the head of its queue. True: it is time to look at the load of the hash table."""
+    """Puts the item at the head of its queue. True: the caller should look at the load of the hash table."""
     do_item_link_q(s, q, it)
     q.stats.total_items += 1
     return q.stats.total_items & GROW_CHECK_MASK == 0
@@ -183,7 +183,7 @@ cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept n
         if not ghost_class_is_small(s, ITEM_clsid(it)):
             relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | COLD_LRU)
         else:
-            # If the others were fetched, an eviction goes round the main queue, and comes to what has just been stored.
+            # After fetches of all earlier items, an eviction goes round the main queue and comes to the newest item.
             relaxed_store(&it.it_flags, it.it_flags | ITEM_FREQUENCY_ONE)
     q = &s.queues[it.slabs_clsid]
     _enter(s, it, cas)
@@ -229,7 +229,7 @@ cdef void do_item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) n
 
 
 cdef inline void _inherit(const item *old, item *it) noexcept nogil:
-    """S3-FIFO: a key that is stored again keeps what it is known for, if its slab class is the same one."""
+    """S3-FIFO: a key stored again in the same slab class keeps its queue and its fetches."""
     if ITEM_clsid(old) == ITEM_clsid(it) and ITEM_lruid(it) == HOT_LRU and ITEM_lruid(old) == COLD_LRU:
         relaxed_store(&it.slabs_clsid, old.slabs_clsid)
     relaxed_store(&it.it_flags, it.it_flags | (old.it_flags & ITEM_FREQUENCY))
@@ -252,7 +252,7 @@ cdef void do_item_supersede(store *s, item *old, item *it, uint32_t hv, uint64_t
     direct_write_seal(s, it)
     _count_unlinked(s, old, hv)
     _count_linked(s, it, hv)
-    # Mostly it is one queue, and one trip to its lock.
+    # Mostly both items have the same queue: take its lock once.
     lock_ranked(&old_q.lock, LRU_LOCK)
     do_item_unlink_q(s, old_q, old)
     if old_q != q:

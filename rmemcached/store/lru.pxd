@@ -1,39 +1,39 @@
 """The segmented LRU: the moves between the four queues of a slab class, and eviction. memcached: items.c.
 
-New items enter HOT, or TEMP when they live briefly. HOT's tail goes to COLD or, if it was fetched twice, to WARM.
-WARM's tail goes to COLD or, if it was fetched again, to WARM's head. An item of COLD that is fetched twice goes to
-WARM. Eviction takes COLD's tail. Items in TEMP stay there until they expire. In flat mode there is COLD only.
+New items enter HOT, or TEMP if they live briefly. HOT's tail goes to COLD or, if fetched twice, to WARM. WARM's tail
+goes to COLD or, if fetched again, to WARM's head. An item of COLD goes to WARM when fetched twice. Eviction takes
+COLD's tail. Items in TEMP stay there until they expire. Flat mode has COLD only.
 
-Or S3-FIFO (Yang and others: FIFO queues are all you need for cache eviction, SOSP 2023). HOT is its small queue and
-COLD its main queue; WARM is empty, and TEMP is as above. A fetch counts in the item, up to three, and moves nothing.
-Eviction takes the small queue's tail while that has more than its share of the class's items (ghost.pxd): what was
-fetched goes to the main queue. Else it takes the main queue's tail: what was fetched goes round once more. Either
-has one fetch less then, and the rest is evicted and remembered. New items enter the small queue, or the main
-queue if their key is remembered. In a class of a few items, all of which one eviction may look at, these enter the
-small queue too, as if they had been fetched.
+S3-FIFO is the alternative (Yang and others: FIFO queues are all you need for cache eviction, SOSP 2023). HOT is its
+small queue and COLD its main queue; WARM is empty, and TEMP is as above. An item counts its fetches, up to three; a
+fetch moves nothing. While the small queue has more than its share of the class's items (ghost.pxd), eviction looks at
+the small queue's tail: a fetched item goes to the main queue. Otherwise eviction looks at the main queue's tail: a
+fetched item goes round once more. In both cases the item then has one fetch less. An item without fetches is evicted,
+and its key remembered. New items enter the small queue, or the main queue if their key is remembered. In a class so
+small that an eviction may look at all its items, remembered keys enter the small queue as well, with a fetch counted.
 """
 
 cdef enum:
-    PULL_TRIES = 5              # items in a row that a pull passes over before it gives up
-    PULL_MOST = 16              # items that one pull moves or drops, at most
-    PULL_KEPT = PULL_MOST + 1   # what has gone is still referenced, all of it: no memory is free yet
+    PULL_TRIES = 5              # items in a row passed over by a pull, before the pull gives up
+    PULL_MOST = 16              # items moved or dropped by a pull, at most
+    PULL_KEPT = PULL_MOST + 1   # everything evicted or dropped is still referenced: no memory is free yet
     PULL_EVICT = 1              # flag of a pull of COLD: evict its tail
-    PULL_CRAWL_BLOCKS = 2       # flag of a pull: leave alone what the crawler has not seen
-    S3_ROUNDS = 16              # pulls of an eviction, at most; the last one leaves only what has references
-    S3_LOOKED = S3_ROUNDS * PULL_MOST   # items that one looks at, at most
+    PULL_CRAWL_BLOCKS = 2       # flag of a pull: leave alone items not seen by the crawler
+    S3_ROUNDS = 16              # pulls of an eviction, at most; the last pull spares only referenced items
+    S3_LOOKED = S3_ROUNDS * PULL_MOST   # items looked at by an eviction, at most
     LRU_BUMP_BUF_SIZE = 8192    # entries
 
-cdef enum s3_pulled:            # what an eviction of S3-FIFO came to, the best last
+cdef enum s3_pulled:            # the result of an eviction of S3-FIFO, the best last
     S3_NOTHING                  # the queues are empty
-    S3_LOCKED                   # what is at the tails is locked
-    S3_STAYED                   # what could be looked at has references, or cannot go for another reason
+    S3_LOCKED                   # the items at the tails are locked
+    S3_STAYED                   # the unlocked items have references, or stay for another reason
     S3_GONE                     # an item has gone
 
 cdef struct lru_bump_entry:
     item *it                    # with a reference
     uint32_t hv
 
-cdef struct lru_bump_buf:       # moves from COLD to WARM that wait for the maintainer. Its lock
+cdef struct lru_bump_buf:       # moves from COLD to WARM, waiting for the maintainer. Its lock
     pthread_mutex_t lock
     uint32_t head               # the entries are [head, tail), modulo the size. bump_lock as well
     uint32_t tail
@@ -42,38 +42,38 @@ cdef struct lru_bump_buf:       # moves from COLD to WARM that wait for the main
 
 cdef struct lru_control:
     # constant
-    lru_bump_buf *bump_bufs     # each thread uses one of them; NULL: no maintainer
+    lru_bump_buf *bump_bufs     # each thread uses one buffer; NULL: no maintainer
     uint32_t bump_mask
-    pthread_mutex_t bump_lock   # held by the thread that makes the moves
+    pthread_mutex_t bump_lock   # held by the thread making the moves
     unsigned int flushing       # atomic; a thread walks through the queues for a flush
-    pthread_mutex_t tune_lock   # guards the settings of `lru` in config; integers are read without it
+    pthread_mutex_t tune_lock   # guards the settings of `lru` in config; readers of integers need no lock
 
 cdef void lru_init(store *s) noexcept nogil
 cdef void lru_destroy(store *s) noexcept nogil
-# Makes room for moves that wait for the maintainer, before it starts. False: no memory.
+# Makes the buffers for waiting moves, before the maintainer starts. False: no memory.
 cdef bint lru_bumps_init(store *s) noexcept nogil
-# Makes the moves that are waiting; whether there were any.
+# Makes the waiting moves; whether there were any. The caller holds bump_lock.
 cdef bint lru_maintainer_bumps(store *s) noexcept nogil
 cdef uint64_t lru_bumps_dropped(store *s) noexcept nogil
 
-# The item is used: its time is the present. In flat mode it moves to the head of its queue if it has not done so for
-# ITEM_UPDATE_INTERVAL seconds; else an item of COLD that was marked active moves to WARM. Its item lock is held.
+# Notes a use of the item: its time becomes the present. In flat mode this happens once in ITEM_UPDATE_INTERVAL seconds,
+# and the item moves to the head of its queue. In the segmented LRU an active item of COLD moves to WARM. The caller
+# holds the item lock.
 cdef void do_item_update(store *s, item *it) noexcept nogil
-# Looks at the tail of a queue: drops items that have expired or were flushed and moves others on, until one can stay or
-# `most` of them (PULL_MOST at most) are gone. With PULL_EVICT, evicts one if none had expired. Passes over items that
-# are locked, PULL_TRIES at most in a row. Returns how many items were dropped or moved; with PULL_EVICT it may be
-# PULL_KEPT.
+# Looks at the tail of a queue: drops expired and flushed items and moves items on, until an item can stay or `most`
+# items (PULL_MOST at most) are gone. With PULL_EVICT, evicts an item if none had expired. Passes over locked items,
+# PULL_TRIES at most in a row. Returns the number of dropped and moved items; with PULL_EVICT possibly PULL_KEPT.
 # - total_bytes: of the class; HOT and WARM may each have a share of them.
-# - max_age: items of HOT and WARM move on when they were not used for so many seconds.
+# - max_age: items of HOT and WARM move on when unused for so many seconds.
 cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t total_bytes, unsigned int flags,
                        rel_time_t max_age, int most) noexcept nogil
-# S3-FIFO: drops items that have expired or were flushed from the tails of the small and the main queue, up to `most` of
-# either. Returns how many.
+# S3-FIFO: drops expired and flushed items from the tails of the small and the main queue, up to `most` from either.
+# Returns how many.
 cdef int s3_drop(store *s, unsigned int clsid, int most) noexcept nogil
 # S3-FIFO: the items of a class.
 cdef uint64_t s3_items(store *s, unsigned int clsid) noexcept nogil
-# S3-FIFO: evicts an item of the class, or drops one that has expired. One with references goes round: its memory would
-# not be free.
+# S3-FIFO: evicts an item of the class, or drops an expired item. A referenced item goes round: its memory would not
+# become free.
 cdef s3_pulled s3_evict(store *s, unsigned int clsid) noexcept nogil
-# Tells watchers that the item is about to be evicted. Its item lock is held.
+# Tells watchers about the coming eviction of the item. The caller holds the item lock.
 cdef void log_evicted(store *s, item *it) noexcept nogil

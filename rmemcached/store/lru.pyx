@@ -18,7 +18,7 @@ cdef enum:
 cdef struct moved_item:         # taken out of its queue, with its item lock held
     item *it
     uint32_t hv
-    unsigned int lru            # the queue it goes to
+    unsigned int lru            # the item's next queue
 
 cdef struct moved_items:
     moved_item items[PULL_MOST]
@@ -114,8 +114,8 @@ cdef uint64_t lru_bumps_dropped(store *s) noexcept nogil:
 
 
 cdef inline bint _is_before_flush(store *s, const item *it) noexcept nogil:
-    """Whether a flush that walks through the queues may still have to unlink the item. Then it must not be put where
-    the flush has been already. The caller has the item lock, and keeps it until the item is in its queue again.
+    """Whether a running flush may still have to unlink the item. Such an item must not move behind the flush. The
+    caller has the item lock, and keeps it until the item is in its queue again.
     """
     return load_acquire(&s.lru.flushing) != 0 and item_time(it) >= relaxed_load(&s.clock.oldest_live)
 
@@ -124,7 +124,7 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
     assert_held(item_mutex_of(s, it))
     cdef rel_time_t now = store_time(s)
     cdef lru_queue *q
-    # The fetch may be older than a flush, beyond which it does not help.
+    # The fetch may be older than the flush, and then does not save the item.
     if not it.it_flags & ITEM_LINKED or item_is_flushed(s, it):
         return
     if s.config.s3fifo:
@@ -139,7 +139,8 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
             do_item_link_q(s, q, it)
             unlock_ranked(&q.lock, LRU_LOCK)
     elif _is_before_flush(s, it):
-        # It stays in its queue, where the flush comes to it. If it is newer than the flush, the next fetch moves it.
+        # The flush finds the item only in its present queue. If the item is newer than the flush, its next fetch moves
+        # it.
         do_item_clear_flags(s, it, ITEM_ACTIVE)
     elif ITEM_lruid(it) == COLD_LRU and it.it_flags & ITEM_ACTIVE:
         lock_ranked(&q.lock, LRU_LOCK)
@@ -158,7 +159,7 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
 
 
 cdef inline bint _is_known(store *s, const item *it, unsigned int flags) noexcept nogil:
-    """Whether another fetch would change nothing in the item. So it is with most, and they shall cost little."""
+    """Whether another fetch would change nothing in the item. Most fetches are such, and must cost little."""
     if s.config.s3fifo:
         return flags & (ITEM_FETCHED | ITEM_FREQUENCY) == ITEM_FETCHED | ITEM_FREQUENCY \
             and it.time >= store_time(s) - ITEM_UPDATE_INTERVAL
@@ -166,7 +167,7 @@ cdef inline bint _is_known(store *s, const item *it, unsigned int flags) noexcep
 
 
 cdef inline void _s3_hit(store *s, item *it) noexcept nogil:
-    """Counts a fetch. An item that is fetched often is written once in ITEM_UPDATE_INTERVAL seconds."""
+    """Counts a fetch. A fetch writes the time of an often fetched item once in ITEM_UPDATE_INTERVAL seconds."""
     cdef unsigned int counted = it.it_flags | ITEM_FETCHED
     cdef rel_time_t now = store_time(s)
     if counted & ITEM_FREQUENCY != ITEM_FREQUENCY:
@@ -194,7 +195,7 @@ cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
         do_item_set_flags(s, it, ITEM_FETCHED)
         direct_note_use(s, it, hv)
     else:
-        # Before the move is queued: do_item_update, which makes it, clears the flag.
+        # Set the flag before queuing the move: do_item_update makes the move and clears the flag.
         do_item_set_flags(s, it, ITEM_ACTIVE)
         if ITEM_lruid(it) != COLD_LRU:
             direct_set_times(s, it, store_time(s), it.exptime)
@@ -234,8 +235,8 @@ cdef bint _pull_evict(store *s, lru_queue *q, item *it, uint32_t hv) noexcept no
 
 cdef bint _pull_live(store *s, lru_queue *q, item *it, uint32_t hv, unsigned int lru, uint64_t total_bytes,
                      unsigned int flags, rel_time_t max_age, unsigned int *move_to) noexcept nogil:
-    """Decides what to do with a tail item that has not expired. False: it stays. Else it has left the tail, and if
-    move_to was set it is in no queue: the caller puts it into that one.
+    """Decides about a tail item that has not expired. False: the item stays. True: the item has left the tail; if
+    move_to was set, the item is in no queue, and the caller puts it into the queue *move_to.
     """
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)
@@ -271,8 +272,8 @@ cdef bint _pull_live(store *s, lru_queue *q, item *it, uint32_t hv, unsigned int
 
 
 cdef bint _pull_repair(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
-    """Unlinks an item whose references have probably leaked: nobody has used it for tail_repair_time. False: somebody
-    has.
+    """Unlinks an item with probably leaked references: nobody has used the item for tail_repair_time. False: the item
+    was used.
     """
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)
@@ -297,7 +298,7 @@ cdef void _pull_expired(store *s, lru_queue *q, item *it, uint32_t hv) noexcept 
 
 
 cdef void _pull_finish(store *s, const moved_items *moved) noexcept nogil:
-    """Puts the items that were taken out of a queue into their new queues, and releases their item locks."""
+    """Puts moved items into their new queues, and releases their item locks."""
     cdef lru_queue *q = NULL
     cdef lru_queue *target
     cdef item *it
@@ -312,7 +313,7 @@ cdef void _pull_finish(store *s, const moved_items *moved) noexcept nogil:
             lock_ranked(&q.lock, LRU_LOCK)
         relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | moved.items[i].lru)
         do_item_link_q(s, q, it)
-        # Before the queue's lock is released: an eviction that found a tail of locked items would find no memory.
+        # Release before the queue's lock: an eviction with only locked items at the tail would find no memory.
         item_unlock(s, moved.items[i].hv)
     if q != NULL:
         unlock_ranked(&q.lock, LRU_LOCK)
@@ -340,7 +341,7 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
         newer = it.prev
         tries -= 1
         if flags & PULL_CRAWL_BLOCKS and q.crawl == it:
-            # The crawler has not seen it yet.
+            # The crawler has not seen the item yet.
             break
         # The key can be read: no item leaves the queue while this thread has the LRU lock.
         move.hv = store_hash(ITEM_key(it), it.nkey)
@@ -384,14 +385,14 @@ cdef inline uint64_t s3_items(store *s, unsigned int clsid) noexcept nogil:
 
 
 cdef void _s3_keep(store *s, lru_queue *q, lru_queue *main, item *it) noexcept nogil:
-    """A tail item goes to the head of the main queue, or stays in its own one where that is `main`."""
+    """Moves a tail item to the head of the main queue, even if the main queue is its own."""
     assert_held(&q.lock)
     do_item_unlink_q(s, q, it)
     if q == main:
         q.stats.moves_within_lru += 1
         do_item_link_q(s, q, it)
         return
-    # No other thread finds the item in neither queue: it would take the class for empty.
+    # Both locks are held: with the item in neither queue, another thread would take the class for empty.
     lock_next_ranked(&main.lock, LRU_LOCK)
     q.stats.moves_to_cold += 1
     relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | COLD_LRU)
@@ -400,7 +401,7 @@ cdef void _s3_keep(store *s, lru_queue *q, lru_queue *main, item *it) noexcept n
 
 
 cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint force) noexcept nogil:
-    """Does with a tail item what is due."""
+    """Handles a tail item: drops it, keeps it or evicts it."""
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)
     cdef unsigned int frequency = it.it_flags & ITEM_FREQUENCY
@@ -414,10 +415,10 @@ cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint forc
         _pull_expired(s, q, it, hv)
         return S3_GONE
     if not s.config.evict_to_free or (force and referenced):
-        # Others may go that are behind it.
+        # Items behind this item may go.
         return S3_STAYED
     if (frequency != 0 or referenced) and not force:
-        # To evict what is in use would free nothing. It goes on, so that the next pull need not look at it.
+        # Evicting a referenced item would free nothing. The item moves on, so the next pull need not look at it.
         if frequency != 0:
             relaxed_store(&it.it_flags, it.it_flags - ITEM_FREQUENCY_ONE)
         _s3_keep(s, q, &s.queues[clsid | COLD_LRU], it)
@@ -466,7 +467,7 @@ cdef s3_pulled s3_evict(store *s, unsigned int clsid) noexcept nogil:
     cdef unsigned int lru
     cdef s3_pulled result = S3_NOTHING
     cdef s3_pulled other
-    # Where nothing is evicted (-M) only what has expired goes.
+    # Without evictions (-M) only expired items go.
     cdef int rounds = S3_ROUNDS if s.config.evict_to_free else 1
     cdef int pull
     cdef bint force
@@ -486,17 +487,17 @@ cdef s3_pulled s3_evict(store *s, unsigned int clsid) noexcept nogil:
 
 
 cdef enum:
-    FLUSH_MOST = 1000           # items that a flush looks at before it lets others have the queue
+    FLUSH_MOST = 1000           # items looked at by a flush before other threads get the queue
 
 
 cdef void _flush_locked(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
-    """Unlinks the item at the cursor, whose item lock another thread has, unless that unlinks or moves it itself."""
+    """Unlinks the item at the cursor, locked by another thread, unless the thread unlinks or moves the item first."""
     assert_held(&q.lock)
-    # Whoever holds it may be waiting for the LRU lock.
+    # The lock's owner may be waiting for the LRU lock.
     unlock_ranked(&q.lock, LRU_LOCK)
     item_lock(s, hv)
     lock_ranked(&q.lock, LRU_LOCK)
-    # The cursor follows the queue. What it points at is in the queue, and its key can be read.
+    # The cursor follows the queue. An item at the cursor is in the queue, and its key can be read.
     if q.flush == it and store_hash(ITEM_key(it), it.nkey) == hv:
         q.flush = it.next
         do_item_unlink_nolock(s, q, it, hv)
@@ -504,7 +505,7 @@ cdef void _flush_locked(store *s, lru_queue *q, item *it, uint32_t hv) noexcept 
 
 
 cdef void _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil:
-    """Unlinks the items that were last used at `oldest` or later."""
+    """Unlinks items last used at `oldest` or later."""
     cdef item *it
     cdef uint32_t hv
     cdef int looked = 0
@@ -523,7 +524,7 @@ cdef void _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil
         elif s.config.s3fifo or relaxed_load(&s.config.lru_segmented):
             q.flush = it.next
         else:
-            # The queue is sorted by time. In the others, items that are fetched stay where they are.
+            # The queue is sorted by time. In the modes above, a fetched item keeps its place.
             break
         looked += 1
         if looked >= FLUSH_MOST:
@@ -536,19 +537,19 @@ cdef void _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil
 
 
 cdef void store_flush_all(store *s, int64_t exptime) noexcept nogil:
-    # Items last used before that second are dropped when somebody looks at them next. Those of the present second are
-    # unlinked here, because the clock cannot tell them from items that are stored after the flush.
+    # Lookups and LRU pulls drop items last used before the present second. Items of the present second are unlinked
+    # here, because the clock cannot tell them from items stored after the flush.
     cdef rel_time_t oldest
     cdef uint32_t hv
     cdef int i
     oldest = realtime(s, exptime) - 1 if exptime > 0 else store_time(s) - 1
     relaxed_store(&s.clock.oldest_live, oldest)
     direct_tell(s)
-    # A queue has one cursor.
+    # A queue has only one cursor for flushes.
     while exchange(&s.lru.flushing, 1):
         sched_yield()
-    # Whoever was about to move an item, and has not seen that a flush is on its way, had its item lock. With these
-    # taken once each, all such moves have ended.
+    # A thread that moves an item without having seen the flush holds the item's lock. After each item lock was taken
+    # once, all such moves have ended.
     for hv in range(s.assoc.item_lock_mask + 1):
         item_lock(s, hv)
         item_unlock(s, hv)

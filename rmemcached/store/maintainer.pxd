@@ -3,7 +3,7 @@ memcached: items.c.
 """
 
 cdef struct maintainer:
-    pthread_mutex_t lock        # for waiting: maintainer_stop takes it to wake the thread
+    pthread_mutex_t lock        # for waiting: maintainer_stop takes the lock to wake the thread
     pthread_cond_t cond         # store.stopping was set
     pthread_t thread
     bint joinable

@@ -1,5 +1,5 @@
 cdef enum:
-    JUGGLES_MAX = 500           # items of a class that the maintainer moves in one go
+    JUGGLES_MAX = 500           # items of a class moved in one turn of the maintainer
     MIN_MAINTAINER_SLEEP = 1000         # microseconds
     MAX_MAINTAINER_SLEEP = 1000000 - 1
     MAX_MAINTCRAWL_WAIT = 60 * 60       # seconds between two automatic crawls of a queue, at most
@@ -17,7 +17,7 @@ cdef void maintainer_destroy(store *s) noexcept nogil:
 
 
 cdef int _juggle_temp(store *s, unsigned int clsid) noexcept nogil:
-    """Drops what has expired at TEMP's tail."""
+    """Drops expired items at TEMP's tail."""
     cdef int moves = 0
     cdef int more = 1
     while moves < JUGGLES_MAX and more != 0:
@@ -27,9 +27,8 @@ cdef int _juggle_temp(store *s, unsigned int clsid) noexcept nogil:
 
 
 cdef int lru_maintainer_juggle(store *s, unsigned int clsid) noexcept nogil:
-    """Moves items out of a class's HOT and WARM that are too many or too old, and COLD's active tail to WARM. In flat
-    mode everything goes to COLD. With S3-FIFO drops what has expired at the tails. Returns how many items moved or were
-    dropped.
+    """Moves surplus or old items out of a class's HOT and WARM, and COLD's active tail to WARM. In flat mode everything
+    goes to COLD. With S3-FIFO only drops expired items at the tails. Returns how many items moved or were dropped.
     """
     cdef bint segmented = relaxed_load(&s.config.lru_segmented)
     cdef uint64_t total_bytes = 0
@@ -42,7 +41,7 @@ cdef int lru_maintainer_juggle(store *s, unsigned int clsid) noexcept nogil:
     cdef int moves = _juggle_temp(s, clsid)
     cdef int limit = moves + JUGGLES_MAX
     if s.config.s3fifo:
-        # Items move when memory is wanted, and not before.
+        # Items move only when memory is needed.
         while moves < limit and more != 0:
             more = s3_drop(s, clsid, PULL_MOST)
             moves += more
@@ -76,7 +75,7 @@ cdef inline rel_time_t _scaled_age(rel_time_t age, double factor) noexcept nogil
 
 cdef void _log_crawl(store *s, unsigned int id, const crawler_stats *stats, uint64_t low_watermark, uint64_t available,
                      rel_time_t next_run) noexcept nogil:
-    """An automatic crawl of a queue has been judged; the next one begins in next_run seconds."""
+    """Logs the judgement of an automatic crawl of a queue; the next crawl begins in next_run seconds."""
     cdef char text[LOG_TEXT_MAX]
     cdef const char *lru = b"hot"
     if not log_wants(s.config.log, LOG_SYSEVENTS):
@@ -96,8 +95,8 @@ cdef void _log_crawl(store *s, unsigned int id, const crawler_stats *stats, uint
 
 
 cdef rel_time_t _crawl_judge(store *s, unsigned int id, const crawler_stats *stats, rel_time_t wait) noexcept nogil:
-    """Seconds to wait before the next crawl of a queue, from what the last one found and from the wait before it: about
-    as long as it takes until one in a hundred of the items that can expire has done so.
+    """Computes the seconds before the next crawl of a queue, from the findings of the last crawl and the wait before
+    it. Aims at the time in which one in a hundred of the items with an expiry time expires.
     """
     cdef uint64_t low_watermark = (stats.seen - stats.noexp) // 100 + 1
     cdef uint64_t available = 0
@@ -151,8 +150,8 @@ cdef void lru_maintainer_crawler_check(store *s) noexcept nogil:
 
 
 cdef uint32_t _maintain(store *s, uint32_t slept) noexcept nogil:
-    """One turn, after a sleep of so many microseconds. Returns how long to sleep next. A class that had nothing to do
-    waits longer for its next turn each time, a busy class waits less.
+    """Makes a turn, after a sleep of so many microseconds. Returns how long to sleep next. An idle class waits longer
+    for its next turn each time, a busy class less.
     """
     assert_owner(s.maintainer.owner)
     cdef maintainer *m = &s.maintainer

@@ -1,20 +1,20 @@
-"""The page mover: a thread that empties a page of one slab class and gives it to another class, or to the global pool.
-memcached: slabs_mover.c.
+"""The page mover: a thread that empties a page of a slab class and gives the page to another class, or to the global
+pool. memcached: slabs_mover.c.
 
-While a page is emptied, each of its chunks is taken as soon as nobody has it: free chunks from the free list, chunks
-that become free at once (do_slabs_push), those of linked items after a copy has taken the item's place. What is
-referenced keeps its memory until the last reference is gone: bytes that a send, an RDMA READ or an RDMA WRITE is
-working on are never moved or used again under it.
+While emptying a page, the mover takes each chunk as soon as nobody has it: free chunks from the free list, chunks freed
+meanwhile at once (do_slabs_push), chunks of linked items after a copy has taken the item's place. A referenced item
+keeps its memory until its last reference is gone: the mover never moves or reuses bytes in use by a send, an RDMA READ
+or an RDMA WRITE.
 """
 
-cdef enum move_status:          # what can be done with a chunk
+cdef enum move_status:          # a chunk's state, as the mover finds it
     MOVE_NONE = 0
     MOVE_PASS                   # taken before
-    MOVE_FROM_SLAB              # it was free, and is taken now
-    MOVE_FROM_LRU               # it belongs to a linked item that nobody has a reference to
-    MOVE_BUSY_ACTIVE            # ... that somebody has a reference to
-    MOVE_BUSY_FLOATING          # it belongs to an item that is being filled, or was unlinked and has references
-    MOVE_LOCKED                 # it belongs to an item whose lock was taken
+    MOVE_FROM_SLAB              # free, and taken now
+    MOVE_FROM_LRU               # of a linked item without references
+    MOVE_BUSY_ACTIVE            # ... of a linked item with references
+    MOVE_BUSY_FLOATING          # of an item being filled, or unlinked but referenced
+    MOVE_LOCKED                 # of an item locked by another thread
 
 cdef struct page_mover:
     pthread_t thread
@@ -37,9 +37,9 @@ cdef struct page_mover:
 
 # False: no memory, or no thread.
 cdef bint mover_start(store *s) noexcept nogil
-# Ends the thread; a page that is being emptied stays where it is.
+# Ends the thread; a page being emptied stays in its class.
 cdef void mover_stop(store *s) noexcept nogil
-# The two steps of a move, for the thread, and for tests when it has ended. False: the class has no page to spare any
-# more. move_finish returns when the page has moved, when it cannot, or when the thread is to end.
+# The two steps of a move, for the thread, and for tests after the thread's end. False: the class has no page to spare
+# any more. move_finish returns when the page has moved, cannot move, or the thread is to end.
 cdef bint move_begin(store *s, const move_request *r) noexcept nogil
 cdef void move_finish(store *s, const move_request *r) noexcept nogil

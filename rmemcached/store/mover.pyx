@@ -1,18 +1,18 @@
 cdef enum:
-    MOVE_MAX_LOOPS = 5000       # passes over a page before the mover deletes and evicts what is in its way
-    MOVE_GIVE_UP_LOOPS = 2 * MOVE_MAX_LOOPS     # ... and before it leaves the page where it is
+    MOVE_MAX_LOOPS = 5000       # passes over a page before the mover deletes and evicts items in its way
+    MOVE_GIVE_UP_LOOPS = 2 * MOVE_MAX_LOOPS     # ... and before the mover leaves the page in its class
     MOVE_BACKOFF_MAX = 5000     # microseconds between two passes
-    MOVE_PAGES_TRIED = 4096     # pages of a class that are looked at for one that can be emptied
+    MOVE_PAGES_TRIED = 4096     # pages of a class tried, to find a page without pins
 
 cdef struct move_target:        # a chunk of the page, looked at
     item *chunk
-    item *it                    # the item it belongs to
+    item *it                    # the chunk's item
     # The hash of its key. For MOVE_FROM_LRU and MOVE_BUSY_ACTIVE the mover has the item lock and a reference.
     uint32_t hv
 
 
 cdef item *_move_alloc(store *s, unsigned int clsid, bint new_page) noexcept nogil:
-    """A chunk of the class that lies outside of the page, or NULL."""
+    """Allocates a chunk of the class outside of the page. NULL: no memory."""
     assert_owner(s.mover.owner)
     cdef item *it = slabs_alloc(s, clsid, new_page)
     while it != NULL and on_moving_page(s, it):
@@ -54,9 +54,7 @@ cdef void _move_prepare(store *s) noexcept nogil:
 
 
 cdef move_status _move_look(store *s, move_target *t) noexcept nogil:
-    """Finds out what can be done with a chunk. Takes it if it is free; if its item is linked, takes the item lock and a
-    reference.
-    """
+    """Finds a chunk's state. Takes a free chunk; for a linked item, takes the item lock and a reference."""
     assert_owner(s.mover.owner)
     cdef item *chunk = t.chunk
     cdef unsigned int flags
@@ -85,8 +83,8 @@ cdef move_status _move_look(store *s, move_target *t) noexcept nogil:
 
 
 cdef void _move_item(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil:
-    """Copies a linked item, or the head of a chained one, to fresh, which takes its place in table and queue. The
-    caller has a reference to the item and keeps it; to a chained item nobody else has one.
+    """Copies a linked item, or the head of a chained item, to fresh, which takes its place in table and queue. The
+    caller has a reference to the item and keeps it; nobody else has a reference to a chained item.
     """
     assert_owner(s.mover.owner)
     assert_held(item_mutex(s, hv))
@@ -114,7 +112,7 @@ cdef void _move_item(store *s, item *it, item *fresh, uint32_t hv) noexcept nogi
 
     do_item_replace(s, it, fresh, hv)
     if flags & ITEM_CHUNKED:
-        # The chain belongs to the copy now: what is left is a single chunk.
+        # The copy owns the chain now: the old head becomes a single chunk.
         it.slabs_clsid = ITEM_schunk(it).orig_clsid
         relaxed_store(&it.it_flags, 0)
 
@@ -136,7 +134,7 @@ cdef void _move_chunk(store *s, item_chunk *ch, item_chunk *fresh, uint32_t hv) 
     if ch.next != NULL:
         ch.next.prev = fresh
     store_release(&fresh.it_flags, ITEM_CHUNK)
-    # A client may be reading what is freed now.
+    # A client may be reading the old chunk.
     direct_begin(s, hv)
     direct_end(s, hv)
     relaxed_store(&ch.it_flags, 0)
@@ -168,15 +166,15 @@ cdef void _move_linked(store *s, move_target *t, bint referenced) noexcept nogil
     elif m.spare == NULL:
         relaxed_store(&m.busy_nomem, m.busy_nomem + 1)
         if m.allow_evictions and s.config.evict_to_free:
-            # There was nothing to evict in the class's queues. Its chunks may be parts of large items, which are in
-            # the queues of another class.
+            # The class's queues had nothing to evict. Its chunks may be parts of large items, in the queues of another
+            # class.
             _move_evict(s, it, t.hv)
     elif not chained:
         _move_item(s, it, m.spare, t.hv)
         m.spare = NULL
         relaxed_store(&m.rescues, m.rescues + 1)
     elif referenced:
-        # Whoever has a reference may walk the chain at any time.
+        # A thread with a reference may walk the chain at any time.
         if m.busy_loops > MOVE_MAX_LOOPS:
             log_evicted(s, it)
             do_item_unlink(s, it, t.hv)
@@ -192,7 +190,7 @@ cdef void _move_linked(store *s, move_target *t, bint referenced) noexcept nogil
 
 
 cdef uint32_t _move_pass(store *s) noexcept nogil:
-    """Looks once at each chunk of the page that is not taken yet. Returns how many could not be taken."""
+    """Looks once at each chunk of the page not taken yet. Returns how many could not be taken."""
     assert_owner(s.mover.owner)
     cdef page_mover *m = &s.mover
     cdef move_target t
@@ -221,9 +219,7 @@ cdef uint32_t _move_pass(store *s) noexcept nogil:
 
 
 cdef bint _move_choose(store *s, page_list *pages) noexcept nogil:
-    """Brings the oldest page that can be emptied to the head of the list. False: clients look at items on each page
-    that was tried.
-    """
+    """Brings the oldest page without pins to the head of the list. False: all pages tried have pins."""
     assert_held(&s.slabs.lock)
     cdef uint32_t _try
     for _try in range(min(pages.count, <uint32_t>MOVE_PAGES_TRIED)):
@@ -234,7 +230,7 @@ cdef bint _move_choose(store *s, page_list *pages) noexcept nogil:
 
 
 cdef bint move_begin(store *s, const move_request *r) noexcept nogil:
-    # The oldest page of the class is emptied. A page of the pool is empty: it is not chosen before the end.
+    # Empties the oldest page of the class. A page of the pool is empty: move_finish chooses such a page at its end.
     assert_owner(s.mover.owner)
     cdef slab_class *p = &s.slabs.classes[r.src]
     cdef bint limit_reached
@@ -313,7 +309,7 @@ cdef void _move_end(store *s) noexcept nogil:
 
 
 cdef void _move_give_up(store *s) noexcept nogil:
-    """Leaves the page where it is: what was taken is free again, and the next move tries another page."""
+    """Leaves the page in its class: taken chunks are free again, and the next move tries another page."""
     assert_owner(s.mover.owner)
     # Only the mover takes pages from a class, but anybody from the pool, whose list may be empty by now.
     assert_that(s.slabs.move.src != SLAB_GLOBAL_PAGE_POOL)
@@ -338,7 +334,7 @@ cdef void _mover_sleep(store *s, unsigned int usec) noexcept nogil:
 
 
 cdef uint32_t _move_empty(store *s) noexcept nogil:
-    """Passes over the page until it is empty. Returns how many of its chunks could not be taken."""
+    """Passes over the page until all chunks are taken. Returns how many could not be taken."""
     assert_owner(s.mover.owner)
     cdef page_mover *m = &s.mover
     cdef unsigned int backoff = 1
@@ -355,7 +351,7 @@ cdef uint32_t _move_empty(store *s) noexcept nogil:
         backoff = backoff * 2 if backoff < MOVE_BACKOFF_MAX // 2 else MOVE_BACKOFF_MAX
         busy = _move_pass(s)
     if m.spare != NULL:
-        # It has never been an item, so that its slabs_clsid may not be set.
+        # The spare chunk has never been an item, so its slabs_clsid may not be set.
         lock_ranked(&s.slabs.lock, SLABS_LOCK)
         do_slabs_push(s, m.spare, s.slabs.move.src)
         unlock_ranked(&s.slabs.lock, SLABS_LOCK)
@@ -384,7 +380,7 @@ cdef void *_mover_thread(void *arg) noexcept nogil:
         if s.reassign.requests != 0:
             r = do_reassign_take(s)
         elif not do_automove_run(s, &r):
-            # Often at first: where one page became free, more usually do.
+            # Often at first: a freed page is usually followed by more.
             idle += 1
             _mover_sleep(s, 100000 if idle <= 10 else 1000000)
             continue

@@ -9,7 +9,7 @@ cdef void reassign_destroy(store *s) noexcept nogil:
 
 
 cdef int _pick_any(store *s, int dst) noexcept nogil:
-    """A class with a page to spare, a different one each time; -1: none."""
+    """Chooses a class with a page to spare, a different class each time; -1: none."""
     assert_held(&s.slabs.lock)
     cdef reassign *r = &s.reassign
     cdef int _try

@@ -1,7 +1,7 @@
 cdef enum:
-    DIRECT_RESERVE = 4          # with direct_remote the arena is so many times what the memory limit needs
+    DIRECT_RESERVE = 4          # with direct_remote: the arena's length, in multiples of the memory limit's needs
 
-cdef size_t ARENA_RESERVE = <size_t>1 << 40     # address space for a memory limit that grows at run time
+cdef size_t ARENA_RESERVE = <size_t>1 << 40     # address space, so the memory limit can grow at run time
 
 
 cdef inline unsigned int slabs_clsid(store *s, size_t size) noexcept nogil:
@@ -23,7 +23,7 @@ cdef void _slabs_set_class(store *s, unsigned int clsid, uint32_t size) noexcept
 
 
 cdef void _slabs_set_classes(store *s) noexcept nogil:
-    """Sets the chunk sizes: those of -o slab_sizes, or sizes that grow by factor."""
+    """Sets the chunk sizes: from -o slab_sizes, or growing by factor."""
     cdef unsigned int clsid = 1
     cdef uint32_t size = <uint32_t>sizeof(item) + s.config.chunk_size
     cdef uint32_t largest = s.config.slab_chunk_size_max
@@ -43,8 +43,7 @@ cdef void _slabs_set_classes(store *s) noexcept nogil:
 
 
 cdef bint slabs_init(store *s) noexcept nogil:
-    # Reserves more than the memory limit needs, so that store_set_memory_limit can raise it, unless address space is
-    # scarce.
+    # Reserves more than the memory limit needs, for store_set_memory_limit, unless address space is scarce.
     cdef size_t needed, length, pages
     cdef rlimit address_space
     cdef int i
@@ -60,7 +59,7 @@ cdef bint slabs_init(store *s) noexcept nogil:
     needed = (needed + ARENA_EXTENT - 1) // ARENA_EXTENT * ARENA_EXTENT
     length = needed if needed > ARENA_RESERVE else ARENA_RESERVE
     if s.config.direct_remote and needed < ARENA_RESERVE // DIRECT_RESERVE:
-        # The index is for all of it from the start.
+        # The index covers the whole arena from the start.
         length = needed * DIRECT_RESERVE
     if getrlimit(RLIMIT_AS, &address_space) != 0 or address_space.rlim_cur != RLIM_INFINITY:
         length = needed
@@ -114,7 +113,7 @@ cdef inline bint page_is_pinned(store *s, uint32_t page) noexcept nogil:
 
 
 cdef inline uint64_t page_bytes(store *s, unsigned int clsid) noexcept nogil:
-    """What a page of the class counts as in total_malloced."""
+    """A page's part of total_malloced, by its class."""
     if s.config.slab_reassign or s.config.slab_chunk_size_max != SLAB_PAGE_SIZE:
         return SLAB_PAGE_SIZE
     return <uint64_t>s.slabs.classes[clsid].size * s.slabs.classes[clsid].perslab
@@ -154,10 +153,10 @@ cdef bint do_slabs_can_grow(store *s, unsigned int clsid) noexcept nogil:
 
 
 cdef uint32_t _page_of_arena(store *s) noexcept nogil:
-    """A page that was never used, or NO_PAGE."""
+    """Takes a never used page. NO_PAGE: none is left, or the system refuses."""
     assert_held(&s.slabs.lock)
     cdef uint32_t page = <uint32_t>(s.slabs.arena_used // SLAB_PAGE_SIZE)
-    # A device has whole extents, and all their pages.
+    # A device registers whole extents, with all their pages.
     cdef size_t more = ARENA_EXTENT if s.slabs.pinned and s.slabs.arena_used % ARENA_EXTENT == 0 else SLAB_PAGE_SIZE
     if s.slabs.arena_used == s.slabs.arena_length or not arena_open_to(s, s.slabs.arena_used + SLAB_PAGE_SIZE) \
             or not arena_lengthen(s, s.slabs.arena_used + more):
@@ -180,8 +179,8 @@ cdef inline bint do_page_is_full(store *s, uint32_t page) noexcept nogil:
 
 
 cdef void do_join_pages(store *s, char *last) noexcept nogil:
-    """Wants a huge page where the page `last` is, when all of it is in use. No class has more than one page that is not
-    full, so that few mappings come of it.
+    """Asks for a huge page around the page `last`, if all chunks there have been used. Each class has one partly used
+    page at most, so the process needs few mappings for small and huge pages.
     """
     assert_held(&s.slabs.lock)
     cdef uint32_t first = <uint32_t>(<size_t>(last - s.slabs.arena) // HUGE_PAGE * (HUGE_PAGE // SLAB_PAGE_SIZE))
@@ -193,8 +192,8 @@ cdef void do_join_pages(store *s, char *last) noexcept nogil:
 
 
 cdef void do_slabs_newslab(store *s, unsigned int clsid) noexcept nogil:
-    """Gives a class without free chunks a page, if it may have one. The page is not accessed: slabs_alloc carves chunks
-    out of it one by one.
+    """Gives a class without free chunks a page, if the class may have one. Does not access the page: slabs_alloc carves
+    chunks out of the page one by one.
     """
     assert_held(&s.slabs.lock)
     cdef slab_class *p = &s.slabs.classes[clsid]
@@ -232,7 +231,7 @@ cdef void slabs_release(store *s) noexcept nogil:
         unlock_ranked(&s.slabs.lock, SLABS_LOCK)
         if madvise(page_address(s, page), SLAB_PAGE_SIZE,
                    MADV_REMOVE if s.slabs.memfd >= 0 else MADV_DONTNEED) != 0:
-            # It was sealed meanwhile.
+            # A client got the memory meanwhile: the file is sealed.
             memset(page_address(s, page), 0, SLAB_PAGE_SIZE)
         lock_ranked(&s.slabs.lock, SLABS_LOCK)
         s.slabs.page_class[page] = PAGE_RELEASED
@@ -254,7 +253,7 @@ cdef bint store_set_memory_limit(store *s, uint64_t maxbytes) noexcept nogil:
 cdef void store_pin_memory(store *s) noexcept nogil:
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     s.slabs.pinned = True
-    # A device has whole extents, and touches all their pages at once.
+    # A device registers whole extents, and touches all their pages at once.
     arena_lengthen(s, s.slabs.arena_open)
     madvise(s.slabs.arena, s.slabs.arena_open, MADV_HUGEPAGE)
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
@@ -299,11 +298,11 @@ cdef inline item *do_slabs_alloc(store *s, unsigned int clsid, bint new_page, bi
         p.slots = it.next
         if it.next != NULL:
             it.next.prev = NULL
-        # ITEM_SLABBED tells the page mover that the chunk is free: it changes only with the slabs lock held.
+        # ITEM_SLABBED tells the page mover about a free chunk: the flag changes only with the slabs lock held.
         relaxed_store(&it.it_flags, 0)
         p.sl_curr -= 1
     elif p.carve_left != 0:
-        # From the end of the page, as in memcached: the mover begins at the other end, with the newest items.
+        # From the end of the page, as in memcached: the mover begins at the start, with the newest items.
         p.carve_left -= 1
         it = <item *>(p.carve + <size_t>p.carve_left * p.size)
         p.sl_curr -= 1
@@ -376,7 +375,7 @@ cdef void slabs_free(store *s, item *it) noexcept nogil:
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
 
 
-# --- what clients look at ---
+# --- pins ---
 
 cdef inline uint32_t *_pins_of(store *s, void *chunk) noexcept nogil:
     return &s.slabs.page_pins[<size_t>(<char *>chunk - s.slabs.arena) // SLAB_PAGE_SIZE]
@@ -389,7 +388,7 @@ cdef void _chunk_unpin(store *s, void *chunk) noexcept nogil:
 
 cdef bint _chunk_pin(store *s, void *chunk, uint64_t most) noexcept nogil:
     cdef bint first = fetch_add(_pins_of(s, chunk), 1) == 0
-    # A page that begins to be emptied a moment later is left where it is: the mover looks, too.
+    # If the mover begins to empty the page a moment later, it finds the pin and leaves the page alone.
     if (not first or fetch_add(&s.slabs.pinned_pages, 1) < most) \
             and <size_t>chunk - <size_t>relaxed_load(<size_t *>&s.slabs.move.page) >= SLAB_PAGE_SIZE:
         return True

@@ -1,1 +1,1 @@
-"""Statistics, put together from the counters of all parts. All of it is public (store.pxd)."""
+"""Statistics, put together from the counters of all parts. All functions are public (store.pxd)."""

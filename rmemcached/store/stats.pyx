@@ -11,7 +11,7 @@ cdef const char *_status_text(unsigned int status) noexcept nogil:
 
 
 cdef void _add_queue_totals(lru_queue *q, store_stats *out) noexcept nogil:
-    """Adds a queue's counters to those of the store."""
+    """Adds a queue's counters to the store's."""
     assert_held(&q.lock)
     out.total_items += q.stats.total_items
     out.evictions += q.stats.evicted
@@ -105,7 +105,7 @@ cdef unsigned int store_class_of(store *s, size_t ntotal) noexcept nogil:
 
 
 cdef void _add_queue_stats(store *s, lru_queue *q, unsigned int lru, class_stats *out) noexcept nogil:
-    """Adds a queue's figures to those of its class."""
+    """Adds a queue's figures to its class's."""
     assert_held(&q.lock)
     cdef rel_time_t age = 0
     if q.tail != NULL:
@@ -121,7 +121,7 @@ cdef void _add_queue_stats(store *s, lru_queue *q, unsigned int lru, class_stats
         out.age_warm = age
     elif lru == COLD_LRU:
         out.number_cold = q.size
-        # The small queue's are the class's for as long as the main queue has none.
+        # The class has the small queue's figures as long as the main queue has none.
         if q.size != 0 or not s.config.s3fifo:
             out.age = age
         if q.stats.evicted != 0 or not s.config.s3fifo:

@@ -1,4 +1,4 @@
-"""The item store: store.pxd says what it promises, layout.pxd how it is made."""
+"""The item store: store.pxd has the interface, layout.pxd the design."""
 
 import os
 

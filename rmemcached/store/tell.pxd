@@ -1,9 +1,9 @@
-"""What clients that read without asking are told of the whole store: the header of direct_index, if there is one."""
+"""The store's news for clients with direct reads, in the header of direct_index, if there is an index."""
 
-# The clock, and that it is looked after; flush_all; when the daemon wants to hear of a hit; how much of the arena is in
-# use. The caller holds no lock.
+# Writes the clock and its beat, the time of flush_all, the algorithm (when the daemon wants to hear of a hit), and how
+# much of the arena is in use. The caller holds no lock.
 cdef void direct_tell(store *s) noexcept nogil
-# The same with the index's lock held: of two that tell, the later one has the last word.
+# The same with the index's lock held: of two threads, the later has the last word.
 cdef void do_direct_tell(store *s) noexcept nogil
 # With the slabs lock held: more of the arena is in use.
 cdef void direct_arena_grows(store *s) noexcept nogil

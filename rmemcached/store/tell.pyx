@@ -7,7 +7,7 @@ cdef void do_direct_tell(store *s) noexcept nogil:
         relaxed_store(&h.oldest_live, relaxed_load(&s.clock.oldest_live))
         relaxed_store(&h.used, min(relaxed_load(&s.slabs.arena_used), s.direct.covered))
         relaxed_store(&h.current_time, relaxed_load(&s.clock.current_time))
-        # A reader that sees the beat sees the time.
+        # A reader of the new beat also reads the new time.
         store_release(&h.beat, coarse_ms())
 
 
@@ -19,7 +19,7 @@ cdef void direct_tell(store *s) noexcept nogil:
 
 cdef void direct_arena_grows(store *s) noexcept nogil:
     assert_held(&s.slabs.lock)
-    # Whoever has the lock, or the clock, tells it later.
+    # Otherwise the lock's owner or the next store_tick writes the field.
     if relaxed_load(&s.direct.bucket_count) and trylock_ranked(&s.direct.lock, DIRECT_LOCK):
         if s.direct.mapped != NULL:
             relaxed_store(&s.direct.mapped.used, min(s.slabs.arena_used, s.direct.covered))

@@ -1,7 +1,6 @@
 """Threads of the store and their waiting."""
 
-# Starts a thread that takes the store as its argument, and that the process's signals do not reach. False: the system
-# refuses.
+# Starts a thread with the store as its argument, shielded from the process's signals. False: the system refuses.
 cdef bint start_thread(pthread_t *thread, const char *name, void *(*fn)(void *) noexcept nogil,
                        store *s) noexcept nogil
 # A condition variable whose timed waits end by CLOCK_MONOTONIC.

@@ -1,9 +1,9 @@
-"""Atomic operations on integers, as the compiler's ``__atomic`` builtins give them.
+"""Atomic operations on integers, by the compiler's ``__atomic`` builtins.
 
-Relaxed order unless the name says otherwise. Counters that one thread writes and others read use
-``relaxed_load``/``relaxed_store``; flags that publish other memory use ``load_acquire``/``store_release``.
-All are macros: they take a pointer to any integer or pointer type of up to eight bytes; the value type
-Cython sees is 64 bits wide and is narrowed by the assignment.
+Relaxed order unless the name says otherwise. Counters with a single writing thread use
+``relaxed_load``/``relaxed_store``; flags for publishing memory use ``load_acquire``/``store_release``. All are macros:
+they take a pointer to any integer or pointer type of up to eight bytes. Cython sees a value type of 64 bits, narrowed
+by the assignment.
 """
 
 from libc.stdint cimport uint64_t
@@ -20,11 +20,11 @@ cdef extern from *:
     #define rmc_load_acquire(p)      __atomic_load_n((p), __ATOMIC_ACQUIRE)
     #define rmc_store_release(p, v)  __atomic_store_n((p), (v), __ATOMIC_RELEASE)
     #define rmc_exchange(p, v)       __atomic_exchange_n((p), (v), __ATOMIC_ACQ_REL)
-    /* On failure *e is what is there. */
+    /* On failure *e gets the present value. */
     #define rmc_compare_exchange(p, e, v) \
         __atomic_compare_exchange_n((p), (e), (v), 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)
     #define rmc_full_fence()         __atomic_thread_fence(__ATOMIC_SEQ_CST)
-    /* Loads before it come before loads behind it; stores before it before stores behind it. */
+    /* Earlier loads come before later loads; earlier stores before later stores. */
     #define rmc_read_fence()         __atomic_thread_fence(__ATOMIC_ACQUIRE)
     #define rmc_write_fence()        __atomic_thread_fence(__ATOMIC_RELEASE)
     #if defined(__x86_64__)
@@ -50,5 +50,5 @@ cdef extern from *:
     void read_fence "rmc_read_fence"() nogil
     void write_fence "rmc_write_fence"() nogil
     void cpu_relax "rmc_cpu_relax"() nogil
-    # Asks for the cache line of an address, which need not be valid.
+    # Asks for the cache line of an address. The address need not be valid.
     void prefetch "__builtin_prefetch"(const void *p) nogil

@@ -25,8 +25,8 @@ cdef extern from *:
     }
     #endif
     """
-    # A counter that rises at a constant rate, which a read of it costs a few nanoseconds; compare it with now_ns() for
-    # its unit.
+    # A counter with a constant rate, which costs a few nanoseconds to read. Compare two readings with now_ns() for its
+    # unit.
     uint64_t cycles "rmc_cycles"() nogil
 
 cdef inline int64_t now_ns() noexcept nogil:
@@ -48,7 +48,7 @@ cdef inline int64_t now_seconds() noexcept nogil:
     return now.tv_sec
 
 cdef inline timespec ns_timespec(int64_t ns) noexcept nogil:
-    """Nanoseconds as the structure that system calls take."""
+    """Nanoseconds as a timespec for system calls."""
     cdef timespec out
     out.tv_sec = ns // 1000000000
     out.tv_nsec = ns % 1000000000

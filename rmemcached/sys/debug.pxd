@@ -1,30 +1,30 @@
-"""What a caller must hold, and what must not be left behind: checked in a debug build, absent from any other.
+"""The locks and threads required of callers, and the objects not to be left behind: checked in a debug build only.
 
-A build with RMEMCACHED_DEBUG=1, or for a sanitizer, has no NDEBUG. An assertion that fails there writes one line with
-file, line, function and condition, and aborts. With NDEBUG the compiler checks the types of the arguments, and the
-program never evaluates them. Cython evaluates `and` and `or` before, also with NDEBUG: a condition with those calls no
-function.
+A build with RMEMCACHED_DEBUG=1, or for a sanitizer, has no NDEBUG. There a failed assertion writes one line with file,
+line, function and condition, and aborts. With NDEBUG the compiler checks the types of the arguments, and the program
+never evaluates them. But Cython evaluates `and` and `or` before the macro, even with NDEBUG: a condition with `and` or
+`or` calls no function.
 
 - ``assert_held(&mutex)``: the calling thread has locked the mutex.
 - ``assert_write_held(&lock)``: the calling thread has locked the read-write lock for writing.
-- ``assert_read_held(&lock)``: somebody has locked it. The C library does not record who reads.
-- ``assert_owner(id)``: the id is the calling thread's ``thread_id()``, or 0, which means no owner yet.
+- ``assert_read_held(&lock)``: any thread has locked the read-write lock. The C library does not record readers.
+- ``assert_owner(id)``: the id is the calling thread's ``thread_id()``, or 0: no owner yet.
 - ``assert_that(condition)``: anything else.
 
-A C unit whose locks have an order takes them with ``lock_ranked`` and its kin. A rank is a number below RMC_RANKS: a
+A C unit with ordered locks takes them with ``lock_ranked`` and similar functions. A rank is a number below RMC_RANKS: a
 thread may wait for a lock only while it holds none of the same or a higher rank.
 
 - ``lock_ranked(&mutex, rank)``, ``unlock_ranked(&mutex, rank)``.
-- ``lock_next_ranked(&mutex, rank)``: several locks of one rank, in an order that the unit defines.
-- ``trylock_ranked(&mutex, rank)``: in any order, as it does not wait. Whether the lock was free.
+- ``lock_next_ranked(&mutex, rank)``: several locks of one rank, in an order defined by the unit.
+- ``trylock_ranked(&mutex, rank)``: in any order, since the call does not wait. Returns whether the lock was free.
 - ``lock_read_ranked(&lock, rank)``, ``lock_write_ranked(&lock, rank)``, ``unlock_rw_ranked(&lock, rank)``: of
   read-write locks.
 - ``assert_no_locks()``: the calling thread holds none of the unit's ranked locks.
 
-In a build that checks nothing they are the calls of pthread and no more.
+In a build without checks these are plain calls of pthread.
 
-Live objects are counted by kind, once for the process: all modules share the counters. `live_objects()` in debug.pyx
-gives them to tests.
+Live objects are counted by kind, for the whole process: all modules share the counters. Tests read them with
+`live_objects()` in debug.pyx.
 
 Only glibc's locks name their owner; with another C library the assertions about locks check nothing.
 """
@@ -42,7 +42,7 @@ cdef extern from *:
     #include <sys/syscall.h>
     #include <unistd.h>
 
-    /* Not kept for each thread: a child of fork has another one. */
+    /* Not kept for each thread: a child of fork has a new id. */
     #define rmc_thread_id() ((uint32_t) syscall(SYS_gettid))
 
     #ifdef NDEBUG
@@ -153,16 +153,16 @@ cdef enum live_kind:
     LIVE_QP
     # store
     LIVE_STORE
-    LIVE_ITEM_REF            # references to items that callers of the store hold
+    LIVE_ITEM_REF            # item references held by callers of the store
     # protocol, rdma, server
     LIVE_RESPONSE
     LIVE_CONN
     LIVE_RDMA_DEVICE
     LIVE_RDMA_CONN
     LIVE_LANE
-    LIVE_PIN                 # items that clients have views of
+    LIVE_PIN                 # items kept for clients' views
     LIVE_WORKER
-    LIVE_SERVER_CONN         # sockets, and connections of rdma_cm, that a worker has
+    LIVE_SERVER_CONN         # sockets, and connections of rdma_cm, of a worker
     LIVE_UDP_SOCKET
     # client
     LIVE_CLIENT_CONN
@@ -173,11 +173,11 @@ cdef enum live_kind:
 cdef int64_t live_counts[LIVE_KINDS]
 
 cdef inline void live_add(live_kind kind) noexcept nogil:
-    """Counts an object that has been made. Any thread."""
+    """Counts a new object. Any thread."""
     if DEBUG_BUILD:
         fetch_add(&live_counts[<int>kind], 1)
 
 cdef inline void live_sub(live_kind kind) noexcept nogil:
-    """Counts it as gone."""
+    """Counts an object as gone."""
     if DEBUG_BUILD:
         fetch_sub(&live_counts[<int>kind], 1)

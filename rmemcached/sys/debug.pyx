@@ -16,7 +16,7 @@ debug_build = bool(DEBUG_BUILD)
 
 
 def live_objects():
-    """Objects of this process by kind, those of which there are none left out. Empty in a build that does not count.
+    """The numbers of this process's objects by kind, without zeros. Empty in a build without counting.
 
     Safe in any thread. Each number is read whole; together they are a snapshot only when nothing goes on.
     """

@@ -1,6 +1,6 @@
-"""Every declaration of the C library and of Linux that the project uses and Cython's own ``libc`` and ``posix`` lack.
+"""The declarations of the C library and of Linux used by the project and missing in Cython's ``libc`` and ``posix``.
 
-A system header is declared here and nowhere else: two declarations of one header drift apart. By header, in the order
+A system header is declared here and nowhere else: two declarations of a header drift apart. By header, in the order
 memory, files, time and resources, events, sockets, threads.
 """
 
@@ -55,8 +55,8 @@ cdef extern from "<sys/mman.h>" nogil:
     #ifndef MADV_POPULATE_WRITE
     #define MADV_POPULATE_WRITE 23
     #endif
-    /* Linux 5.14 can be asked, and reports what a touch would die of. qemu-user takes every advice for a hint: it says
-       that it was taken and does nothing, also with one that there is not. */
+    /* Since Linux 5.14 the kernel makes pages on request, and reports an error where a touch would be fatal. qemu-user
+       takes every advice for a hint: it reports success and does nothing, even for an unknown advice. */
     static inline int rmc_ask_for_pages(void *memory, size_t length, int advice)
     {
         if (madvise(memory, length, -1) != 0)
@@ -104,7 +104,7 @@ cdef extern from "<sys/mman.h>" nogil:
     static inline int64_t rmc_cached_pages(int fd, uint64_t at, uint64_t length)
     {
         uint64_t range[2] = { at, length };
-        uint64_t found[5]; /* the first counts pages that are there */
+        uint64_t found[5]; /* the first counts cached pages */
         return syscall(SYS_cachestat, fd, range, found, 0) == 0 ? (int64_t)found[0] : -1;
     }
     """
@@ -136,15 +136,15 @@ cdef extern from "<sys/mman.h>" nogil:
     int madvise(void *addr, size_t length, int advice)
     int mprotect(void *addr, size_t length, int prot)
     int memfd_create(const char *name, unsigned int flags)
-    # Makes memory that is all zeros resident; -1: there is not so much.
+    # Makes memory of zeros resident; -1: not enough memory.
     int populate "rmc_populate"(char *memory, size_t length)
-    # Makes memory resident that others may be writing to; -1: there is not so much, or the system is older than 5.14.
+    # Makes memory resident while others may write to it; -1: not enough memory, or a system older than 5.14.
     int populate_write "rmc_populate_write"(char *memory, size_t length)
-    # Makes memory resident, whatever it holds.
+    # Makes memory resident, with any content.
     int populate_read "rmc_populate_read"(const char *memory, size_t length)
     int munlock(const void *addr, size_t length)
     int mincore(void *addr, size_t length, unsigned char *found)
-    # Pages of a part of a file that are in memory. -1: the system does not tell, or not this process.
+    # Pages of a part of a file in memory. -1: the system does not tell, or not this process.
     int64_t cached_pages "rmc_cached_pages"(int fd, uint64_t at, uint64_t length)
 
 
@@ -190,8 +190,8 @@ cdef extern from "<fcntl.h>" nogil:
         F_SEAL_FUTURE_WRITE
     int open(const char *path, int flags, ...)
     int fcntl(int fd, int cmd, ...)
-    # A descriptor of the same file for reading only, which nobody else can open for writing, in place of this one,
-    # which is closed; or this one, where there is no /proc.
+    # Replaces a descriptor by a read-only descriptor of the same file, and closes the old descriptor. Nobody else can
+    # open the file for writing then. Without /proc, returns the old descriptor.
     int read_only "rmc_read_only"(int fd)
     int set_nonblocking "rmc_set_nonblocking"(int fd)
 
@@ -201,7 +201,7 @@ cdef extern from "<unistd.h>" nogil:
     int access(const char *path, int mode)
     int close(int fd)
     int dup(int fd)
-    int close_fd "close"(int fd)      # for classes that have a method `close`
+    int close_fd "close"(int fd)      # for classes with a method `close`
     int ftruncate(int fd, long length)
     ssize_t read(int fd, void *buf, size_t n)
     ssize_t write(int fd, const void *buf, size_t n)
@@ -347,11 +347,11 @@ cdef extern from *:
     # Sleeps while *word is `seen`. deadline: CLOCK_MONOTONIC nanoseconds, or 0 for none. 0, or an errno value: EAGAIN,
     # EINTR, ETIMEDOUT.
     int futex_wait "rmc_futex_wait"(uint32_t *word, uint32_t seen, int64_t deadline) nogil
-    # Wakes so many threads that sleep there.
+    # Wakes so many threads sleeping on this word.
     void futex_wake "rmc_futex_wake"(uint32_t *word, int threads) nogil
 
 cdef inline void eventfd_clear(int fd) noexcept nogil:
-    """Takes what was signalled on an eventfd. One that blocks: waits until there is something."""
+    """Takes the signals of an eventfd. With a blocking eventfd, waits for a signal."""
     cdef uint64_t count
     while read(fd, &count, sizeof(count)) < 0 and errno == EINTR:
         pass
@@ -460,7 +460,7 @@ cdef extern from "<sys/ioctl.h>" nogil:
 
 cdef extern from "<linux/sockios.h>" nogil:
     enum:
-        SIOCOUTQ                 # bytes of a socket's send queue that the peer has not acknowledged
+        SIOCOUTQ                 # bytes of a socket's send queue not acknowledged by the peer
 
 cdef extern from "<sys/un.h>" nogil:
     struct sockaddr_un:
@@ -543,8 +543,8 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_destroy(pthread_mutex_t *mutex)
     int pthread_mutex_lock(pthread_mutex_t *mutex)
     int pthread_mutex_trylock(pthread_mutex_t *mutex)
-    # A new mutex in shared memory, held by the calling thread. When that ends without unlocking it the kernel sets a
-    # bit in the word of it that has the thread's id. False: the system refuses.
+    # Makes a mutex in shared memory, held by the calling thread. If the thread ends without unlocking the mutex, the
+    # kernel sets a bit in the mutex's word with the thread's id. False: the system refuses.
     bint lock_for_life "rmc_lock_for_life"(pthread_mutex_t *mutex)
     int pthread_mutex_unlock(pthread_mutex_t *mutex)
     int pthread_rwlock_init(pthread_rwlock_t *lock, const void *attr)
@@ -563,10 +563,10 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const timespec *until)
 
 cdef inline int start_quiet_thread(pthread_t *thread, void *(*start)(void *) noexcept nogil, void *arg) noexcept nogil:
-    """Starts a thread that leaves the process's signals to the program's own threads. 0, or an error number.
+    """Starts a thread that leaves the process's signals to the program's own threads. Returns 0, or an error number.
 
-    The signals of a thread's own faults stay open. If they were blocked, the kernel would end the process without
-    calling a handler, such as the one of Python's faulthandler, that says where the fault was.
+    The signals of a thread's own faults stay open. With these blocked, the kernel would end the process without calling
+    a handler, such as Python's faulthandler, which reports the place of the fault.
     """
     cdef sigset_t quiet, before
     cdef int error

@@ -1,27 +1,27 @@
 # A connection from its accept to its end: the worker's list, the epoll set, the read buffer. The worker's thread.
 #
-# A connection reads into the worker's buffer. It has one of its own only while a command is incomplete, so an idle
-# connection costs its structure alone, and one that waits for the rest of a short command little more.
+# A connection reads into the worker's buffer. It has a buffer of its own only while a command is incomplete. So an idle
+# connection costs its structure alone, and a connection waiting for the rest of a short command little more.
 
 # Adds a socket or a descriptor of rdma_cm to the worker. NULL: out of memory, fd is still the caller's.
 cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer,
                                  unsigned int flags) noexcept nogil
-# Releases all that the connection holds, again harmless. The structure lives until the end of the turn, since events of
-# it may be pending. close_fd: else the descriptor has another owner now.
+# Releases everything the connection holds; again harmless. The structure lives until the end of the turn, because its
+# events may be pending. close_fd: else the descriptor has another owner now.
 cdef void connection_end(connection *cn, bint close_fd) noexcept nogil
-# The peer has ended it. What it has sent before is still served.
+# The peer has ended the connection. The worker still serves the input sent before.
 cdef void connection_gone(connection *cn) noexcept nogil
 # Log lines of the beginning and the end of c: of its own, or of a lane of its queue pair.
 cdef void log_open(const connection *cn, const conn *c) noexcept nogil
 cdef void log_end(const connection *cn, const conn *c, close_reasons reason) noexcept nogil
-# Ends lanes of queue pairs that have ended, as many as the turn has left; all, if that is UINT32_MAX.
+# Ends lanes of ended queue pairs, as many as the turn has left; all, if UINT32_MAX are left.
 cdef void end_lanes(worker *w) noexcept nogil
-# Frees the structures of connections that have ended, and whose lanes have.
+# Frees the structures of connections that have ended with all their lanes.
 cdef void free_dead(worker *w) noexcept nogil
-# Changes what epoll reports.
+# Changes the events reported by epoll.
 cdef void connection_interest(connection *cn, uint32_t events) noexcept nogil
-# Moves unparsed bytes out of the worker's buffer into one of the connection's own. False: out of memory.
+# Moves unparsed bytes out of the worker's buffer into the connection's own. False: out of memory.
 cdef bint keep_input(connection *cn) noexcept nogil
 # Makes space behind the unparsed bytes. Short input moves to the beginning of the worker's buffer. Longer input stays
-# in its own, which grows. False: out of memory, or the command is too long.
+# in the connection's own buffer, which grows. False: out of memory, or the command is too long.
 cdef bint make_room(connection *cn) noexcept nogil

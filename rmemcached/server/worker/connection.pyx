@@ -1,6 +1,6 @@
 cdef enum:
-    FIRST_BUFFER = 64            # bytes of the smallest buffer that a connection has
-    SHORT_INPUT = 2048           # bytes of input for which a copy costs less than reading without the worker's buffer
+    FIRST_BUFFER = 64            # bytes of a connection's smallest buffer
+    SHORT_INPUT = 2048           # bytes of input: to copy so few costs less than reading without the worker's buffer
     MAX_BUFFERED = 64 * 1024 * 1024
 
 
@@ -78,7 +78,7 @@ cdef bint make_room(connection *cn) noexcept nogil:
         memmove(cn.rbuf, c.rcurr, c.rbytes)
         c.rcurr = cn.rbuf
         return True
-    # A full buffer that is still one incomplete command: a long multiget.
+    # The full buffer is a single incomplete command: a long multiget.
     if cn.rsize >= MAX_BUFFERED:
         return False
     fresh = <char *>malloc(<size_t>cn.rsize * 2) if conn_memory(c.thread, cn.rsize) else NULL
@@ -170,7 +170,7 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
     if cn.rdma != NULL:
         rdma_conn_stop(cn.rdma)
         if not rdma_conn_free(cn.rdma, &w.lanes_left):
-            # The others end in the next turns, and need what the log says of the connection.
+            # More lanes end in the next turns, and need the connection's data for the log.
             cn.ending = cn.rdma
         cn.rdma = NULL
         cn.w.nrdma -= 1
@@ -193,17 +193,19 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
 
 
 cdef void connection_rdma_failed(void *owner, const char *line) noexcept nogil:
-    """The queue pair of a lifeline is in error: says so there, unless that would garble a reply, and ends it."""
+    """The queue pair of a lifeline is in error: tells the client, unless the line would garble a reply, and ends the
+    lifeline.
+    """
     cdef connection *cn = <connection *>owner
     assert_owner(cn.w.thread.owner)
     if cn.flags & CONNECTION_CM:
-        # Its peer sees that it ends; there is no socket to say why.
+        # The peer sees the end; there is no socket to say why.
         if line != NULL and conn_logs(&cn.c):
             fprintf(stderr, b"<%d %s", cn.fd, line)
     elif line != NULL and cn.c.npending == 0:
         send(cn.fd, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT)
     elif line == NULL and cn.c.close_reason == ERROR_CLOSE:
-        # Its client has ended it, which is seen here before the end of the lifeline.
+        # The client has ended the queue pair. This worker sees the error before the end of the lifeline.
         cn.c.close_reason = NORMAL_CLOSE
     connection_end(cn, True)
 
@@ -241,7 +243,7 @@ cdef void free_dead(worker *w) noexcept nogil:
     while cn != NULL:
         following = cn.next
         if cn.flags & CONNECTION_RUNNABLE or cn.ending != NULL:
-            # The run queue still names it, or its lanes do.
+            # The run queue, or a lane, still has the pointer.
             cn.next = w.dead
             w.dead = cn
         else:

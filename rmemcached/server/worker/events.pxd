@@ -1,12 +1,12 @@
-# What a worker knows the events of its epoll set by: the data that were registered with the descriptor.
+# The epoll data of a worker's descriptors, by which the worker knows the source of an event:
 #
-#     0                       the worker's queue: something has been handed over
+#     0                       the worker's queue: a handover has come
 #     (device + 1) << 4       the completion channel of a device: no address is so small
 #     address | SOFT_EVENT    a software device's (verbs/soft.pxd)
 #     address | UDP_TAG       a UDP socket (server/udp.pxd)
 #     address                 a connection
 #
-# Addresses are those of malloc, which has 16 for all, so that the tags are free.
+# All addresses come from malloc, and are multiples of 16, so the tags are free.
 
 cdef enum worker_event:
     EVENT_QUEUE

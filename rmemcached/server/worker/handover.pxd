@@ -1,4 +1,4 @@
-# What other threads leave for the worker, under queue_lock: new sockets, connections that were lent, a device's change.
+# Handovers of any thread to the worker, under queue_lock: new sockets, returned connections, a device's change.
 
-# Takes what is there: of the sockets some, the others in the next turns. The worker's thread.
+# Takes the waiting handovers: some of the sockets now, more in the next turns. The worker's thread.
 cdef void take_handovers(worker *w) noexcept nogil

@@ -1,5 +1,5 @@
 cdef enum:
-    HANDOVERS_PER_TURN = 32      # after which those who are connected have their turn
+    HANDOVERS_PER_TURN = 32      # handovers taken before the present connections have their turn
 
 
 # ---- any thread ------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ cdef void open_socket(worker *w, const handover *h) noexcept nogil:
 
 
 cdef void open_cm(worker *w, const handover *h) noexcept nogil:
-    """Takes a connection of rdma_cm, or rejects it."""
+    """Accepts or rejects a connection of rdma_cm."""
     cdef connection *cn = connection_open(w, h.fd, h.prot, &h.peer, CONNECTION_CM)
     cdef rdma_conn *rc
     if cn == NULL:
@@ -97,7 +97,7 @@ cdef void open_cm(worker *w, const handover *h) noexcept nogil:
 
 
 cdef void open_stream(worker *w, handover *h) noexcept nogil:
-    """Gives the socket to the queue pair of this worker that its request names."""
+    """Gives the socket to the queue pair named in its request; the queue pair is this worker's."""
     rdma_thread_attach(w.rdma[h.transport], h.fd, h.stream_request, h.stream_request_length)
     free(h.stream_request)
     fetch_sub(w.curr_connections, 1)

@@ -17,7 +17,7 @@ cdef void lane_ended(void *owner, const conn *c) noexcept nogil:
     assert_owner(cn.w.thread.owner)
     if c.close_reason == IDLE_TIMEOUT_CLOSE and conn_logs(c):
         fprintf(stderr, b"Closing idle fd %s\n", conn_name(c, name))
-    # One that nobody has ended ends with its lifeline.
+    # A lane without its own reason ends with its lifeline.
     log_end(cn, c, <close_reasons>(c.close_reason if c.close_reason != ERROR_CLOSE else cn.c.close_reason))
     fetch_sub(cn.w.curr_connections, 1)
 

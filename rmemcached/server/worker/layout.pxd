@@ -1,60 +1,60 @@
-# The structures of a worker, and which thread or lock owns each field. Two locks, of which none is taken with the other
-# held: queue_lock guards what other threads leave for the worker; list_lock lets them read the list of connections.
+# The structures of a worker, and the thread or lock that owns each field. There are two locks, and no thread holds
+# both: queue_lock guards the handovers to the worker; list_lock lets any thread read the list of connections.
 
 cdef enum:
-    IOV_MOST = 1024              # extents of one call: Linux's IOV_MAX
+    IOV_MOST = 1024              # extents of a call: Linux's IOV_MAX
     IOV_PAYLOAD = 128            # of a payload
-    LANES_PER_TURN = 64          # that end with their queue pairs
+    LANES_PER_TURN = 64          # lanes ended in a turn, with their queue pairs
 
 cdef enum connection_flags:
     CONNECTION_FRESH = 1         # no byte has been read yet
-    CONNECTION_STREAM = 2        # what it has sent so far is the beginning of a stream request (worker/stream)
+    CONNECTION_STREAM = 2        # the input so far begins a stream request (worker/stream)
     CONNECTION_RUNNABLE = 4      # in a run_queue; nothing is read meanwhile
     CONNECTION_BLOCKED = 8       # output waits for room in the socket; nothing is read meanwhile
     CONNECTION_CLOSING = 16      # closed when its output has left
     CONNECTION_LENT = 32         # a side thread has the socket; the worker touches nothing but this structure
-    CONNECTION_STREAM_ONLY = 64  # came where nothing but a stream request is taken
-    CONNECTION_CM = 128          # of rdma_cm: it has no socket, its descriptor becomes readable when it ends
+    CONNECTION_STREAM_ONLY = 64  # from a listener for stream requests only
+    CONNECTION_CM = 128          # of rdma_cm: no socket; the descriptor becomes readable at the connection's end
 
-# One accepted socket, or one connection of rdma_cm. Its worker's alone, except for the last group.
+# An accepted socket, or a connection of rdma_cm. Its worker's alone, except for the last group.
 cdef struct connection:
-    conn c                       # first: the engine's functions get a conn * and cast it
+    conn c                       # first: the engine's functions get a conn * and cast the pointer
     worker *w
-    rdma_conn *rdma              # the queue pair whose lifeline this is, or that came through rdma_cm
-    rdma_conn *ending            # the same when this has ended, as long as it has lanes
+    rdma_conn *rdma              # the queue pair of this lifeline, or of this connection of rdma_cm
+    rdma_conn *ending            # ... after the connection's end, as long as lanes are left
     connection *prev             # the worker's list of all connections
     connection *next
     connection *run_next         # in a run_queue, or the worker's given_back
     char *rbuf                   # holds unparsed bytes between reads; NULL most of the time
     uint32_t rsize
-    int fd                       # -1: it has ended, and is freed at the end of the turn
+    int fd                       # -1: ended; the structure is freed at the end of the turn
     uint32_t events              # epoll interest
     uint32_t opened              # store time of the accept
     uint32_t probed              # ... of the last probe of an rdma_cm peer
     uint32_t moved               # ... when the peer was last seen to send or take a part of something (worker/timeouts)
-    int untaken                  # bytes that the socket held for it then
+    int untaken                  # bytes in the socket for the peer then
     log_peer peer
     uint8_t flags
     # bool
     uint8_t bulk                 # its last payload was larger than the read buffer: the next may be, too
     uint8_t long_replies         # more bytes than TURN_LEAST left last time: the next reply may be as long
-    uint8_t long_input           # the last read was as long as one ahead may be, so that none is tried
-    # written by the side thread that gives it back
-    uint8_t ended_by_side        # bool: it is to be closed
+    uint8_t long_input           # the last read was as long as a read ahead may be: do not read ahead
+    # written by the side thread before it gives the connection back
+    uint8_t ended_by_side        # bool: the worker is to close the connection
     uint32_t rest_length
-    char *rest                   # malloc'd: what the side thread left to be sent. NULL most of the time
+    char *rest                   # malloc'd: output left by the side thread. NULL most of the time
 
-# Connections that go on without an event, first in, first out.
+# Connections to be served without an event, first in, first out.
 cdef struct run_queue:
     connection *head
     connection *tail             # if there is a head
 
 cdef enum handover_kind:
     HANDOVER_SOCKET              # an accepted socket
-    HANDOVER_CM                  # fd is a descriptor of rdma_cm with the connection that `request` is about
+    HANDOVER_CM                  # fd is a descriptor of rdma_cm with the connection of `request`
     HANDOVER_STREAM              # fd asks for the stream of a queue pair of this worker
 
-# A socket on its way to a worker. The worker's once it is in the queue.
+# A socket on its way to a worker. The worker's from the queue on.
 cdef struct handover:
     handover *next
     handover_kind kind
@@ -67,16 +67,16 @@ cdef struct handover:
     char *stream_request         # ... by these octets, malloc'd
     size_t stream_request_length
 
-# All workers are to take a device, or to give up the one they have. Owned by who asks, until `pending` is 0.
+# An order to all workers: take a device, or give your device up. Owned by the ordering thread until `pending` is 0.
 cdef struct device_change:
     # constant
     rdma_transport transport
-    rdma_device *device          # NULL: give up the one there is
-    const char *line             # what is then said on the lifelines
+    rdma_device *device          # NULL: give up the present device
+    const char *line             # the reason, told on the lifelines
     # under lock
     pthread_mutex_t lock
     pthread_cond_t done          # pending has become 0
-    unsigned int pending         # workers that have not done it yet
+    unsigned int pending         # workers not done yet
 
 cdef struct worker:
     conn_thread thread           # first. Owned by the worker; its statistics are read by others
@@ -84,17 +84,17 @@ cdef struct worker:
     worker *all                  # of the daemon
     uint32_t nall
     uint32_t number              # its index in `all`
-    rdma_device **devices        # the server's, by transport; of those that can go the worker uses its part in `rdma`
+    rdma_device **devices        # the server's, by transport; of devices that can go the worker uses its part in `rdma`
     watchers *watchers           # to whom connections are lent
     dumps *dumps
-    unsigned int idle_timeout    # seconds after which a peer that neither sends nor takes anything is left; 0: never
+    unsigned int idle_timeout    # seconds without a transfer to or from a peer, before the connection ends; 0: no limit
     uint64_t *curr_connections   # atomic; shared by all workers and the listener
     uint64_t *turns_back         # the same; the server's. NULL with -N
     bint (*admit_lane)(void *arg) noexcept nogil    # counts a connection; False: there are as many as may be
     void *admit_arg
     uint64_t *stop               # atomic: the worker is to end
-    int64_t spin_max             # ns of the longest gap between RDMA requests that the worker polls through; 0: none
-    unsigned int poll_share      # percent of its time that it polls, at most
+    int64_t spin_max             # ns of the longest gap between RDMA requests for polling; 0: no polling
+    unsigned int poll_share      # percent of the worker's time for polling, at most
     # set by worker_init and worker_start, then constant
     pthread_t id
     int epfd
@@ -106,39 +106,39 @@ cdef struct worker:
     pthread_mutex_t queue_lock
     handover *queue_head
     handover **queue_tail        # NULL: worker_init has not been called
-    connection *given_back       # by side threads; linked by run_next, which a lent connection has no other use for
+    connection *given_back       # by side threads; linked by run_next, unused while lent
     device_change *change        # not begun yet
-    # the links of `connections`, and of the lanes of each, are written under list_lock by the worker, and read by
-    # others under it
+    # The worker writes the links of `connections`, and of their lanes, under list_lock. Any thread reads the links
+    # under list_lock.
     pthread_mutex_t list_lock
     connection *connections
     # the worker's own
     char *rbuf
     udp_socket *udp
-    run_queue runnable           # connections that gave way, and have input to go on with: each has its next turn
+    run_queue runnable           # connections that gave way with input left: each has its next turn
     run_queue sending            # ... with long replies to send or to make, or payloads to take, as a turn has bytes
-    connection *dead             # ended in this turn, or before with lanes that go on to end
-    unsigned int lanes_left      # how many lanes of those may end in this turn
+    connection *dead             # ended in this turn, or before with lanes still to end
+    unsigned int lanes_left      # how many of these lanes may end in this turn
     rdma_thread *rdma[RDMA_DEVICES]   # its part of each device; NULL: there is no such device
     unsigned int nstreams        # connections with CONNECTION_STREAM
     unsigned int ncm             # connections with CONNECTION_CM
     unsigned int nrdma           # connections with a queue pair
-    size_t turn_left             # bytes of replies and payloads until large ones have to wait for the next turn
-    uint32_t probes_due          # store time when silent ones are next looked for
-    uint32_t streams_checked     # store time when slow ones were last looked for
-    uint32_t setups_checked      # ... when queue pairs without READY were
-    bint setups_late             # more of them are to be ended than one turn does
+    size_t turn_left             # bytes of replies and payloads in this turn, before large transfers wait for the next
+    uint32_t probes_due          # store time of the next look for silent peers
+    uint32_t streams_checked     # store time of the last look for slow stream requests
+    uint32_t setups_checked      # ... for queue pairs without READY
+    bint setups_late             # a turn could not end all queue pairs without READY
     uint32_t idle_due            # store time when a connection may have been idle for too long
     unsigned int rdma_runnable   # bit per device: some of its lanes gave way
     bint rdma_used_up            # queue pairs have used up the last turn
-    int soft_left                # the first of epoll's events of software devices that the last turn did not come to
+    int soft_left                # the first of epoll's events of software devices not reached in the last turn
     int64_t came                 # when this turn's events of software devices did (now_ns()); 0: there were none
     int64_t expected             # until when (now_ns()) an RDMA request is expected; 0: none is soon
-    unsigned int expecting       # on which device
-    int64_t polling_since        # it polls, and does not sleep; 0: it does not poll
-    int64_t poll_credit          # ns that it may poll, as poll_share says
+    unsigned int expecting       # from this device
+    int64_t polling_since        # since when the worker polls, without sleep; 0: no polling
+    int64_t poll_credit          # ns left for polling, by poll_share
     int64_t poll_earned          # when the credit was last added to
     int64_t asked                # when epoll was last asked while rings had something
-    int64_t spin_again           # others wanted the core: it does not poll before then (now_ns)
-    int64_t spin_pause           # ns from the last time that they did to spin_again; 0: they do not
-    unsigned int polled_well     # yields that nobody has disturbed since spin_pause has changed
+    int64_t spin_again           # no polling before this time (now_ns): the core was wanted
+    int64_t spin_pause           # ns of the last pause, until spin_again; 0: no pause
+    unsigned int polled_well     # undisturbed yields since spin_pause has changed

@@ -1,6 +1,6 @@
 cdef enum:
     MAX_EVENTS = 128
-    TURN_BYTES = 512 * 1024      # of replies and payloads in a turn; tests/hostile shows that others notice more
+    TURN_BYTES = 512 * 1024      # of replies and payloads in a turn; with more, tests/hostile finds others delayed
 
 
 cdef inline void connection_event(connection *cn, uint32_t events) noexcept nogil:
@@ -58,7 +58,7 @@ cdef void *worker_main(void *arg) noexcept nogil:
             end_lanes(w)
             free_dead(w)
     end_rdma_turns(w)
-    # Whoever joins this thread owns what is left.
+    # The joining thread owns the rest.
     w.thread.owner = 0
     return NULL
 

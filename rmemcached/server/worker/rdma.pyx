@@ -1,13 +1,13 @@
 cdef enum:
-    TURN_WORK = 512 * 1024       # octets that queue pairs move in a turn; tests/hostile shows that others notice more
-    RING_LOOKS = 32              # between two turns of a worker that polls
-    ASK_NS = 10000               # how long what comes through rings may be served without asking epoll
+    TURN_WORK = 512 * 1024       # octets moved by queue pairs in a turn; with more, tests/hostile finds others delayed
+    RING_LOOKS = 32              # between two turns of a polling worker
+    ASK_NS = 10000               # how long ring traffic may be served without asking epoll
     TICK_MS = 1000               # how often timeouts are looked at
-    YIELD_LONG = 200000          # ns of a sched_yield after which the core is others'; a time slice has milliseconds
-    PAUSE_MIN = 10000000         # ns without polling after that, and twice as long each time, up to
+    YIELD_LONG = 200000          # ns of a sched_yield when the core is wanted; a time slice has milliseconds
+    PAUSE_MIN = 10000000         # ns without polling after such a yield, and twice as long each time, up to
     PAUSE_MAX = 640000000
-    POLLED_WELL = 256            # yields that nobody has disturbed, after which it gets half as long
-    CREDIT_MAX = 10000000        # ns of polling that a worker which has not polled may do at once
+    POLLED_WELL = 256            # undisturbed yields, after which the pause is halved
+    CREDIT_MAX = 10000000        # ns of polling at once, after a time without polling
 
 
 # ---- devices come and go ---------------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ cdef bint take_device(worker *w, unsigned int transport, rdma_device *device) no
 
 
 cdef void give_up_device(worker *w, unsigned int transport, const char *line) noexcept nogil:
-    """Ends all connections on a device, and the worker's part of it."""
+    """Ends all connections on a device, and the worker's part of the device."""
     cdef rdma_thread *t = w.rdma[transport]
     cdef connection *cn = w.connections
     cdef connection *following
@@ -49,7 +49,7 @@ cdef void give_up_device(worker *w, unsigned int transport, const char *line) no
         if cn.rdma != NULL and rdma_conn_thread(cn.rdma) == t:
             connection_rdma_failed(cn, line)
         cn = following
-    # Those that had ended before need the device, too.
+    # The lanes of earlier connections need the device, too.
     w.lanes_left = UINT32_MAX
     end_lanes(w)
     w.lanes_left = 0
@@ -75,7 +75,7 @@ cdef void change_device(worker *w, device_change *change) noexcept nogil:
 # ---- turns -----------------------------------------------------------------------------------------------------------
 
 cdef void begin_rdma_turn(worker *w) noexcept nogil:
-    """Devices that had something to do share the turn. One that had nothing may have the share of one more."""
+    """Devices busy in the last turn share this turn. An idle device may have the share of one more busy device."""
     cdef unsigned int k, share
     cdef unsigned int busy = 0
     assert_owner(w.thread.owner)
@@ -101,7 +101,7 @@ cdef void end_rdma_turns(worker *w) noexcept nogil:
 # ---- polling ---------------------------------------------------------------------------------------------------------
 
 cdef void end_polling(worker *w, int64_t now) noexcept nogil:
-    """Takes the time that was polled off what the worker may poll."""
+    """Takes the polled time off the worker's credit."""
     cdef int64_t polled = now - w.polling_since
     w.poll_credit -= polled
     if w.rdma[w.expecting] != NULL:
@@ -110,7 +110,7 @@ cdef void end_polling(worker *w, int64_t now) noexcept nogil:
 
 
 cdef bint may_poll(worker *w, int64_t now) noexcept nogil:
-    """Whether the worker's share of its time lasts, and nobody else wants the core."""
+    """Whether the worker has polling time left, and nobody else wants the core."""
     cdef int64_t polled = now - w.polling_since if w.polling_since else 0
     cdef int64_t earned
     if w.poll_share < 100 and polled == 0:
@@ -124,8 +124,8 @@ cdef bint may_poll(worker *w, int64_t now) noexcept nogil:
 cdef bint poll_on(worker *w) noexcept nogil:
     """Whether the worker polls instead of sleeping: while a request is expected.
 
-    Where processes that always run want the core, each yield costs their time slices, and a sleeper is woken sooner:
-    then it does not poll for a while.
+    With busy processes on the core, each yield costs the worker their time slices, and a sleeper is woken sooner. Then
+    the worker does not poll for a while.
     """
     cdef int64_t now
     assert_owner(w.thread.owner)
@@ -140,17 +140,17 @@ cdef bint poll_on(worker *w) noexcept nogil:
     if w.polling_since == 0:
         w.polling_since = now
     if w.spin_pause and now - w.spin_again > w.spin_pause:
-        # It has been possible to poll for as long as it was not.
+        # Polling has been possible for as long as the pause was.
         w.spin_pause = w.spin_pause // 2 if w.spin_pause > PAUSE_MIN else 0
         w.spin_again = now
-    # Whoever is to send the next request may be waiting for this very core.
+    # The sender of the next request may be waiting for this very core.
     sched_yield()
     if now_ns() - now > YIELD_LONG:
         w.polled_well = 0
         w.spin_pause = min(max(2 * w.spin_pause, <int64_t>PAUSE_MIN), <int64_t>PAUSE_MAX)
         w.spin_again = now + w.spin_pause
     elif w.spin_pause:
-        # Others who come for a moment now and then would have it pause for ever.
+        # Processes that run for a moment now and then would otherwise keep the pause for ever.
         w.polled_well += 1
         if w.polled_well == POLLED_WELL:
             w.polled_well = 0
@@ -166,7 +166,7 @@ cdef int turn_timeout(worker *w) noexcept nogil:
 
 
 cdef unsigned int pending_devices(worker *w) noexcept nogil:
-    """A bit for each device that is known to have something to serve."""
+    """A bit for each device known to have work."""
     cdef unsigned int found = 0
     cdef unsigned int k
     if w.nrdma == 0:
@@ -178,7 +178,7 @@ cdef unsigned int pending_devices(worker *w) noexcept nogil:
 
 
 cdef bint arm_devices(worker *w) noexcept nogil:
-    """Whether there is something to do already, so that the worker does not sleep."""
+    """Asks the devices for a wake-up. True: there is work already, and the worker must not sleep."""
     cdef unsigned int k
     cdef bint busy = False
     if w.nrdma == 0:
@@ -189,7 +189,7 @@ cdef bint arm_devices(worker *w) noexcept nogil:
 
 
 cdef bint has_rings(const worker *w) noexcept nogil:
-    """Whether it may find something to look again: of soft_iw's streams only epoll tells."""
+    """Whether a second look may find work: only epoll reports soft_iw's streams."""
     cdef unsigned int k
     for k in range(<unsigned int>RDMA_DEVICES):
         if w.rdma[k] != NULL and rdma_thread_polls(w.rdma[k]):
@@ -210,7 +210,7 @@ cdef void look_at_rings(worker *w, int looks) noexcept nogil:
 
 
 cdef unsigned int poll_devices(worker *w, int *timeout) noexcept nogil:
-    """Looks at the rings, and arms the devices if the worker is to sleep. A bit for each with something to serve."""
+    """Looks at the rings, and arms the devices if the worker is to sleep. Returns a bit for each device with work."""
     cdef unsigned int found
     assert_owner(w.thread.owner)
     timeout[0] = turn_timeout(w)
@@ -225,7 +225,7 @@ cdef unsigned int poll_devices(worker *w, int *timeout) noexcept nogil:
 
 
 cdef bint must_ask(worker *w, unsigned int found) noexcept nogil:
-    """Whether epoll is asked in this turn: if nothing was found without it, and every few microseconds."""
+    """Whether to ask epoll in this turn: if nothing was found otherwise, and every few microseconds."""
     cdef int64_t now
     if not found or has_runnable(w) or w.rdma_used_up:
         return True
@@ -237,10 +237,10 @@ cdef bint must_ask(worker *w, unsigned int found) noexcept nogil:
 
 
 cdef void take_soft_events(worker *w, const epoll_event *events, int n) noexcept nogil:
-    """Hands their events to the software devices, before anything else is done that could end queue pairs.
+    """Hands events to the software devices, before anything else could end queue pairs.
 
-    Epoll reports descriptors that stay ready in the same order each time. So it begins with those that the last turn
-    did not come to.
+    Epoll reports descriptors that stay ready in the same order each time. So the first events are those not reached in
+    the last turn.
     """
     cdef uint32_t coming = 0
     cdef int first = w.soft_left if w.soft_left < n else 0
@@ -253,7 +253,7 @@ cdef void take_soft_events(worker *w, const epoll_event *events, int n) noexcept
         at = (first + i) % n
         if event_kind(&events[at]) == EVENT_SOFT:
             if soft_channel_event(&events[at], coming):
-                # Served although no request or transfer may be complete: what has come ends a wait.
+                # Serve the queue pair, even without a complete request or transfer: its input ends a wait.
                 rdma_event_taken(soft_event_qp(&events[at]))
             elif w.soft_left == 0:
                 w.soft_left = at
@@ -262,7 +262,7 @@ cdef void take_soft_events(worker *w, const epoll_event *events, int n) noexcept
 
 cdef unsigned int take_channel_event(worker *w, const epoll_event *event) noexcept nogil:
     assert_owner(w.thread.owner)
-    # The device may have been given up by what came before it in the same batch of events.
+    # An earlier event of the batch may have made the worker give the device up.
     if w.rdma[channel_device(event)] == NULL:
         return 0
     rdma_thread_event(w.rdma[channel_device(event)])
@@ -284,7 +284,7 @@ cdef void run_devices(worker *w, unsigned int which, int64_t now) noexcept nogil
 
 
 cdef void serve_devices(worker *w, unsigned int ready) noexcept nogil:
-    """Those that never stop come behind the others, whose clients would wait for a turn of theirs as well."""
+    """Devices with endless work come last: their turns would delay the clients of the rest."""
     cdef unsigned int k, last = 0
     cdef int64_t now = w.came
     assert_owner(w.thread.owner)

@@ -1,7 +1,7 @@
 cdef enum:
     TURN_LEAST = 64 * 1024       # of payloads, and of replies if they are no longer: in a turn in any case
     RECEIVE_SIZE = 256 * 1024    # of a payload at once: TCP acknowledges nothing during a copy, and BBR slows down
-    BULK_READ_SIZE = 2048        # what is read of input where a payload larger than the read buffer may follow it
+    BULK_READ_SIZE = 2048        # read at once where a payload larger than the read buffer may follow
 
 cdef enum flush_result:
     FLUSH_BROKEN                 # the connection is
@@ -11,7 +11,7 @@ cdef enum flush_result:
 
 
 cdef inline size_t turn_share(const worker *w) noexcept nogil:
-    """Bytes that a connection may send or receive now. The rest waits for another turn."""
+    """Bytes a connection may send or receive now. The rest waits for another turn."""
     return max(w.turn_left, <size_t>TURN_LEAST)
 
 
@@ -22,7 +22,7 @@ cdef inline void turn_used(worker *w, size_t n) noexcept nogil:
 # ---- out -------------------------------------------------------------------------------------------------------------
 
 cdef flush_result connection_flush(connection *cn) noexcept nogil:
-    """Sends what is queued."""
+    """Sends the queued output."""
     cdef iovec iov[IOV_MOST]
     cdef msghdr msg
     cdef ssize_t n
@@ -42,7 +42,7 @@ cdef flush_result connection_flush(connection *cn) noexcept nogil:
         for i in range(count):
             total += iov[i].iov_len
         if total == left and cn.w.turn_left == 0 and not cn.flags & CONNECTION_BLOCKED:
-            # It is long. To send a part of it each turn would cost a system call each time.
+            # The reply is long. Sending a part in each turn would cost a system call each time.
             cn.long_replies = True
             return FLUSH_TURN_OVER
         if count == 1:
@@ -70,14 +70,14 @@ cdef flush_result connection_flush(connection *cn) noexcept nogil:
 
 
 cdef void connection_block(connection *cn) noexcept nogil:
-    """It goes on when the socket has room."""
+    """Waits for room in the socket."""
     cn.flags |= CONNECTION_BLOCKED
     connection_moved(cn)
     connection_interest(cn, EPOLLOUT)
 
 
 cdef void give_way(connection *cn, run_queue *q) noexcept nogil:
-    """It goes on when the queue comes to it."""
+    """Waits until the queue reaches the connection."""
     if not cn.flags & CONNECTION_RUNNABLE:
         cn.flags |= CONNECTION_RUNNABLE
         cn.run_next = NULL
@@ -191,7 +191,7 @@ cdef bint waits_turn(connection *cn) noexcept nogil:
 # ---- in --------------------------------------------------------------------------------------------------------------
 
 cdef inline ssize_t receive_payload(connection *cn) noexcept nogil:
-    """Reads straight into the item. Returns what recv does."""
+    """Reads straight into the item. Returns recv's result."""
     cdef conn *c = &cn.c
     cdef iovec iov[IOV_PAYLOAD]
     cdef size_t room = RECEIVE_SIZE
@@ -217,8 +217,8 @@ cdef inline ssize_t receive_payload(connection *cn) noexcept nogil:
 
 
 cdef inline ssize_t receive_input(connection *cn, bint *filled) noexcept nogil:
-    """Reads behind the unparsed bytes, for which make_room has made space. Returns what recv does; filled: it took all
-    there was room for."""
+    """Reads behind the unparsed bytes, where make_room has made space. Returns recv's result; filled: the read used all
+    the space."""
     cdef worker *w = cn.w
     cdef conn *c = &cn.c
     cdef char *space
@@ -245,11 +245,11 @@ cdef inline ssize_t receive_input(connection *cn, bint *filled) noexcept nogil:
 
 
 cdef inline bint payload_follows(connection *cn, bint filled) noexcept nogil:
-    """After the machine has run over what was read: whether the payload of its last command is to be read now, straight
-    into the item. filled: the read took all it had room for.
+    """After the machine has run over the input: whether to read the payload of the last command now, straight into the
+    item. filled: the read used all its space.
 
-    What precedes the payload is copied out of the read buffer, so where a payload is large little of it should come
-    there; to copy a payload that the buffer holds costs less than another system call.
+    Payload bytes in the read buffer are copied from there, so of a large payload little should go there. For a payload
+    within the buffer, the copy costs less than another system call.
     """
     cdef conn *c = &cn.c
     if cn.fd < 0 or cn.flags & (CONNECTION_BLOCKED | CONNECTION_RUNNABLE | CONNECTION_LENT):
@@ -272,14 +272,14 @@ cdef void connection_readable(connection *cn) noexcept nogil:
     while True:
         if c.rlbytes and c.rbytes == 0:
             if taken == 0 and waits_turn(cn):
-                # Behind its command, which has just been read.
+                # The payload waits behind its command, read just now.
                 return
             n = receive_payload(cn)
             if n > 0:
                 taken += <size_t>n
                 if c.rlbytes and taken < share:
-                    # Even if the socket was empty: a sender on another core has been filling it meanwhile, and to sleep
-                    # would have it wake this thread.
+                    # Even if the socket was empty: a sender on another core has been filling the socket meanwhile, and
+                    # would have to wake a sleeping thread.
                     continue
                 if c.rlbytes == 0:
                     connection_run(cn)
@@ -309,7 +309,7 @@ cdef void connection_readable(connection *cn) noexcept nogil:
 # ---- ahead -----------------------------------------------------------------------------------------------------------
 
 cdef inline bint may_read_ahead(const connection *cn) noexcept nogil:
-    """Whether it waits for a command, none of which is there, and has asked for little before."""
+    """Whether the connection waits for a command, has no part of one yet, and had little input and output before."""
     return (cn.fd >= 0 and cn.flags == 0 and cn.rbuf == NULL and cn.c.state == conn_read and not cn.c.mget
             and not cn.long_input and not cn.bulk and not cn.long_replies)
 

@@ -1,10 +1,10 @@
 cdef enum:
     STREAM_REQUEST_MAX = MPA_START_SIZE + MPA_PRIVATE_MAX   # octets of the longest request
-    STREAM_KEY_LENGTH = MPA_KEY_SIZE     # octets by which a request is known; soft_shm's are as many
+    STREAM_KEY_LENGTH = MPA_KEY_SIZE     # octets that mark a request; soft_shm's key has as many
 
 
 cdef inline rdma_transport stream_transport(const connection *cn) noexcept nogil:
-    """Whose streams come over sockets of this kind."""
+    """The transport whose streams come over sockets of this kind."""
     return TRANSPORT_SOFT_SHM if cn.peer.transport == LOG_LOCAL else TRANSPORT_SOFT_IW
 
 
@@ -21,21 +21,21 @@ cdef bint begins_stream(connection *cn) noexcept nogil:
 
 
 cdef void hand_over_stream(connection *cn, uint32_t number) noexcept nogil:
-    """The socket goes to the worker whose queue pair it is for, and this connection ends."""
+    """Gives the socket to the worker of its queue pair, and ends this connection."""
     cdef worker *w = cn.w
     cdef conn *c = &cn.c
     cdef rdma_transport transport = stream_transport(cn)
     cdef int fd = cn.fd
-    # It has its worker, and came between connections that are given out in turn: every other worker of an even number
-    # would get no queue pairs.
+    # The stream has its worker already, but took a turn among the connections. Without this correction every second
+    # worker of an even number would get no queue pairs.
     if w.turns_back != NULL:
         fetch_add(w.turns_back, 1)
-    # It would stay in this epoll set as long as it is open.
+    # An open socket would stay in this epoll set.
     epoll_ctl(w.epfd, EPOLL_CTL_DEL, fd, NULL)
     if number == w.number:
         rdma_thread_attach(w.rdma[transport], fd, c.rcurr, c.rbytes)
     else:
-        # The other worker counts it as a connection until it has taken it.
+        # The socket counts as a connection until the new worker has taken the handover.
         fetch_add(w.curr_connections, 1)
         if number >= w.nall or worker_dispatch_stream(&w.all[number], fd, transport, c.rcurr, c.rbytes) != 0:
             fetch_sub(w.curr_connections, 1)
@@ -47,7 +47,7 @@ cdef void hand_over_stream(connection *cn, uint32_t number) noexcept nogil:
 cdef void stream_readable(connection *cn) noexcept nogil:
     cdef worker *w = cn.w
     cdef conn *c = &cn.c
-    cdef uint32_t number = UINT32_MAX    # that of no worker
+    cdef uint32_t number = UINT32_MAX    # no worker's number
     assert_owner(w.thread.owner)
     if memcmp(c.rcurr, stream_key(cn), min(c.rbytes, <size_t>STREAM_KEY_LENGTH)) != 0:
         if cn.flags & CONNECTION_STREAM_ONLY:

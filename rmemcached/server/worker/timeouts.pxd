@@ -1,5 +1,5 @@
-# Connections that are silent or slow: requests for a stream that do not become whole, queue pairs without READY, peers
-# of rdma_cm that may be gone, and what idle_timeout closes. The worker's thread.
+# Silent and slow connections: incomplete requests for a stream, queue pairs without READY, peers of rdma_cm that may be
+# gone, and connections beyond idle_timeout. The worker's thread.
 
 # Whether queue pairs are there whose READY has not come.
 cdef bint setups_wait(const worker *w) noexcept nogil

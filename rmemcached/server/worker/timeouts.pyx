@@ -1,6 +1,6 @@
 cdef enum:
     STREAM_REQUEST_SECONDS = 10  # time a peer has to complete its request for a stream
-    PROBE_SECONDS = 30           # a peer of rdma_cm that is silent for so long is probed
+    PROBE_SECONDS = 30           # silence of a peer of rdma_cm before a probe
 
 
 cdef void drop_slow_streams(worker *w) noexcept nogil:
@@ -39,8 +39,8 @@ cdef void end_late_setups(worker *w) noexcept nogil:
 
 
 cdef void probe_silent(worker *w) noexcept nogil:
-    """Finds out whether silent peers of rdma_cm are still there. A process that ends says so, a host that vanishes does
-    not; a TCP connection has keepalive for that."""
+    """Probes silent peers of rdma_cm. The end of a process is reported, but a host may vanish silently; a TCP
+    connection has keepalive for this case."""
     cdef connection *cn = w.connections
     cdef connection *following
     cdef uint32_t now = store_time(w.thread.store)
@@ -66,7 +66,7 @@ cdef void connection_moved(connection *cn) noexcept nogil:
 
 
 cdef bint note_taken(connection *cn, uint32_t now) noexcept nogil:
-    """Notes how much the peer has taken of what the socket holds. Whether it is something since the last time."""
+    """Notes how much of the socket's output the peer has taken. Whether the peer has taken any since the last look."""
     cdef int queued = 0
     cdef int before = cn.untaken
     if cn.flags & CONNECTION_CM or ioctl(cn.fd, SIOCOUTQ, &queued) != 0:
@@ -87,7 +87,8 @@ cdef uint32_t last_activity(const connection *cn) noexcept nogil:
         stalled = rdma_conn_stalled_since(cn.rdma)
         if rdma_conn_has_views(cn.rdma):
             last = store_time(cn.w.thread.store)
-        # Whatever else it does: the READs and WRITEs of all lanes are behind those, and hold their items.
+        # Whatever else the peer does: READs and WRITEs of all lanes wait behind the stalled operations, and hold their
+        # items.
         if stalled:
             last = min(last, stalled)
     return last
@@ -112,9 +113,9 @@ cdef void close_one(connection *cn) noexcept nogil:
 
 cdef void close_idle(worker *w) noexcept nogil:
     """Closes connections of TCP and rdma_cm, and lanes of both, whose peers have neither sent nor taken anything for
-    longer than idle_timeout. What a peer takes out of the socket is only looked at when its time is up, and then counts
-    as taken now; so one that takes nothing more may have twice the time. A READ or WRITE counts when all of it is
-    there."""
+    longer than idle_timeout. The worker looks at the socket's output only when a peer's time is up, and counts any
+    progress as made now; so a peer that takes nothing more may have twice the time. A READ or WRITE counts when
+    complete."""
     cdef uint32_t now = store_time(w.thread.store)
     cdef uint32_t oldest = now
     cdef uint32_t last
