@@ -1,7 +1,8 @@
 """Sphinx's settings for the documentation's site; script/docs builds it.
 
-MyST reads the pages as GitHub shows them: the same lists, tables and anchors. A link to a file outside of docs/ becomes
-a copy of that file in the site. Theme and search take nothing from the network, so the site opens from a disk.
+MyST reads the pages as GitHub shows them: the same lists, tables and anchors. A link to a file outside of docs/, or to
+a note in docs/notes/, becomes a copy of that file in the site. Theme and search take nothing from the network: the site
+opens from a disk.
 """
 
 import re
@@ -16,6 +17,8 @@ release = re.findall(r'^__version__ = "(.+)"', Path("../rmemcached/__init__.py")
 
 extensions = ["myst_parser"]
 myst_heading_anchors = 4
+# Notes of the laboratory are for readers of the repository.
+exclude_patterns = ["notes"]
 
 html_theme = "furo"
 html_title = f"rmemcached {release}"
@@ -36,6 +39,7 @@ html_css_files = ["site.css"]
 CELL = re.compile(r"<td.*?</td>", re.DOTALL)
 CODE = re.compile(r'(?<=<span class="pre">)[^<]*')
 BREAK = re.compile(r"(::|[/_=,|.])(?=[^/_=,|.:])")
+NOTE = re.compile(r"\]\((notes/[\w-]+\.md)(?:#[\w-]+)?\)")
 OPTION = re.compile(r"(?<![\w<>-])--?\w[\w-]*")
 
 
@@ -43,6 +47,11 @@ def add_commands(app, name, source):
     """Puts the options of all commands into their page. They are read from the commands, which must be built."""
     if name == "commands":
         source[0] += "\n" + markdown.page([describe(parser) for parser in parsers().values()])
+
+
+def link_notes(app, name, source):
+    """MyST takes a Markdown file below docs/ for a page, unless the link names it as a path."""
+    source[0] = NOTE.sub(r"](path:\1)", source[0])
 
 
 def with_breaks(name):
@@ -58,4 +67,5 @@ def let_names_break(app, name, template, context, tree):
 
 def setup(app):
     app.connect("source-read", add_commands)
+    app.connect("source-read", link_notes)
     app.connect("html-page-context", let_names_break)
