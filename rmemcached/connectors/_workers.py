@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
 
 
 class _Batch:
-    """groups: of rows without a thread yet. left: number of unfinished groups. The end of the batch drops its columns."""
+    """groups: of rows without a thread yet. left: number of unfinished groups. Columns go at the end of the batch."""
 
     def __init__(
         self, number: int, task: Callable[..., Iterable[bool | str]], columns: Sequence[Sequence[Any]]
