@@ -24,14 +24,14 @@ html_theme = "furo"
 html_title = f"rmemcached {release}"
 html_copy_source = False
 html_use_index = False
-# A page opened from a disk may not fetch others, from which the search would quote.
+# A page opened from a disk may not fetch further pages, so the search cannot quote them.
 html_show_search_summary = False
 html_show_sphinx = False
 html_show_copyright = False
 pygments_style = "default"
-# Not "D": -- is the beginning of an option.
+# Without "D": -- is the beginning of an option.
 smartquotes_action = "qe"
-# Blocks that name no language are commands and tables, which would be coloured as Python.
+# Blocks without a language are commands and tables. The default would colour them as Python.
 highlight_language = "none"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
@@ -44,7 +44,7 @@ OPTION = re.compile(r"(?<![\w<>-])--?\w[\w-]*")
 
 
 def add_commands(app, name, source):
-    """Puts the options of all commands into their page. They are read from the commands, which must be built."""
+    """Puts the options of all commands into their page. The commands must be built."""
     if name == "commands":
         source[0] += "\n" + markdown.page([describe(parser) for parser in parsers().values()])
 
@@ -55,7 +55,7 @@ def link_notes(app, name, source):
 
 
 def with_breaks(name):
-    """The code in a cell: it goes on in the next line behind a sign, but not within an option."""
+    """Returns the code of a cell with line breaks allowed after signs, but not within an option."""
     return OPTION.sub(r'<span class="option">\g<0></span>', BREAK.sub(r"\1<wbr/>", name[0]))
 
 
