@@ -1,7 +1,8 @@
 """Sphinx's settings for the documentation's site; script/docs builds it.
 
-MyST reads the pages as GitHub shows them: the same lists, tables and anchors. A link to a file outside of docs/ becomes
-a copy of that file in the site. Theme and search take nothing from the network, so the site opens from a disk.
+MyST reads the pages as GitHub shows them: the same lists, tables and anchors. A link to a file outside of docs/, or to
+a note in docs/notes/, becomes a copy of that file in the site. Theme and search take nothing from the network: the site
+opens from a disk.
 """
 
 import re
@@ -16,19 +17,21 @@ release = re.findall(r'^__version__ = "(.+)"', Path("../rmemcached/__init__.py")
 
 extensions = ["myst_parser"]
 myst_heading_anchors = 4
+# Notes of the laboratory are for readers of the repository.
+exclude_patterns = ["notes"]
 
 html_theme = "furo"
 html_title = f"rmemcached {release}"
 html_copy_source = False
 html_use_index = False
-# A page opened from a disk may not fetch others, from which the search would quote.
+# A page opened from a disk may not fetch further pages, so the search cannot quote them.
 html_show_search_summary = False
 html_show_sphinx = False
 html_show_copyright = False
 pygments_style = "default"
-# Not "D": -- is the beginning of an option.
+# Without "D": -- is the beginning of an option.
 smartquotes_action = "qe"
-# Blocks that name no language are commands and tables, which would be coloured as Python.
+# Blocks without a language are commands and tables. The default would colour them as Python.
 highlight_language = "none"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
@@ -36,17 +39,23 @@ html_css_files = ["site.css"]
 CELL = re.compile(r"<td.*?</td>", re.DOTALL)
 CODE = re.compile(r'(?<=<span class="pre">)[^<]*')
 BREAK = re.compile(r"(::|[/_=,|.])(?=[^/_=,|.:])")
+NOTE = re.compile(r"\]\((notes/[\w-]+\.md)(?:#[\w-]+)?\)")
 OPTION = re.compile(r"(?<![\w<>-])--?\w[\w-]*")
 
 
 def add_commands(app, name, source):
-    """Puts the options of all commands into their page. They are read from the commands, which must be built."""
+    """Puts the options of all commands into their page. The commands must be built."""
     if name == "commands":
         source[0] += "\n" + markdown.page([describe(parser) for parser in parsers().values()])
 
 
+def link_notes(app, name, source):
+    """MyST takes a Markdown file below docs/ for a page, unless the link names it as a path."""
+    source[0] = NOTE.sub(r"](path:\1)", source[0])
+
+
 def with_breaks(name):
-    """The code in a cell: it goes on in the next line behind a sign, but not within an option."""
+    """Returns the code of a cell with line breaks allowed after signs, but not within an option."""
     return OPTION.sub(r'<span class="option">\g<0></span>', BREAK.sub(r"\1<wbr/>", name[0]))
 
 
@@ -58,4 +67,5 @@ def let_names_break(app, name, template, context, tree):
 
 def setup(app):
     app.connect("source-read", add_commands)
+    app.connect("source-read", link_notes)
     app.connect("html-page-context", let_names_break)

@@ -33,7 +33,6 @@ PORT = "11211"
 # page -> what pip installs before its example
 EXTRAS = {
     "docs/benchmarks.md": "rmemcached[bench]",
-    "docs/client-views.md": "numpy",
     "docs/frameworks.md": "rmemcached[django]",
     "docs/operators.md": "rmemcached[exporter]",
 }

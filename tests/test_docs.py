@@ -162,14 +162,28 @@ def test_long_paragraphs_are_found() -> None:
     ]
 
 
+def captions() -> dict[str, list[str]]:
+    """The sections of the site and their pages, in the order of its menu."""
+    menus = [text.splitlines() for text in blocks(ROOT / "docs" / "index.md", "{toctree}")]
+    return {menu[1].removeprefix(":caption: "): menu[2:] for menu in menus}
+
+
+def test_the_site_has_few_pages_in_six_sections() -> None:
+    """A reader can look over all of them. Notes of the laboratory are in the repository, and not on the site."""
+    sections = captions()
+    assert list(sections) == ["Start", "Guide", "Operators", "How it works", "Reference", "Performance"]
+    pages = [page for listed in sections.values() for page in listed]
+    assert sorted([*pages, "index"]) == sorted(page.stem for page in (ROOT / "docs").glob("*.md"))
+    assert len(pages) < 25
+
+
 def test_the_site_is_built_without_a_warning_and_needs_no_network(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-n", "-b", "html", "docs", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     pages = {page: page.read_text() for page in tmp_path.rglob("*.html")}
-    assert {f"docs/{page.relative_to(tmp_path).with_suffix('.md')}" for page in pages} >= {
-        name for name in NAMES if name.startswith("docs/")
-    }
+    built = {f"docs/{page.relative_to(tmp_path).with_suffix('.md')}" for page in pages}
+    assert built & set(NAMES) == {name for name in NAMES if re.match("docs/[^/]+$", name)}
     commands = html.unescape(re.sub(r"<[^>]+>", "", (tmp_path / "commands.html").read_text()))
     for parser in parsers().values():
         said = markdown.page([describe(parser)])

@@ -1,1 +1,1 @@
-"""What other people's programs load to keep their data in rmemcached (docs/connectors.md)."""
+"""Modules for programs and frameworks with their data in rmemcached (docs/connectors.md, docs/frameworks.md)."""

@@ -1,8 +1,8 @@
-"""Blocks of any size in one server: stored from the caller's memory, and loaded to it.
+"""Blocks of any size in one server, stored from and loaded to the caller's memory.
 
-A block that fits an item of the server is one item. A longer one is in pieces, whose keys have 16 random bytes of that
-one store; the block's own item is then a head, which has these bytes and the length, and is stored when all pieces are.
-So a load never finds pieces of two stores. What is not found in full is a miss.
+A block up to the server's item size is one item. A longer block is stored in pieces. Each store chooses 16 random
+bytes for the keys of its pieces. After the pieces it stores the block's own item, a head with these bytes and the
+length. So a load never mixes pieces of two stores. A block without all pieces is a miss.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ._settings import as_number, said_by
 
 MAGIC = b"rmcblock"
 HEAD = struct.Struct("<8sQQ16s")  # magic, bytes of the block, bytes of each piece but the last, the store
-ITEM_OVERHEAD = 1024  # bytes of an item that its header, its key and the headers of its chunks may take
+ITEM_OVERHEAD = 1024  # bytes of an item for its header, its key and the headers of its chunks
 SMALLEST_PIECE = 4096
 MOST_PIECES = 1 << 17  # 128 GB of a server with memcached's -I, and 512 MB of the smallest
-USUAL_ITEM = 1 << 20  # memcached's -I, for a proxy that does not tell
+USUAL_ITEM = 1 << 20  # memcached's -I, for a proxy without this statistic
 
 
 class Head(NamedTuple):
-    """What the item of a block in pieces says."""
+    """The item of a block in pieces."""
 
     length: int
     piece: int
@@ -42,9 +42,9 @@ class Head(NamedTuple):
 
 
 def read_head(value: Any) -> Head | None:
-    """The head in a value; None: it is none, or none that `store` makes.
+    """Returns the head in a value, or None if `store` would not make this value.
 
-    Anybody who may store can make one: what it says costs memory and requests, and so has bounds.
+    Every client of the server can forge a head. Its numbers cost memory and requests here, so they have bounds.
     """
     if value is None or len(value) != HEAD.size:
         return None
@@ -55,7 +55,7 @@ def read_head(value: Any) -> Head | None:
 
 
 def flat(memory: memoryview) -> memoryview:
-    """The same memory as bytes, of which slices count bytes. Raises TypeError when it is not contiguous."""
+    """Returns the same memory as bytes, for slices in bytes. Raises TypeError for memory with gaps."""
     if memory.itemsize == 1 and memory.ndim == 1:
         return memory
     return memory.cast("B") if memory.nbytes else memoryview(bytearray())
@@ -67,20 +67,20 @@ def reason(problem: Exception) -> str:
 
 
 def fresh(problem: Exception) -> Exception:
-    """The same, to be raised. One that is in a list would keep the frames that it passes, which have the list: so the
-    caller's memory would be held until Python collects garbage.
+    """Returns a copy to raise. An exception keeps the frames on its way, and a frame here has the list of exceptions:
+    raising an entry of the list would hold the caller's memory until Python collects garbage.
     """
     return copy.copy(problem)
 
 
 class Blocks:
-    """The blocks of a server. Thread-safe: each call takes a connection for its time.
+    """The blocks of a server. Thread-safe: each call borrows a connection until it returns.
 
-    Args: those of Client for the server and the transport. prefix: of all keys. expire: seconds that blocks are kept,
-    0: until they are evicted. timeout and connect_timeout: seconds. Nothing is connected here.
+    Args: Client's for the server and the transport. prefix: of all keys. expire: lifetime of blocks in seconds,
+    0: until eviction. timeout and connect_timeout: seconds. The constructor does not connect.
 
-    Memory is anything with a contiguous buffer; that of `load` is writable. Methods raise MemcacheError and OSError
-    when the server cannot be reached or refuses; what `load` has said of no block is to be trusted then.
+    Memory is any contiguous buffer, for `load` a writable buffer. Methods raise MemcacheError and OSError
+    when the server is unreachable or refuses. After such an error no result of `load` is valid.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class Blocks:
         self.prefix = check_prefix(prefix)
         self.expire = as_number("expire", expire, 0, " seconds")
         self._closed = False
-        self._piece = 0  # bytes; 0: the server has not been asked
+        self._piece = 0  # bytes; 0: not asked yet
         settings: dict[str, Any] = {} if transport is None else {"transport": transport}
         if username is not None or password is not None:
             settings |= {"username": username, "password": password}
-        # A URL may say these two: they are no arguments then.
+        # A URL may contain these two settings; the arguments are left out then.
         said = said_by(server)
         for name, seconds in (("timeout", timeout), ("connect_timeout", connect_timeout)):
             if name not in said:
@@ -110,9 +110,9 @@ class Blocks:
         self.client = Client(server, default_noreply=False, **settings)
 
     def prepare(self, seconds: float = 0.5) -> None:
-        """Connects, and maps the memory of a server on this host, in a thread. Waits for that for so long at most.
+        """Connects, and maps the memory of a server on this host, in a thread. Waits `seconds` for the thread at most.
 
-        A server that cannot be reached shows in the first batch.
+        The first batch reports an unreachable server.
         """
         thread = threading.Thread(target=self._prepare, name="rmemcached-blocks-prepare", daemon=True)
         thread.start()
@@ -132,8 +132,8 @@ class Blocks:
         return block_key(name, self.prefix)
 
     def piece_size(self) -> int:
-        """Bytes that an item can have, as the server's -I says."""
-        piece = self._piece  # another thread may forget it meanwhile
+        """Returns the largest size of an item in bytes, from the server's -I."""
+        piece = self._piece  # a second thread may reset the field meanwhile
         if not piece:
             limit = self.client.stats("settings").get(b"item_size_max")
             whole = limit if isinstance(limit, int) else USUAL_ITEM
@@ -141,11 +141,11 @@ class Blocks:
         return piece
 
     def forget_server(self) -> None:
-        """After an error: the server may have been started again, with another -I."""
+        """Resets the size of items after an error: the server may have restarted with a new -I."""
         self._piece = 0
 
     def store(self, name: str | bytes, memory: memoryview) -> bool:
-        """Stores a block. False: the server did not take it, and has no block of that name, or an earlier one's."""
+        """Stores a block. False: the server refused the block, and has no block or an earlier block of this name."""
         memory = flat(memory)
         key, size, piece = self.key(name), memory.nbytes, self.piece_size()
         if self._are_items([memory])[0]:
@@ -165,7 +165,7 @@ class Blocks:
                 self.client.set(key, HEAD.pack(MAGIC, size, piece, store), expire)
             )
         except MemcacheError:
-            # A server that evicts nothing would keep for ever what it has of the block.
+            # A server without evictions would keep the stored pieces for ever.
             with contextlib.suppress(MemcacheError, OSError):
                 self.client.delete_many(list(parts))
             raise
@@ -176,9 +176,9 @@ class Blocks:
         return done
 
     def store_many(self, names: Sequence[str | bytes], memories: Sequence[memoryview]) -> Iterable[bool | str]:
-        """Stores blocks, and says of each in turn what `store` returns, or why the server has refused it.
+        """Stores blocks. Yields for each block in turn the result of `store`, or the server's reason for a refusal.
 
-        Those that are items are sent together: this side copies one of them while the server copies another.
+        Single-item blocks are sent together: this side copies a block while the server copies the block before.
         """
         try:
             memories = [flat(memory) for memory in memories]
@@ -204,7 +204,7 @@ class Blocks:
         return self.each(outcome, names, memories, items)
 
     def each(self, move: Callable[..., bool], *columns: Sequence[Any]) -> Iterator[bool | str]:
-        """Says of each row in turn what `move` returns, or why the server has refused it. OSError ends it."""
+        """Yields for each row in turn the result of `move`, or the reason of a refusal. OSError ends the rows."""
         for row in zip(*columns, strict=True):
             try:
                 yield move(*row)
@@ -216,7 +216,7 @@ class Blocks:
                 raise
 
     def load(self, name: str | bytes, memory: memoryview) -> bool:
-        """Loads a block that is exactly as long as the memory. False: a miss; the memory may have been written to."""
+        """Loads a block of exactly the memory's length. False: a miss; the memory may have new bytes nevertheless."""
         memory = flat(memory)
         key, size = self.key(name), memory.nbytes
         if size == HEAD.size or size > self.piece_size():
@@ -227,7 +227,7 @@ class Blocks:
                 return found == size
             head = read_head(memory[: HEAD.size].tobytes())
         if head is None:
-            # It may be an item still: of a server that took longer ones than it said.
+            # The block may be one item still: the server may have taken items above its -I.
             return size != HEAD.size and self._into(key, memory) == size
         if head.length != size:
             return False
@@ -239,9 +239,9 @@ class Blocks:
         return True
 
     def load_many(self, names: Sequence[str | bytes], memories: Sequence[memoryview]) -> Iterable[bool | str]:
-        """Loads blocks, and says of each in turn what `load` returns, or why the server has refused it.
+        """Loads blocks. Yields for each block in turn the result of `load`, or the server's reason for a refusal.
 
-        Those that can be read without asking are copied in one go, while other threads of Python run.
+        Direct reads copy all their blocks at once, while further threads of Python run.
         """
         try:
             memories = [flat(memory) for memory in memories]
@@ -249,7 +249,7 @@ class Blocks:
             rows = zip(names, memories, items, strict=True)
             sizes = self.client.get_many_into([(self.key(name), memory) for name, memory, is_item in rows if is_item])
         except (MemcacheError, ValueError):
-            # Of one of them, such as an item that is longer than the memory: `load` says of which.
+            # The error concerns a single block, such as an item longer than the memory. `load` finds this block.
             return self.each(self.load, names, memories)
         except OSError:
             self.forget_server()
@@ -265,8 +265,8 @@ class Blocks:
         return self.each(outcome, names, memories, items)
 
     def keep_many(self, names: Sequence[str | bytes], memories: Sequence[memoryview]) -> Iterator[bool | str]:
-        """Stores blocks of which there is none: one of the same name has the same bytes. Says of each in turn whether
-        there is one now, or why it was refused.
+        """Stores the blocks missing in the server: a block of the same name has the same bytes. Yields for each block
+        in turn whether the server has the block now, or the server's reason for a refusal.
         """
         try:
             there = self.exist(names)
@@ -279,14 +279,14 @@ class Blocks:
             yield found or next(stored)
 
     def exist(self, names: Sequence[str | bytes]) -> list[bool]:
-        """Whether there are such blocks, in one round trip. The pieces of a long one are not looked for."""
+        """Returns for each block whether the server has it, in one round trip, without a look for pieces."""
         with self.client.pipeline() as pipeline:
             for name in names:
                 pipeline.meta_get(self.key(name), value=False)
         return [item is not None for item in self._results(pipeline)]
 
     def delete(self, names: Sequence[str | bytes]) -> list[bool]:
-        """Removes blocks, and their pieces. Returns whether each was there."""
+        """Removes blocks, and their pieces. Returns for each block whether the server had it."""
         keys = [self.key(name) for name in names]
         with self.client.pipeline() as pipeline:
             for key in keys:
@@ -303,24 +303,26 @@ class Blocks:
         return [bool(done) for done in self._results(pipeline)[: len(keys)]]
 
     def _are_items(self, memories: Sequence[memoryview]) -> list[bool]:
-        """Which blocks are one item. One as long as a head is in a piece: so whatever has a head's length is a head."""
+        """Returns for each block whether it is one item. A block of a head's length is stored in a piece, so every
+        item of this length is a head.
+        """
         piece = self.piece_size()
         return [memory.nbytes <= piece and memory.nbytes != HEAD.size for memory in memories]
 
     def _small(self, key: bytes) -> bytes | None:
-        """The value of a key if it is as short as a head."""
+        """Returns the value of a key if its length is a head's."""
         item = bytearray(HEAD.size)
         return bytes(item) if self._into(key, item) == HEAD.size else None
 
     def _into(self, key: bytes, memory: Any) -> int:
-        """The length of the value that was received in memory; -1: there is none, or it is longer."""
+        """Receives a value into memory. Returns its length, or -1 for a miss or a value longer than the memory."""
         try:
             return int(self.client.get_into(key, memory, default=-1))
         except ValueError:
             return -1
 
     def _forget(self, key: bytes, head: Head) -> None:
-        """Removes a head whose pieces are not all there, so that the block is stored again. A newer one stays."""
+        """Removes a head without all its pieces, so the next store is not skipped. A newer head stays."""
         item = self.client.meta_get(key, cas=True)
         if item is not None and read_head(item.value) == head:
             self.client.meta_delete(key, cas=item.cas)

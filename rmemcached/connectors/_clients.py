@@ -1,4 +1,4 @@
-"""What the connectors share: a client of the servers that a framework's settings name, keys, and times to expire."""
+"""Shared by the connectors: the client for a framework's settings, keys, and expiration times."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from rmemcached.client.urls import SCHEMES, is_url, parse_server, shown
 if TYPE_CHECKING:
     from rmemcached.client import AsyncClient, AsyncClusterClient
 
-RELATIVE_MOST = 30 * 24 * 3600  # seconds; what is more memcached takes for a time since 1970
+RELATIVE_MOST = 30 * 24 * 3600  # seconds; memcached takes a larger number for a time since 1970
 LATEST = 2**31 - 1  # seconds since 1970: a later time wraps around in memcached, and the item would be gone at once
 KEY_MAX = 250  # bytes
 HASHED = "h2:"
 
-# What memcached's text protocol cannot carry in a key.
+# Bytes forbidden in a key of memcached's text protocol.
 UNFIT = re.compile(rb"[\x00-\x20\x7f]")
 
 
 def expiry(seconds: float | None) -> int:
-    """memcached's expiration time for something that lives for so many seconds. None, 0 and what is past 2038: for
-    ever. Less than 0: not at all. Raises ValueError for what is no number."""
+    """Returns memcached's expiration time for a lifetime in seconds. None, 0 and an end after 2038: for ever. Below 0:
+    expired at once. Raises ValueError for NaN."""
     if not seconds:
         return 0
     if seconds < 0:
@@ -41,9 +41,9 @@ def expiry(seconds: float | None) -> int:
 
 
 def fitting_key(key: str, room: int) -> str:
-    """The key if memcached can take it in `room` bytes, else one of 67 bytes that is made of its SHA-256.
+    """Returns the key if memcached takes it in `room` bytes, else a key of 67 bytes with its SHA-256.
 
-    A key that looks like one of those is hashed as well: nobody can choose the key that another one gets.
+    A key in the form of such a hash is hashed as well, so nobody can choose a key equal to a second key's hash.
     """
     encoded = key.encode("utf-8", "surrogatepass")
     if encoded and len(encoded) <= room and not key.startswith(HASHED) and not UNFIT.search(encoded):
@@ -52,7 +52,7 @@ def fitting_key(key: str, room: int) -> str:
 
 
 def server_list(servers: Any) -> list[Any]:
-    """Servers as frameworks have them, as a list: one, several in a text between commas or semicolons, a sequence.
+    """Returns a framework's servers as a list: one server, a text with commas or semicolons, or a sequence.
 
     A tuple of a text and a number is one server: (host, port).
     """
@@ -66,10 +66,10 @@ def server_list(servers: Any) -> list[Any]:
 def settled(
     servers: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any], bool]:
-    """(servers, arguments of a client, whether it must be a cluster's).
+    """Returns (servers, arguments of a client, whether the client must be a cluster).
 
-    defaults: arguments that neither the options nor a URL names. What the URL of a single server says of keys, values
-    and failures is an argument. Raises ValueError when there is no server, or something is given twice.
+    defaults: for arguments missing in the options and in a URL. Options about keys, values and failures in the URL of a
+    single server become arguments. Raises ValueError without a server, or for an option given twice.
     """
     found = server_list(servers)
     if not found:
@@ -85,7 +85,7 @@ def settled(
             arguments.setdefault("transport", SCHEMES["memcached"])
         arguments.update(said)
         found = [parse_server(found[0])[0]]
-    # With ignore_exc a Client's sets raise nevertheless, as pymemcache's do, and a cluster's do not.
+    # With ignore_exc a Client's sets still raise, as pymemcache's do. A cluster's sets do not.
     clustered = len(found) > 1 or bool(arguments.get("ignore_exc")) or not arguments.keys() <= set(CLIENT_OPTIONS)
     return found, arguments, clustered
 
@@ -93,9 +93,9 @@ def settled(
 def make_client(
     servers: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], client_class: type[Client] = Client
 ) -> Client | ClusterClient:
-    """A Client of one server, or a ClusterClient: of several, with ignore_exc, or with an option that only that has.
+    """Returns a Client for one server, or a ClusterClient for several, for ignore_exc, or for an option of a cluster.
 
-    Does not connect. Raises ValueError, and TypeError for an option that there is not.
+    Does not connect. Raises ValueError, and TypeError for an unknown option.
     """
     found, arguments, clustered = settled(servers, options, defaults)
     return ClusterClient(found, **arguments) if clustered else client_class(found[0], **arguments)
@@ -112,12 +112,12 @@ def make_async_client(
 
 
 def make_cluster(servers: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> ClusterClient:
-    """A ClusterClient, also of one server: it does not ask again at once a server that has failed."""
+    """Returns a ClusterClient, also for one server: a ClusterClient does not retry a failed server at once."""
     found, arguments, _ = settled(servers, options, defaults)
     return ClusterClient(found, **arguments)
 
 
 def key_room(client: Any) -> int:
-    """The bytes that a key may have behind the prefix of a client, or of a cluster's."""
+    """Returns the bytes left for a key after the prefix of a client or cluster."""
     prefix = client.default_kwargs["key_prefix"] if isinstance(client, Servers) else client.key_prefix
     return KEY_MAX - len(prefix.encode() if isinstance(prefix, str) else prefix)

@@ -1,4 +1,4 @@
-"""Settings of the connectors for blocks: they come from JSON, YAML or a command line, where numbers may be texts."""
+"""Settings of the connectors for blocks, from JSON, YAML or a command line. Numbers may be texts there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmemcached.client.urls import parse_server, shown
 
 
 def as_number(name: str, value: Any, least: float, unit: str = "") -> float:
-    """A finite number, also from a text. Raises ValueError for what is none, or is less than `least`."""
+    """Returns a finite number, also from a text. Raises ValueError for anything else, or below `least`."""
     try:
         found = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -21,7 +21,7 @@ def as_number(name: str, value: Any, least: float, unit: str = "") -> float:
 
 
 def as_whole(name: str, value: Any, least: int) -> int:
-    """The same without a fraction."""
+    """Returns the same without a fraction."""
     found = as_number(name, value, least)
     if found != int(found):
         raise ValueError(f"{name} has to be a whole number, not {value!r}")
@@ -29,7 +29,7 @@ def as_whole(name: str, value: Any, least: int) -> int:
 
 
 def said_by(server: Any) -> dict[str, Any]:
-    """What a server says of a Client's arguments, if it is a URL. Raises ValueError for what connectors decide."""
+    """Returns the arguments of a Client in a server's URL. Raises ValueError for arguments chosen by connectors."""
     said = parse_server(server)[1]
     for name in OF_THE_CLUSTER:
         if name in said:

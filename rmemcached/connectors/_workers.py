@@ -1,6 +1,6 @@
-"""Batches of blocks, which threads carry out while their caller goes on.
+"""Batches of blocks, carried out by threads while the caller goes on.
 
-The caller hands in a batch and gets its number. When all parts are done, an eventfd becomes readable, and `drain` has
+The caller submits a batch and gets its number. When all parts are done, an eventfd becomes readable, and `drain` has
 the batch's outcome.
 """
 
@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 from ._blocks import Blocks, reason
 from ._settings import as_whole
 
-WORKERS = 4  # threads, unless the settings say how many
-LOADS = 1 << 20  # bytes that a thread takes on at a time: of loads, which are one copy or one round trip each,
-STORES = 4 << 20  # ... and of stores, which are sent together, and which the server copies meanwhile
+WORKERS = 4  # threads, by default
+LOADS = 1 << 20  # bytes of a thread's group: of loads, a copy or a round trip each,
+STORES = 4 << 20  # ... and of stores, sent together, while the server copies the first of them
 
 
 def groups_of(size: int, nbytes: int, group: int) -> list[slice]:
-    """The rows of a batch in groups of so many bytes, or one row at least. nbytes: of all of its blocks."""
+    """Returns the rows of a batch in groups of `group` bytes, one row at least. nbytes: of all blocks of the batch."""
     rows = max(group * size // max(nbytes, 1), 1)
     return [slice(first, first + rows) for first in range(0, size, rows)]
 
 
 class Outcome(NamedTuple):
-    """Of a batch. ok: no part of it failed. error: the first failure. done: of each block, whether it was found."""
+    """Of a batch. ok: no part failed. error: the first failure. done: for each block, whether its row succeeded."""
 
     number: int
     ok: bool
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
 
 
 class _Batch:
-    """groups: of rows that nobody has taken on yet. left: those that are not done. The rest goes when it is over."""
+    """groups: of rows without a thread yet. left: number of unfinished groups. Columns go at the end of the batch."""
 
     def __init__(
         self, number: int, task: Callable[..., Iterable[bool | str]], columns: Sequence[Sequence[Any]]
@@ -54,7 +54,7 @@ class _Batch:
 class Workers:
     """Threads over Blocks. `submit`, `drain` and `close` are thread-safe; `submit` does not wait.
 
-    blocks: is closed by `close`. count: of threads, 1 or more. Raises ValueError.
+    blocks: closed by `close`. count: of threads, 1 or more. Raises ValueError.
     """
 
     def __init__(self, blocks: Blocks, count: int) -> None:
@@ -81,7 +81,7 @@ class Workers:
 
     @property
     def event(self) -> int:
-        """The eventfd. It is readable when `drain` has something."""
+        """The eventfd, readable when `drain` has outcomes."""
         return self._event
 
     @property
@@ -92,19 +92,19 @@ class Workers:
     def submit(
         self, task: Callable[..., Iterable[bool | str]], *columns: Sequence[Any], nbytes: int = 0, group: int = 0
     ) -> int:
-        """Queues a batch, whose rows are those of the columns, and returns its number.
+        """Queues a batch with the rows of the columns, and returns its number.
 
-        task: takes the columns of some of the rows, and says of each row whether it was done, or in a text why it
-        failed. What it raises fails the rows that it has not spoken of, and those that no thread has taken on. nbytes:
-        of all blocks. group: bytes of those that a thread takes on at a time; 0: one thread has them all. Raises
-        ValueError when the columns differ in length, and RuntimeError after `close`, and in a forked child.
+        task: takes the columns of a group of rows, and yields for each row True, False, or a text with the reason of
+        a failure. Its exception fails the group's remaining rows, and all groups without a thread. nbytes: of all
+        blocks. group: bytes of a thread's group; 0: one thread takes the whole batch. Raises ValueError when the
+        columns differ in length, and RuntimeError after `close` and in a forked child.
         """
         size = len(columns[0])
         if any(len(column) != size for column in columns):
             raise ValueError(f"lists of {' and '.join(str(len(column)) for column in columns)} entries in one batch")
         groups = groups_of(size, nbytes, group) if group else [slice(size)] * (size > 0)
         if self._pid != os.getpid():
-            # Nobody would ever carry it out.
+            # Nobody would ever carry the batch out.
             raise RuntimeError("the connector's threads are in the process that forked this one: make another here")
         with self._lock:
             if self._closed:
@@ -120,7 +120,7 @@ class Workers:
         return batch.number
 
     def drain(self) -> list[Outcome]:
-        """What was finished since the last call."""
+        """Returns the batches finished since the last call."""
         with self._lock:
             if not self._closed:
                 with contextlib.suppress(BlockingIOError):
@@ -129,12 +129,12 @@ class Workers:
         return finished
 
     def close(self) -> None:
-        """Ends the threads when the groups that they have taken on are done. Any number of times.
+        """Ends the threads after their present groups. Any number of times.
 
-        Batches of which something is left fail. In a forked child it leaves the parent's alone.
+        Unfinished batches fail. In a forked child the parent's threads go on.
         """
         if self._pid != os.getpid():
-            # A thread that is not here may have held it.
+            # A thread of the parent may have held the lock.
             self._lock = threading.Lock()
         with self._lock:
             if self._closed:
@@ -149,13 +149,13 @@ class Workers:
 
     def _run(self) -> None:
         while (batch := self._queue.get()) is not None:
-            # A thread that was woken too late finds nothing, and nobody waits for it.
+            # A thread woken too late finds no group, and no caller waits for this thread.
             while (rows := self._take(batch)) is not None:
                 self._carry_out(batch, rows)
             del batch
 
     def _take(self, batch: _Batch) -> slice | None:
-        # Without the GIL two threads may get the same of an iterator.
+        # Without the GIL two threads may get the same element of an iterator.
         with self._lock:
             return next(batch.groups, None)
 
@@ -171,7 +171,7 @@ class Workers:
                 if isinstance(outcome, str):
                     error = error or outcome
         except Exception as problem:
-            # Whatever it is, somebody waits for the batch.
+            # Any exception: a caller waits for the batch.
             error = error or reason(problem)
             failed = True
         with self._lock:

@@ -19,7 +19,7 @@ OF_AIOCACHE = ("plugins", "namespace", "key_builder", "timeout", "ttl")
 
 
 def as_bytes(key: str, value: Any) -> bytes:
-    """What is stored for what a serializer has made. Raises TypeError."""
+    """Returns a serializer's result as bytes. Raises TypeError."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -30,13 +30,13 @@ def as_bytes(key: str, value: Any) -> bytes:
 class RMemcachedCache(BaseCache):
     """aiocache's cache on rmemcached, for asyncio.
 
-    servers: "host:port", a URL, several in a text with commas between them, or a list; endpoint and port are one in
-    aiocache's words. serializer (JsonSerializer), plugins, namespace, key_builder, timeout and ttl are aiocache's;
-    timeout is for a whole operation. Other arguments are those of rmemcached.client.AsyncClient, or AsyncClusterClient.
+    servers: "host:port", a URL, a text with commas between several servers, or a list; endpoint and port name a server
+    in aiocache's words. serializer (JsonSerializer), plugins, namespace, key_builder, timeout and ttl are aiocache's;
+    timeout is for a whole operation. Further arguments are rmemcached.client.AsyncClient's, or AsyncClusterClient's.
     Raises ValueError.
 
-    A ttl of None or 0 is for ever. Keys that memcached cannot take are hashed. `clear` removes all that is in the
-    servers, and with a namespace raises ValueError. For one event loop at a time, as an AsyncClient is.
+    A ttl of None or 0 is for ever. Keys refused by memcached are hashed. `clear` removes all items of the servers, and
+    with a namespace raises ValueError. For one event loop at a time, as an AsyncClient is.
     """
 
     NAME = "rmemcached"
@@ -103,7 +103,7 @@ class RMemcachedCache(BaseCache):
             raise TypeError(f"the value of {key!r} cannot be counted: {error}") from None
         if number is not None:
             return int(number)
-        # Another has added it meanwhile; or, with ignore_exc, nobody answers.
+        # A second caller has added the key meanwhile; or, with ignore_exc, nobody answers.
         return await self._increment(key, delta) if await self.client.exists(key) else -1
 
     async def _expire(self, key: str, ttl: float | None, _conn: Any = None) -> bool:
@@ -124,7 +124,7 @@ class RMemcachedCache(BaseCache):
         return await getattr(self.client, command)(*args, **kwargs)
 
     async def _redlock_release(self, key: str, value: Any) -> int:
-        # Only the lock of this caller: another may have got it when its lease was over.
+        # Only this caller's lock: after its lease a second caller may have taken the lock.
         found, token = await self.client.gets(key)
         if found != as_bytes(key, value):
             return 0

@@ -1,4 +1,4 @@
-"""A decorator as functools.lru_cache, whose results are in rmemcached: of all callers that miss, one computes.
+"""A decorator like functools.lru_cache with its results in rmemcached: if several callers miss, one computes.
 
 >>> client = Client("127.0.0.1:11211", serde=pickle_serde)
 >>> @cached(client, expire=60)
@@ -27,26 +27,26 @@ from ._clients import expiry
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-NAME_MOST = 100  # characters of a function's name that a key begins with
+NAME_MOST = 100  # characters of a function's name at the beginning of a key
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 WITH_REPR = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
 
 
 class Nothing(enum.Enum):
-    """What is stored for a result of None, which a client returns for no item."""
+    """Stored for a result of None, because a client returns None for a miss."""
 
     NONE = 0
 
 
 class CacheInfo(NamedTuple):
-    """Calls by this process that found a result, and those that computed it."""
+    """Calls by this process with a stored result, and calls with a computed result."""
 
     hits: int
     misses: int
 
 
 def canonical(value: Any) -> str:
-    """A text that is the same for equal arguments in every process, and differs between types. Raises TypeError."""
+    """Returns a text, the same for equal arguments in every process, different between types. Raises TypeError."""
     kind = type(value)
     if kind in PLAIN or kind in WITH_REPR or kind is datetime.datetime:
         return f"{kind.__name__}:{value!r}"
@@ -66,7 +66,7 @@ def canonical(value: Any) -> str:
 
 
 def make_key(function: Callable[..., Any], prefix: str, version: Any) -> Callable[..., str]:
-    """The function from a call's arguments to its key, of up to 133 bytes behind the prefix. Raises TypeError."""
+    """Returns the function from a call's arguments to its key of up to 133 bytes after the prefix. Raises TypeError."""
     if function.__name__ == "<lambda>":
         raise TypeError("cached: all lambdas have one name, and would have each other's results: give key=, or use def")
     name = f"{function.__module__}.{function.__qualname__}"
@@ -98,12 +98,12 @@ class Count:
                 self.misses += 1
 
     def info(self) -> CacheInfo:
-        """What was counted."""
+        """Returns the counts."""
         return CacheInfo(self.hits, self.misses)
 
 
 def check_client(client: Any, asynchronous: bool) -> None:
-    """Raises TypeError for a client that does not go with the function, or has no serde."""
+    """Raises TypeError for a client of the wrong kind for the function, or without a serde."""
     kinds: tuple[type, ...] = (Client, ClusterClient)
     if asynchronous:
         from rmemcached.client import AsyncClient, AsyncClusterClient
@@ -121,11 +121,11 @@ def check_client(client: Any, asynchronous: bool) -> None:
 def with_leases(
     client: Any, function: Callable[..., Any], key_of: Callable[..., str], expire: float | None, options: dict[str, Any]
 ) -> tuple[Callable[..., Any], Count]:
-    """A function of the same arguments that looks for the result first, and what counts its calls."""
+    """Returns a function of the same arguments with a look for the result first, and the count of its calls."""
     count = Count()
 
     def begin(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Callable[[Any], Any]]:
-        # What get_or_set returns, and what makes a caller's result of that.
+        # Returns get_or_set's result, and a function from this result to the caller's.
         computed = False
 
         def compute() -> Any:
@@ -174,24 +174,25 @@ def cached(
 
     Args:
         client: a Client or ClusterClient with a serde; for a coroutine function an AsyncClient or AsyncClusterClient.
-        expire: seconds that a result lives. None or 0: for ever.
-        key: a function of the same arguments that returns the key, of at most 250 bytes. By default the key is made of
-            the function's name and its arguments, which are None, numbers, str, bytes, dates, UUIDs, Decimals, Enums,
-            dataclasses, and tuples, lists, sets and dicts of them; others raise TypeError. f(1) and f(number=1) are
-            the same call, f(1) and f(1.0) are not.
-        prefix: before each key. Not before those of `key`. Functions of one module and name share their results:
-            where they differ (in what a closure holds, or as the `__main__` of two programs), let this differ.
-        version: another one leaves all results behind that were stored with this one.
-        lease, wait, refresh, stale: as for `Client.get_or_set`: seconds until another caller may compute if this one
-            does not come back; seconds that callers wait for it; seconds before expiry in which one caller computes
-            anew; whether an invalidated result is used meanwhile.
+        expire: lifetime of a result in seconds. None or 0: for ever.
+        key: a function of the same arguments returning the key, of at most 250 bytes. By default the key consists of
+            the function's name and its arguments: None, numbers, str, bytes, dates, UUIDs, Decimals, Enums,
+            dataclasses, and tuples, lists, sets and dicts of these; any further type raises TypeError. f(1) and
+            f(number=1) are the same call, f(1) and f(1.0) are not.
+        prefix: before each default key, not before the keys of `key`. Functions of one module and name share their
+            results: where they differ (in a closure's variables, or as the `__main__` of two programs), pass
+            different prefixes.
+        version: a new version leaves all older results behind.
+        lease, wait, refresh, stale: as for `Client.get_or_set`: seconds until the next caller may compute if the
+            computing caller does not come back; seconds of waiting for the result; seconds before expiry in which one
+            caller computes anew; whether an invalidated result is used meanwhile.
 
-    The function returned has `cache_key`, `cache_invalidate` (one caller computes, the others have the old result) and
-    `cache_delete`, all with the function's arguments; `cache_info()`, which counts this process' hits and misses; and
-    `__wrapped__`. Exceptions of the function are raised and not stored. None is a result as any other. A server that
-    is down raises what the client raises; a client with ignore_exc computes. Thread-safe as the client is.
+    The returned function has `cache_key`, `cache_invalidate` (one caller computes, the rest have the old result) and
+    `cache_delete`, all with the function's arguments; `cache_info()` with this process' hits and misses; and
+    `__wrapped__`. Exceptions of the function are raised and not stored. None is a result. If a server is down, the
+    client's error is raised; with ignore_exc the function computes. Thread-safe as the client is.
 
-    Raises TypeError for a client that does not fit, and for a lambda without `key`.
+    Raises TypeError for a client of the wrong kind, and for a lambda without `key`.
     """
     options = {"lease": lease, "wait": wait, "refresh": refresh, "stale": stale}
 

@@ -20,13 +20,13 @@ DEFAULTS = {"allow_unicode_keys": True, "default_noreply": False, "serde": pickl
 class RMemcachedCache(BaseCache):
     """cachelib's methods on rmemcached.
 
-    servers: "host:port", a URL, several in a text with commas between them, or a list. default_timeout: seconds, 0: for
+    servers: "host:port", a URL, a text with commas between several servers, or a list. default_timeout: seconds, 0: for
     ever. key_prefix: before each key. options: the arguments of rmemcached.client.Client, or ClusterClient. Raises
     ValueError.
 
-    Keys that memcached cannot take are hashed. A server that is down raises (OSError), unless ignore_exc is an option.
-    A value of None can be told from none by `has`. `clear` removes all that is in the servers, also what others have
-    stored. Thread-safe; a forked child has connections of its own.
+    Keys refused by memcached are hashed. A call to a server that is down raises OSError, without the option
+    ignore_exc. `has` tells a stored None from a miss. `clear` removes all items of the servers, also of other programs.
+    Thread-safe; a forked child has connections of its own.
     """
 
     def __init__(
@@ -49,17 +49,17 @@ class RMemcachedCache(BaseCache):
         return expiry(self._normalize_timeout(timeout))
 
     def get(self, key: str) -> Any:
-        """The value, or None."""
+        """Returns the value, or None."""
         return self._client.get(self._fit(key))
 
     def get_many(self, *keys: str) -> list[Any]:
-        """The values, or None for each key without one."""
+        """Returns the values, with None for each miss."""
         fits = [self._fit(key) for key in keys]
         found = self._client.get_many(fits)
         return [found.get(fit) for fit in fits]
 
     def has(self, key: str) -> bool:
-        """Whether there is a value; it is not fetched."""
+        """Returns whether there is a value, without fetching the value."""
         return bool(self._client.exists(self._fit(key)))
 
     def set(self, key: str, value: Any, timeout: Any = None) -> bool | None:
@@ -67,31 +67,31 @@ class RMemcachedCache(BaseCache):
         return bool(self._client.set(self._fit(key), value, self._expiry(timeout)))
 
     def add(self, key: str, value: Any, timeout: Any = None) -> bool:
-        """Stores a value if there is none. Returns whether it has."""
+        """Stores a value if the key has none. Returns whether the value was stored."""
         return bool(self._client.add(self._fit(key), value, self._expiry(timeout)))
 
     def set_many(self, mapping: dict[str, Any], timeout: Any = None) -> list[Any]:
-        """Stores several. Returns the keys that were stored."""
+        """Stores several values. Returns the keys of the stored values."""
         names = {self._fit(key): key for key in mapping}
         values = {fit: mapping[key] for fit, key in names.items()}
         failed = set(self._client.set_many(values, self._expiry(timeout)))
         return [key for fit, key in names.items() if fit not in failed]
 
     def delete(self, key: str) -> bool:
-        """Removes a value. Returns whether there was one."""
+        """Removes a value. Returns whether the key had a value."""
         return bool(self._client.delete(self._fit(key)))
 
     def delete_many(self, *keys: str) -> list[Any]:
-        """Removes several in one round trip. Returns the keys: each is without a value now. Raises what get does."""
+        """Removes several values in one round trip. Returns the keys: each is without a value now. Raises like get."""
         self._client.delete_many([self._fit(key) for key in keys])
         return list(keys)
 
     def clear(self) -> bool:
-        """Removes all items of the servers, whoever has stored them."""
+        """Removes all items of the servers, also of other programs."""
         return self._client.flush_all() is not False
 
     def inc(self, key: str, delta: int = 1) -> int | None:
-        """Adds to a number; one that is not there is `delta` then. Returns the new one. Raises TypeError."""
+        """Adds to a number, or stores `delta` if there is none. Returns the new number. Raises TypeError."""
         fit = self._fit(key)
         if delta >= 0:
             try:
@@ -104,7 +104,7 @@ class RMemcachedCache(BaseCache):
         return self._change(key, delta)
 
     def dec(self, key: str, delta: int = 1) -> int | None:
-        """Subtracts from a number; one that is not there is -`delta` then. Returns the new one. Raises TypeError."""
+        """Subtracts from a number, or stores -`delta` if there is none. Returns the new number. Raises TypeError."""
         return self._change(key, -delta)
 
     def _change(self, key: str, delta: int) -> int | None:

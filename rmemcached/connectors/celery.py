@@ -16,7 +16,7 @@ from rmemcached.client.urls import shown
 
 from ._clients import expiry, make_client
 
-# A result that is lost without a word is worse than a worker that waits.
+# A waiting worker is better than the silent loss of a result.
 DEFAULTS = {"default_noreply": False, "connect_timeout": 5.0, "timeout": 5.0}
 SCHEME = "rmemcached"
 
@@ -24,8 +24,8 @@ SCHEME = "rmemcached"
 def servers_of(url: str) -> list[str]:
     """The servers of a result_backend, as URLs of a Client. Raises ValueError.
 
-    "rmemcached://host:port" leaves the transport to the client; "rmemcached+shm://host:port", and Client's other
-    schemes, name it. Several are separated by semicolons.
+    "rmemcached://host:port" leaves the transport to the client; "rmemcached+shm://host:port", and all further schemes
+    of Client, name the transport. Semicolons separate several servers.
     """
     scheme, _, places = url.removeprefix(f"{SCHEME}+").partition("://")
     scheme = "memcached" if scheme == SCHEME else scheme
@@ -38,9 +38,9 @@ def servers_of(url: str) -> list[str]:
 class RMemcachedBackend(KeyValueStoreBackend):
     """Celery's results on rmemcached.
 
-    The options of the URL are those of a Client's, and the setting cache_backend_options has arguments of Client or
-    ClusterClient. result_expires and result_chord_expires may be longer than 30 days. A result that could not be stored
-    raises OSError or MemcacheError; result_backend_always_retry tries again when the server was not reached.
+    The URL has the options of a Client's URL, and the setting cache_backend_options has arguments of Client or
+    ClusterClient. result_expires and result_chord_expires may be longer than 30 days. A failure to store a result
+    raises OSError or MemcacheError; result_backend_always_retry tries again after a failure to reach the server.
     """
 
     key_t = staticmethod(bytes_to_str)
@@ -56,16 +56,16 @@ class RMemcachedBackend(KeyValueStoreBackend):
         self.client: Any = make_client(servers, app.conf.cache_backend_options or {}, DEFAULTS)
 
     def exception_safe_to_retry(self, exc: Exception) -> bool:
-        """Whether the server was not reached, or has gone meanwhile."""
+        """Returns whether the server was unreachable, or has ended the connection."""
         return isinstance(exc, (OSError, MemcacheUnexpectedCloseError))
 
     def get(self, key: str) -> bytes | None:
-        """The value, or None."""
+        """Returns the value, or None."""
         value: bytes | None = self.client.get(key)
         return value
 
     def mget(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """{key: value} of those that are there."""
+        """Returns {key: value} without the misses."""
         found: dict[str, bytes] = self.client.get_many(keys)
         return found
 
@@ -78,18 +78,18 @@ class RMemcachedBackend(KeyValueStoreBackend):
         self._store(key, value, self.expires)
 
     def delete(self, key: str) -> bool:
-        """Removes a value. Returns whether there was one."""
+        """Removes a value. Returns whether the key had a value."""
         return bool(self.client.delete(key))
 
     def incr(self, key: str) -> int:
-        """Adds 1. Returns the new number. Raises MemcacheError when there is none: a chord would wait for ever."""
+        """Adds 1. Returns the new number. Raises MemcacheError for a lost counter: its chord would wait for ever."""
         number: int | None = self.client.incr(key, 1)
         if not number:
             raise MemcacheError(f"the counter {key} has gone: it was evicted, has expired, or the server was restarted")
         return number
 
     def expire(self, key: str, value: Any) -> bool:
-        """Lets a value live for so many seconds from now."""
+        """Sets the lifetime of a value, in seconds from now."""
         return bool(self.client.touch(key, expire=expiry(value)))
 
     def _apply_chord_incr(self, header_result_args: Any, body: Any, **kwargs: Any) -> Any:
@@ -97,12 +97,12 @@ class RMemcachedBackend(KeyValueStoreBackend):
         return super()._apply_chord_incr(header_result_args, body, **kwargs)
 
     def as_uri(self, include_password: bool = True) -> str:
-        """The URL; without its password if that is not wanted."""
+        """Returns the URL, with or without its password."""
         if include_password:
             return self.url
         scheme, _, _ = self.url.partition("://")
         if not scheme.startswith(SCHEME):
-            # Celery has taken that off.
+            # Celery has removed this part of the scheme.
             scheme = f"{SCHEME}+{scheme}"
         places = (shown(server).partition("://")[2] for server in servers_of(self.url))
         return f"{scheme}://{';'.join(places)}"

@@ -1,8 +1,8 @@
 """A cache back end of Django: ``"BACKEND": "rmemcached.connectors.django.RMemcachedCache"``.
 
-LOCATION is a server, or several: "host:port", "unix:/path", a URL ("shm://127.0.0.1:11211"), with commas or semicolons
-between them, or a list. OPTIONS are the arguments of rmemcached.client.Client, or ClusterClient. TIMEOUT, KEY_PREFIX,
-VERSION and KEY_FUNCTION are Django's. Needs ``pip install 'rmemcached[django]'``.
+LOCATION is a server ("host:port", "unix:/path", a URL such as "shm://127.0.0.1:11211"), a text with commas or
+semicolons between several servers, or a list. OPTIONS are the arguments of rmemcached.client.Client, or ClusterClient.
+TIMEOUT, KEY_PREFIX, VERSION and KEY_FUNCTION are Django's. Needs ``pip install 'rmemcached[django]'``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ DEFAULTS = {"allow_unicode_keys": True, "default_noreply": False, "serde": pickl
 
 
 class DjangoClient(Client):
-    """A Client whose methods can be replaced: tests of applications do that, by unittest.mock."""
+    """A Client with replaceable methods, for unittest.mock in applications' tests."""
 
 
 class Shared:
     """The clients of this process, one for each set of servers and options.
 
-    Django makes a back end for each thread (with asyncio: for each task), and a Client is for all of them.
+    Django makes a back end for each thread (with asyncio: for each task), and a Client serves all threads.
     """
 
     def __init__(self) -> None:
@@ -43,9 +43,9 @@ class Shared:
         self._clients: list[tuple[list[Any], dict[str, Any], Any]] = []
 
     def client(self, servers: list[Any], options: dict[str, Any]) -> Any:
-        """The client of these. Thread-safe. Raises what make_client raises."""
+        """Returns the client of these servers and options. Thread-safe. Raises the errors of make_client."""
         if self._pid != os.getpid():
-            # Another thread of the parent may have had the lock.
+            # A thread of the parent may have held the lock.
             self._begin()
         with self._lock:
             for known, with_options, client in self._clients:
@@ -58,7 +58,7 @@ class Shared:
             return client
 
     def close(self) -> None:
-        """Closes their connections; the next command makes new ones."""
+        """Closes the clients' connections; the next command makes new connections."""
         for _, _, client in self._clients:
             client.close()
 
@@ -69,9 +69,9 @@ shared = Shared()
 class RMemcachedCache(BaseMemcachedCache):
     """Django's cache, with rmemcached's client.
 
-    Connections stay open between requests, and all threads share one client. A server that is down raises (OSError),
-    as with PyMemcacheCache; the option ignore_exc makes that a miss. So does a value that is too large for the server
-    (MemcacheServerError): the key has no item then.
+    Connections stay open between requests, and all threads share one client. A call to a server that is down raises
+    OSError, as with PyMemcacheCache; the option ignore_exc makes such a call a miss. A value too large for the server
+    raises MemcacheServerError, and leaves the key without an item.
     """
 
     def __init__(self, server: Any, params: dict[str, Any]) -> None:
@@ -80,11 +80,11 @@ class RMemcachedCache(BaseMemcachedCache):
 
     @property
     def _cache(self) -> Any:
-        # Not kept: a forked child has others.
+        # Not an attribute: a forked child has clients of its own.
         return shared.client(self._servers, self._options)
 
     def get_backend_timeout(self, timeout: Any = DEFAULT_TIMEOUT) -> int:
-        """Django's; what ends past 2038 is for ever: memcached would take it for a time that has passed."""
+        """Returns Django's time-out. An end after 2038 is for ever: memcached would take such a time for the past."""
         found: int = super().get_backend_timeout(timeout)
         return found if found <= LATEST else 0
 

@@ -22,10 +22,10 @@ class RMemcachedBackend(GenericMemcachedBackend):
     """dogpile.cache on rmemcached.
 
     arguments: "url" names the servers: "host:port", a URL, or a list. "distributed_lock", "lock_timeout" and
-    "memcached_expire_time" (seconds) are those of dogpile's memcached back ends; all others are arguments of
+    "memcached_expire_time" (seconds) mean the same as in dogpile's memcached back ends; the rest are arguments of
     rmemcached.client.Client, or ClusterClient. Raises ValueError.
 
-    All threads share one client. A region without a key_mangler hashes the keys that memcached cannot take.
+    All threads share one client. A region without a key_mangler hashes the keys refused by memcached.
     """
 
     def __init__(self, arguments: dict[str, Any]) -> None:
@@ -33,11 +33,11 @@ class RMemcachedBackend(GenericMemcachedBackend):
         self._expire_time = arguments.get("memcached_expire_time")
         options = {name: value for name, value in arguments.items() if name not in OURS}
         self._client: Any = make_client(arguments["url"], options, DEFAULTS)
-        # The key of a lock has this before it.
+        # dogpile puts this word before the key of a lock.
         self._room = key_room(self._client) - len("_lock")
 
     def _imports(self) -> None:
-        """Nothing: this module has imported what it needs."""
+        """Imports nothing: this module's imports are enough."""
 
     @property
     def client(self) -> Any:
@@ -45,7 +45,7 @@ class RMemcachedBackend(GenericMemcachedBackend):
         return self._client
 
     def key_mangler(self, key: str) -> str:
-        """What a region sends for a key, unless it has a key_mangler."""
+        """Returns the key sent by a region without a key_mangler."""
         return fitting_key(key, self._room)
 
     def set(self, key: str, value: Any) -> None:
@@ -53,5 +53,5 @@ class RMemcachedBackend(GenericMemcachedBackend):
         self._client.set(key, value, expire=expiry(self._expire_time))
 
     def set_multi(self, mapping: Mapping[str, Any]) -> None:
-        """Stores several. Raises OSError, MemcacheError."""
+        """Stores several values. Raises OSError, MemcacheError."""
         self._client.set_multi(dict(mapping), expire=expiry(self._expire_time))

@@ -15,14 +15,14 @@ from . import cachelib
 
 
 class RMemcachedCache(BaseCache, cachelib.RMemcachedCache):
-    """Flask-Caching's cache on rmemcached; the arguments are those of connectors.cachelib.RMemcachedCache."""
+    """Flask-Caching's cache on rmemcached, with the arguments of connectors.cachelib.RMemcachedCache."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         cachelib.RMemcachedCache.__init__(self, *arguments, **options)
 
     @classmethod
     def factory(cls, app: Any, config: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) -> RMemcachedCache:
-        """The cache that an application's configuration describes. Raises ValueError, TypeError."""
+        """Returns the cache of an application's configuration. Raises ValueError, TypeError."""
         options = dict(kwargs)
         if not args:
             options.setdefault("servers", config.get("CACHE_MEMCACHED_SERVERS") or "127.0.0.1:11211")

@@ -1,7 +1,7 @@
-"""LMCache's second level in rmemcached: the connector that its L2 adapter "native_plugin" loads.
+"""LMCache's second level in rmemcached: a connector for its L2 adapter "native_plugin".
 
-Source: lmcache/v1/distributed/l2_adapters/native_plugin_l2_adapter.py and native_connector_l2_adapter.py of LMCache
-0.5.6, which say what methods a connector has. Nothing of LMCache is imported.
+Source for a connector's methods: lmcache/v1/distributed/l2_adapters/native_plugin_l2_adapter.py and
+native_connector_l2_adapter.py of LMCache 0.5.6. This module does not import LMCache.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ._workers import LOADS, STORES, WORKERS, Workers
 
 
 class RMemcachedConnector:
-    """Keeps blocks in one server. LMCache makes it, with `adapter_params` as arguments.
+    """Keeps blocks in one server. LMCache makes the connector, with `adapter_params` as arguments.
 
-    host, port, or url: the server (docs/client-servers.md). transport: as that of Client; None: the fastest that
-    both ends have. workers: threads, each with a connection while it moves a block. prefix: of all keys. expire:
-    seconds, 0: until evicted. timeout: seconds until a server that does not answer is given up. Raises ValueError.
+    host, port, or url: the server (docs/client-servers.md). transport: Client's; None: the fastest of both ends.
+    workers: threads, each with a connection while moving a block. prefix: of all keys. expire: seconds, 0: until
+    eviction. timeout: seconds of waiting for the server. Raises ValueError.
 
-    Submits return the number of a batch at once; its memory must not be changed, or for stores read only, until
-    `drain_completions` has named it. A block that cannot be had, whatever the reason, is a miss. Thread-safe.
+    Submits return the number of a batch at once. Until `drain_completions` names the batch, nobody may change the
+    memory of its stores, or touch the memory of its loads. Every failure to load a block is a miss. Thread-safe.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class RMemcachedConnector:
         blocks.prepare()
 
     def event_fd(self) -> int:
-        """The eventfd that is readable when a batch is finished. It is valid until `close`."""
+        """Returns the eventfd, readable when a batch is finished, and valid until `close`."""
         return self._workers.event
 
     def submit_batch_set(self, keys: Sequence[str], memoryviews: Sequence[memoryview]) -> int:
@@ -64,12 +64,12 @@ class RMemcachedConnector:
         return self._workers.submit(self._store, keys, memoryviews, nbytes=nbytes, group=STORES)
 
     def submit_batch_get(self, keys: Sequence[str], memoryviews: Sequence[memoryview]) -> int:
-        """Loads each key's block to its view. A block of another length than the view's is a miss."""
+        """Loads each key's block to its view. A block with a length different from the view's is a miss."""
         nbytes = sum(view.nbytes for view in memoryviews)
         return self._workers.submit(self._blocks.load_many, keys, memoryviews, nbytes=nbytes, group=LOADS)
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
-        """Looks which keys have blocks, in one round trip."""
+        """Looks for the blocks of keys, in one round trip."""
         return self._workers.submit(self._blocks.exist, keys)
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
@@ -77,11 +77,11 @@ class RMemcachedConnector:
         return self._workers.submit(self._blocks.delete, keys)
 
     def drain_completions(self) -> list[tuple[int, bool, str, list[bool] | None]]:
-        """[(number of the batch, whether nothing failed, the first error or "", of each key whether it was done)]."""
+        """Returns [(number of the batch, whether nothing failed, the first error or "", success of each key)]."""
         return [(one.number, one.ok, one.error, one.done) for one in self._workers.drain()]
 
     def close(self) -> None:
-        """Ends the threads and the connections. Batches that wait are not carried out. Any number of times."""
+        """Ends the threads and the connections. Waiting batches fail. Any number of times."""
         self._workers.close()
 
     def _store(self, keys: Sequence[str], views: Sequence[memoryview]) -> Iterator[bool | str]:

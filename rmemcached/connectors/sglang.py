@@ -1,7 +1,7 @@
-"""A storage back end of SGLang's HiCache: pages that leave the memory of the host are kept in rmemcached.
+"""A storage back end of SGLang's HiCache: rmemcached keeps the pages evicted from the host's memory.
 
 Source: sglang/srt/mem_cache/hicache_storage.py, storage/backend_factory.py and managers/cache_controller.py of SGLang
-0.5.23. SGLang loads this module by name; it is the only one that imports anything of SGLang.
+0.5.23. SGLang loads this module by name, and only this module imports SGLang.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SETTINGS = {
     "username",
     "password",
 }
-# Entries that SGLang itself reads, some of which it leaves there.
+# Entries read by SGLang itself. It leaves some in the dict.
 SGLANGS = {
     "backend_name",
     "module_path",
@@ -56,7 +56,7 @@ SGLANGS = {
     "tp_lcm_size",
     "file_storage_path",
 }
-# Of what the engine knows of its model: these change what the bytes of a page mean.
+# Properties of the engine's model with an effect on the meaning of a page's bytes.
 MODEL = (
     "model_path",
     "revision",
@@ -70,12 +70,12 @@ MODEL = (
 Move = Callable[[Sequence[str], Sequence[memoryview]], Iterable[bool | str]]  # a method of Blocks for many
 
 logger = logging.getLogger(__name__)
-CLEARS = 8  # dumps of a clear: others may store all the time
+CLEARS = 8  # dumps of a clear: engines may store all the time
 
 
 @cache
 def _bytes_type(size: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
-    # ctypes keeps each type that it has made for ever.
+    # ctypes keeps each of its types for ever.
     return ctypes.c_ubyte * size
 
 
@@ -84,33 +84,34 @@ def _memory_at(address: int, size: int) -> memoryview:
 
 
 def _memory_of(tensor: Any) -> memoryview:
-    """The memory of a contiguous tensor of the CPU. The caller keeps the tensor. Raises ValueError for another's."""
+    """Returns the memory of a contiguous tensor of the CPU, kept by the caller. Raises ValueError for a device's."""
     if not getattr(tensor, "is_cpu", True):
         raise ValueError(f"pages are in the memory of the host, and this tensor is on {tensor.device}")
     return _memory_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
 
 def _model() -> dict[str, str]:
-    """What the engine of this process knows of its model; nothing outside one, and of another SGLang."""
+    """Returns the properties of this process' model; empty outside of an engine, and for unknown versions of SGLang."""
     context = sys.modules.get("sglang.srt.runtime_context")
     try:
         model = None if context is None else context.get_model()
     except (AttributeError, ValueError):
-        # Nothing has been published.
+        # SGLang has not published a model.
         model = None
     return {name: str(getattr(model, name)) for name in MODEL if hasattr(model, name)}
 
 
 class RMemcachedStorage(HiCacheStorage):
-    """Keeps HiCache's pages in one server. SGLang makes it for `--hicache-storage-backend dynamic`.
+    """Keeps HiCache's pages in one server. SGLang makes the back end for `--hicache-storage-backend dynamic`.
 
     storage_config: SGLang's. Its extra_config may have host and port, or url, of the server (docs/client-servers.md);
-    transport, as that of Client; workers: threads for the parts of a batch; prefix: of all keys; expire: seconds,
-    0: until evicted; timeout and connect_timeout, in seconds; username, password; interface_v1: true for pages without
-    a copy; extra_backend_tag: engines with another one have other pages. Raises ValueError for others.
+    transport: Client's; workers: threads for the parts of a batch; prefix: of all keys; expire: seconds, 0: until
+    eviction; timeout and connect_timeout, in seconds; username, password; interface_v1: true for pages without a copy;
+    extra_backend_tag: a part of all names, so engines with different tags share no pages. Raises ValueError for a
+    further entry.
 
-    Methods wait. A page that cannot be had, whatever the reason, is a miss, and one that cannot be stored is False,
-    with a warning in the log. Thread-safe.
+    Methods wait. Every failure to load a page is a miss, and every failure to store a page is False, with a warning in
+    the log. Thread-safe.
     """
 
     def __init__(self, storage_config: Any, kwargs: dict[str, Any] | None = None) -> None:
@@ -135,23 +136,23 @@ class RMemcachedStorage(HiCacheStorage):
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """Takes the pool of pages. Its layout is part of all names from here on.
 
-        Raises ValueError when nothing says what the bytes of its pages mean.
+        Raises ValueError if the meaning of its pages' bytes is unknown.
         """
         super().register_mem_pool_host(mem_pool_host)
         self._identity = self._identity_with(mem_pool_host)
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
-        """Raises NotImplementedError: of hybrid models' further pools nothing is stored."""
+        """Raises NotImplementedError: this back end stores no further pools of hybrid models."""
         raise NotImplementedError(f"rmemcached keeps no pages of the pool {host_pool_name}: use a model without it")
 
     # --- pages in the pool's own memory ---
 
     def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        """Loads pages to their places in the pool. Returns of each page whether all of it was found."""
+        """Loads pages to their places in the pool. Returns for each page whether the whole page was found."""
         return self._move_pages(self._blocks.load_many, LOADS, keys, host_indices)
 
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        """Stores pages from their places in the pool, those that the server does not have."""
+        """Stores the pages missing in the server, from their places in the pool."""
         return self._move_pages(self._blocks.keep_many, STORES, keys, host_indices)
 
     # --- pages in tensors ---
@@ -161,7 +162,7 @@ class RMemcachedStorage(HiCacheStorage):
         return self.batch_get([key], [target_location])[0]
 
     def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> list[Any]:
-        """Loads pages to contiguous tensors. Returns the tensors, and None for each page that was not found."""
+        """Loads pages to contiguous tensors. Returns the tensors, with None for each missing page."""
         targets = list(target_locations or [])
         if len(targets) != len(keys) or any(target is None or not target.is_contiguous() for target in targets):
             raise ValueError("each page is loaded to a contiguous tensor, which target_locations has to name")
@@ -170,26 +171,26 @@ class RMemcachedStorage(HiCacheStorage):
         return [target if hit else None for target, hit in zip(targets, found, strict=True)]
 
     def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
-        """Stores a tensor's bytes, unless the server has that page. Returns whether it has the page now."""
+        """Stores a tensor's bytes, unless the server has the page. Returns whether the server has the page now."""
         return self.batch_set([key], [value])
 
     def batch_set(
         self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None
     ) -> bool:
-        """Stores tensors' bytes, of the pages that the server does not have. Returns whether it has all pages now."""
+        """Stores the tensors of pages missing in the server. Returns whether the server has all pages now."""
         tensors = [value.contiguous() for value in values]
         if len(tensors) != len(keys):
             raise ValueError(f"{len(tensors)} tensors for {len(keys)} pages")
         names = [self._name(key) for key in keys]
         return all(self._each(self._blocks.keep_many, STORES, names, [_memory_of(tensor) for tensor in tensors]))
 
-    # --- which pages there are ---
+    # --- present pages ---
 
     def exists(self, key: str) -> bool:
         return self.batch_exists([key]) == 1
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
-        """How many pages there are from the first one on, in one round trip."""
+        """Returns the number of present pages before the first missing page, in one round trip."""
         names = [self._name(key, 0) if self._zero_copy else self._name(key) for key in keys]
         try:
             found = self._blocks.exist(names)
@@ -199,14 +200,14 @@ class RMemcachedStorage(HiCacheStorage):
         return [*found, False].index(False)
 
     def clear(self) -> bool:
-        """Removes the pages of this model and rank. Returns whether the server could be asked.
+        """Removes the pages of this model and rank. Returns whether the server answered.
 
-        Pages that others store meanwhile may stay.
+        Pages stored meanwhile may stay.
         """
         begin = block_key(f"{self._identity}@", self._blocks.prefix)
         marked = len(self._blocks.prefix) + 2
         try:
-            # A dump leaves out an item that is in use, or moves to another queue, at that moment.
+            # A dump leaves out an item in use, or on its way to a different queue.
             for _ in range(CLEARS):
                 keys = (item["key"] for item in self._blocks.client.metadump())
                 names = [key[marked:] for key in keys if key.startswith(begin)]
@@ -224,14 +225,14 @@ class RMemcachedStorage(HiCacheStorage):
         self._threads.shutdown()
         self._blocks.close()
 
-    # --- how ---
+    # --- names and moves ---
 
     def _name(self, key: str, part: int | None = None) -> str:
         return f"{self._identity}@{key}" if part is None else f"{self._identity}@{key}@{part}"
 
     def _identity_with(self, pool: Any) -> str:
         config = self._config
-        # Ranks have the same pages of such a model, unless each has pages of its own part of the context.
+        # Ranks of such a model have the same pages, unless each rank has a part of the context.
         replicated = config.is_mla_model and config.dcp_size == 1
         model = _model()
         told = [self._tag, getattr(config, "model_identity_hash", None), model.get("kv_cache_dtype")]
@@ -248,7 +249,7 @@ class RMemcachedStorage(HiCacheStorage):
 
     @staticmethod
     def _identity_of_pool(pool: Any, told: bool) -> list[Any]:
-        """told: whether others know what uint8 stands for, as which SGLang stores each kind of FP8."""
+        """told: whether the names tell the kinds of FP8 apart. SGLang stores every kind as uint8."""
         meant = getattr(getattr(pool, "device_pool", None), "dtype", None)
         if str(pool.dtype) == "torch.uint8" and str(meant) in ("None", "torch.uint8") and not told:
             raise ValueError(
@@ -259,13 +260,13 @@ class RMemcachedStorage(HiCacheStorage):
         return [str(pool.dtype), None if meant is None else str(meant), pool.layout, pool.page_size, layers]
 
     def _move_pages(self, move: Move, group: int, keys: list[str], host_indices: Any) -> list[bool]:
-        """A page is one item for each piece of memory that it has in the pool, so many for each page."""
+        """Moves pages. A page is one item for each of its pieces in the pool, the same number for each page."""
         addresses, sizes = self.mem_pool_host.get_page_buffer_meta(host_indices)
         if not keys or len(addresses) % len(keys):
             raise ValueError(f"{len(addresses)} pieces of memory for {len(keys)} pages")
         parts = len(addresses) // len(keys)
         whole = [True] * len(keys)
-        # The first part is stored last, of pages whose other parts are there: it stands for the page.
+        # The first part is stored last, for pages with all further parts: it stands for the page.
         for part in reversed(range(parts)):
             pages = [page for page, has_others in enumerate(whole) if has_others]
             names = [self._name(keys[page], part) for page in pages]
@@ -276,9 +277,9 @@ class RMemcachedStorage(HiCacheStorage):
         return whole
 
     def _each(self, move: Move, group: int, names: Sequence[str], memories: Sequence[memoryview]) -> list[bool]:
-        """Moves all, each to or from its memory. What fails is False; behind a lost server nothing more is tried.
+        """Moves all pages, each to or from its memory. A failure is False. After the loss of the server the rest fails.
 
-        group: bytes that a thread takes on at a time.
+        group: bytes of a thread's part.
         """
         lost = threading.Event()
         if self._pid != os.getpid():
@@ -293,7 +294,7 @@ class RMemcachedStorage(HiCacheStorage):
                     if isinstance(outcome, str):
                         self._failed(outcome)
             except OSError as problem:
-                # Each further group would wait for as long as this one.
+                # Each further group would wait as long as this group.
                 lost.set()
                 self._failed(problem)
             except MemcacheError as problem:

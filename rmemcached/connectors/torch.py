@@ -1,7 +1,7 @@
-"""For PyTorch: a Dataset whose samples are kept in rmemcached, a serde for tensors, and torch.compile's remote cache.
+"""For PyTorch: a Dataset with samples in rmemcached, a serde for tensors, and torch.compile's remote cache.
 
-Needs torch (``pip install 'rmemcached[torch]'``). A server that is down costs time, and never a training run: what is
-not in the cache is computed, and a server that has failed is asked again after 10 seconds.
+Needs torch (``pip install 'rmemcached[torch]'``). A server that is down costs time, and never a training run: the
+process computes missing samples, and asks a failed server again after 10 seconds.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ DEFAULTS = {
 
 
 def rebuilt(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """A tensor on memory that it may write to."""
+    """Returns a tensor on writable memory."""
     if not data:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(data, dtype=dtype).reshape(shape)
 
 
 class TensorPickler(pickle.Pickler):
-    """Pickles plain tensors of the CPU as buffers beside the pickle, and all else as pickle does."""
+    """Pickles plain tensors of the CPU as buffers beside the pickle, and any further object as pickle does."""
 
     def reducer_override(self, value: Any) -> Any:
         """See pickle.Pickler."""
@@ -58,9 +58,9 @@ class TensorPickler(pickle.Pickler):
 
 
 class TensorSerde(Pickle5Serde):
-    """Pickle5Serde, which knows tensors: those of the CPU are not copied when they are stored, and once when fetched.
+    """A Pickle5Serde for tensors: no copy of CPU tensors in a store, and one copy in a fetch.
 
-    What is fetched may be written to. Unpickling runs code: only for servers to which nobody else can write.
+    Fetched tensors are writable. Unpickling runs code: only for servers to which nobody else can write.
     """
 
     def __init__(self, min_buffer: int = 1024) -> None:
@@ -73,16 +73,16 @@ class TensorSerde(Pickle5Serde):
 
 
 class CachedDataset(Dataset[Any]):
-    """A Dataset whose samples come from rmemcached once another one has computed them.
+    """A Dataset with its samples in rmemcached: the first process to miss a sample computes and stores it.
 
-    dataset: a map-style Dataset. servers: "host:port", a URL, or several. name: what tells these samples from others
+    dataset: a map-style Dataset. servers: "host:port", a URL, or several. name: of these samples among all samples
     in the same servers: data, preprocessing, version. expire: seconds, None: for ever. options: the arguments of
     rmemcached.client.ClusterClient; by default serde is a TensorSerde. Raises ValueError, and TypeError for an
     IterableDataset.
 
-    A DataLoader's worker has connections of its own, forked or spawned, and asks for all of a batch at once. A sample
-    that is too large for the server (its option -I) is computed each time. What is random in a sample would be the same
-    in every epoch: do that outside of it.
+    A DataLoader's worker has connections of its own, forked or spawned, and asks for a whole batch at once. A sample
+    too large for the server (its option -I) is computed each time. Apply random transformations outside: a stored
+    sample is the same in every epoch.
     """
 
     def __init__(self, dataset: Any, servers: Any, name: str, expire: float | None = None, **options: Any) -> None:
@@ -97,7 +97,7 @@ class CachedDataset(Dataset[Any]):
         self._room = key_room(self.client)
 
     def _key(self, index: Any) -> str:
-        # NumPy's and torch's integers are the same sample's as Python's.
+        # NumPy's and torch's integers name the same sample as Python's.
         with contextlib.suppress(TypeError):
             index = operator.index(index)
         return fitting_key(f"{self.name}:{index!r}", self._room)
@@ -109,7 +109,7 @@ class CachedDataset(Dataset[Any]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
-        """The samples of a batch; what is missing is computed, and stored."""
+        """Returns the samples of a batch, and computes and stores the missing samples."""
         keys = [self._key(index) for index in indices]
         found = self.client.get_many(list(dict.fromkeys(keys)))
         new: dict[str, Any] = {}
@@ -126,7 +126,7 @@ class CachedDataset(Dataset[Any]):
 class CompileCacheBackend(RemoteCacheBackend[bytes]):
     """torch.compile's remote cache on rmemcached, in the place of its Redis.
 
-    servers, options: as for CachedDataset. Failures are misses. `use_for_compile` installs it.
+    servers, options: as for CachedDataset. Failures are misses. `use_for_compile` installs the back end.
     """
 
     def __init__(self, servers: Any = "127.0.0.1:11211", **options: Any) -> None:
@@ -143,10 +143,10 @@ class CompileCacheBackend(RemoteCacheBackend[bytes]):
 
 
 def use_for_compile(servers: Any = "127.0.0.1:11211", **options: Any) -> CompileCacheBackend:
-    """From now on torch.compile takes compiled graphs from these servers, and stores them there, for this process.
+    """Makes torch.compile of this process take compiled graphs from these servers, and store them there.
 
-    The graphs of FX and of AOTAutograd, and the choices of autotuning. They run as code: only for servers to which
-    nobody else can write, which have -I 64m or so for large graphs. Returns the back end. Raises ValueError.
+    This concerns the graphs of FX and of AOTAutograd, and the choices of autotuning. Graphs run as code: only for
+    servers to which nobody else can write. Large graphs need -I 64m or so. Returns the back end. Raises ValueError.
     """
     backend = CompileCacheBackend(servers, **options)
     RedisRemoteCache.backend_override_cls = lambda: backend

@@ -1,7 +1,7 @@
-"""A secondary tier of vLLM's KV-cache offloading: chunks that leave the memory of the host are kept in rmemcached.
+"""A secondary tier of vLLM's KV-cache offloading: rmemcached keeps the chunks evicted from the host's memory.
 
-Source: vllm/v1/kv_offload/tiering/base.py, manager.py and config.py of vLLM 0.33.0. vLLM loads this module by name; it
-is the only one that imports anything of vLLM.
+Source: vllm/v1/kv_offload/tiering/base.py, manager.py and config.py of vLLM 0.33.0. vLLM loads this module by name, and
+only this module imports vLLM.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ._workers import LOADS, STORES, WORKERS, Outcome, Workers
 
 @dataclass
 class _Lookup:
-    """What is known of a chunk. found: None until the server has answered. requests: that have asked."""
+    """The state of a chunk. found: None until the server's answer. requests: ids of the asking requests."""
 
     found: bool | None = None
     requests: set[str] = field(default_factory=set)
@@ -42,15 +42,15 @@ class _Job:
 
 
 class RMemcachedTier(SecondaryTierManager):
-    """Keeps vLLM's chunks in one server. vLLM makes it, with the entries of the tier's configuration as arguments.
+    """Keeps vLLM's chunks in one server. vLLM makes the tier, with the entries of its configuration as arguments.
 
-    host, port, or url: the server (docs/client-servers.md). transport: as that of Client; None: the fastest that
-    both ends have. workers: threads, each with a connection while it moves a chunk. prefix: of all keys. expire:
-    seconds, 0: until evicted. timeout: seconds until a server that does not answer is given up. locality: "LOCAL" or
-    "REMOTE", for vLLM's filters. Raises ValueError.
+    host, port, or url: the server (docs/client-servers.md). transport: Client's; None: the fastest of both ends.
+    workers: threads, each with a connection while moving a chunk. prefix: of all keys. expire: seconds, 0: until
+    eviction. timeout: seconds of waiting for the server. locality: "LOCAL" or "REMOTE", for vLLM's filters. Raises
+    ValueError.
 
-    No method waits for the server but `drain_jobs` and `shutdown`. A chunk that cannot be had, whatever the reason, is
-    a miss. As vLLM says, one call at a time, of any thread.
+    Only `drain_jobs` and `shutdown` wait for the server. Every failure to load a chunk is a miss. vLLM makes one call
+    at a time, from any thread.
     """
 
     medium: ClassVar[Medium | None] = Medium.STORAGE
@@ -91,8 +91,8 @@ class RMemcachedTier(SecondaryTierManager):
         )
         self._identity = _identity_of(offloading_spec.config, self.block_size_bytes)
         self._blocks = blocks
-        # Slices of the view itself are not to be had in two dimensions. Before there are threads, which a view that
-        # cannot be taken would leave behind.
+        # A view of two dimensions has no slices of bytes. The cast comes before the threads: its exception would leave
+        # them behind.
         self._memory = primary_kv_view.cast("B")
         try:
             self._workers = Workers(blocks, workers)
@@ -100,15 +100,15 @@ class RMemcachedTier(SecondaryTierManager):
             self._memory.release()
             raise
         blocks.prepare()
-        self._jobs: dict[int, _Job] = {}  # by number of the batch, as the next
+        self._jobs: dict[int, _Job] = {}  # by number of the batch, like _asked
         self._asked: dict[int, list[tuple[bytes, _Lookup]]] = {}
         self._results: list[JobResult] = []
         self._lookups: dict[bytes, _Lookup] = {}
-        self._requests: dict[str, set[bytes]] = {}  # what each has asked for
+        self._requests: dict[str, set[bytes]] = {}  # the keys asked by each request
         self._to_ask: list[tuple[bytes, _Lookup]] = []
 
     def lookup(self, key: bytes, req_context: Any) -> LookupResult:
-        """HIT or MISS as the server has said, RETRY until it has. What is new is asked for at the end of the step."""
+        """Returns HIT or MISS from the server's answer, RETRY before. The end of the step asks for new keys."""
         self._collect()
         one = self._lookups.get(key)
         if one is None:
@@ -121,7 +121,7 @@ class RMemcachedTier(SecondaryTierManager):
         return LookupResult.HIT if one.found else LookupResult.MISS
 
     def on_schedule_end(self, context: Any) -> None:
-        """Asks for all keys that were looked up since the last call, in one round trip."""
+        """Asks for all keys looked up since the last call, in one round trip."""
         self._collect()
         asked = [(key, one) for key, one in self._to_ask if self._lookups.get(key) is one]
         self._to_ask = []
@@ -133,7 +133,7 @@ class RMemcachedTier(SecondaryTierManager):
         return RequestOffloadingContext()
 
     def on_request_finished(self, req_context: Any) -> None:
-        """Forgets what was known for this request alone."""
+        """Forgets the chunks looked up by this request alone."""
         for key in self._requests.pop(req_context.req_id, ()):
             one = self._lookups.get(key)
             if one is not None:
@@ -142,11 +142,11 @@ class RMemcachedTier(SecondaryTierManager):
                     del self._lookups[key]
 
     def submit_store(self, job_metadata: Any) -> None:
-        """Stores the chunks that the server does not have."""
+        """Stores the chunks missing in the server."""
         self._submit(job_metadata, self._store, loads=False)
 
     def submit_load(self, job_metadata: Any) -> None:
-        """Loads chunks to the slots of the primary tier that the job names."""
+        """Loads chunks to the job's slots of the primary tier."""
         self._submit(job_metadata, self._load, loads=True)
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
@@ -155,7 +155,7 @@ class RMemcachedTier(SecondaryTierManager):
         return results
 
     def drain_jobs(self) -> None:
-        """Returns when no transfer is under way. Each ends, with a server that does not answer after `timeout`."""
+        """Waits until no transfer is under way. A transfer with a silent server ends after `timeout`."""
         poll = select.poll()
         poll.register(self._workers.event, select.POLLIN)
         while self._jobs:
@@ -163,7 +163,7 @@ class RMemcachedTier(SecondaryTierManager):
             self._collect()
 
     def shutdown(self) -> None:
-        """Ends threads and connections, and lets the primary tier's memory go. Any number of times."""
+        """Ends threads and connections, and releases the primary tier's memory. Any number of times."""
         self._workers.close()
         self._collect()
         self._memory.release()
@@ -201,7 +201,7 @@ class RMemcachedTier(SecondaryTierManager):
                 memory.release()
 
     def _collect(self) -> None:
-        """Takes what the threads have finished."""
+        """Takes the batches finished by the threads."""
         for outcome in self._workers.drain():
             job = self._jobs.pop(outcome.number, None)
             if job is not None:
@@ -215,7 +215,7 @@ class RMemcachedTier(SecondaryTierManager):
         done = [key for key, found in zip(job.keys, outcome.done, strict=True) if found]
         whole = len(done) == len(job.keys)
         if job.loads:
-            # Or vLLM would ask for the same loads again and again.
+            # Else vLLM would ask for the same loads again and again.
             self._learn(set(job.keys).difference(done), False)
         else:
             self._learn(done, True)
@@ -228,7 +228,7 @@ class RMemcachedTier(SecondaryTierManager):
         )
 
     def _learn(self, keys: Collection[bytes], found: bool) -> None:
-        """Changes the answers that requests under way have had. Those that are to come may be newer."""
+        """Changes the answers given to present requests. An answer under way from the server may be newer."""
         for key in keys:
             one = self._lookups.get(key)
             if one is not None and one.found is not None:
@@ -236,7 +236,7 @@ class RMemcachedTier(SecondaryTierManager):
 
 
 def _identity_of(config: Any, chunk: int) -> str:
-    """What two engines have in common that can use each other's chunks. config: vLLM's OffloadingConfig."""
+    """Returns the common properties of engines with exchangeable chunks. config: vLLM's OffloadingConfig."""
     parallel = config.parallel
     return identity(
         engine="vllm",

@@ -21,7 +21,7 @@ ZSH = Path("share/zsh/site-functions")
 
 
 def files() -> dict[Path, str]:
-    """What is to be installed: {path: content}. Raises ImportError where the package is not built."""
+    """Returns the files to install: {path: content}. Raises ImportError where the package is not built."""
     date = time.strftime("%Y-%m-%d", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())))
     found = {}
     for name, parser in parsers().items():

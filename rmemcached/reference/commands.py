@@ -1,4 +1,4 @@
-"""The commands, and what their parsers say of them."""
+"""The commands, and the texts of their parsers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARSERS = {
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    """The parser of each command, made anew. Raises ImportError where the package is not built."""
+    """Returns a new parser of each command. Raises ImportError where the package is not built."""
     return {name: importlib.import_module(module).make_parser() for name, module in PARSERS.items()}
 
 
@@ -43,7 +43,7 @@ class Group(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A paragraph, or lines that stay as they are."""
+    """A paragraph, or lines with their line ends."""
 
     text: str
     literal: bool
@@ -65,7 +65,7 @@ class Command(NamedTuple):
 
 
 def texts(raw: str | None) -> list[Text]:
-    """The paragraphs of a description; lines that are indented stay as they are."""
+    """Returns the paragraphs of a description; indented lines keep their line ends."""
     found = []
     for part in re.split(r"\n\s*\n", (raw or "").strip("\n")):
         lines = part.splitlines()
@@ -77,7 +77,7 @@ def texts(raw: str | None) -> list[Text]:
 
 
 def split_summary(name: str, description: list[Text]) -> tuple[str, list[Text]]:
-    """What the command is, in one phrase, and what else is said of it."""
+    """Returns the purpose of the command in one phrase, and the rest of the description."""
     if not description:
         return "", []
     first, *rest = description
@@ -116,7 +116,7 @@ def groups(parser: argparse.ArgumentParser) -> Iterator[Group]:
 
 
 def describe(parser: argparse.ArgumentParser, summary: str | None = None) -> Command:
-    """What a parser says. summary: where something else has it."""
+    """Returns the texts of a parser. summary: from a different place than the description."""
     if hasattr(parser, "color"):  # since Python 3.14, for terminals
         parser.color = False
     description = texts(parser.description)

@@ -1,4 +1,4 @@
-"""Completion in bash and zsh, by shtab; for the daemon's -o, which has a language of its own, by functions of ours."""
+"""Completion in bash and zsh, by shtab; for the list behind the daemon's -o, by functions of our own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmemcached.reference.daemon import Suboption
 
 FILE = re.compile(r"FILE|PATH|\.json|\.svg")
 FOLDER = re.compile(r"FOLDER")
-# Arguments of -o that are words.
+# Words for arguments of -o.
 VALUES = {
     "hash_algorithm": ("jenkins", "murmur3", "xxh3"),
     "lru_algorithm": ("segmented", "s3fifo"),
@@ -21,7 +21,7 @@ VALUES = {
     "rdma_device": ("none",),
     "rdma_shm": ("none",),
 }
-# A help text that lists the words of an argument.
+# A help text with the words of an argument.
 WORDS = re.compile(r"([\w-]+(?:, [\w-]+)+) \(default: all\)")
 PROTOCOLS = ("ascii", "binary", "auto")
 USERS = {"bash": "_rmemcached_users", "zsh": "_users"}
@@ -37,7 +37,7 @@ _rmemcached_users() {
     compgen -u -- "$1"
 }
 """
-# "=" and ":" end a word for readline, which takes a completion for what is behind them.
+# "=" and ":" end a word for readline: it completes the text behind these signs.
 BASH_EXTENDED = """\
 
 _rmemcached_extended() {
@@ -78,9 +78,9 @@ complete -o filenames -F _rmemcached rmemcached
 
 
 def tell_arguments(parser: argparse.ArgumentParser) -> None:
-    """Tells shtab which arguments are files, hosts, and words.
+    """Tells shtab the kind of each argument: file, host, or word.
 
-    Each argument that has only its place is something: where zsh is not told what, it completes no options either.
+    Every positional argument gets a kind: for an argument of unknown kind zsh completes no options either.
     """
     for action in parser._actions:
         metavar = action.metavar if isinstance(action.metavar, str) else ""
@@ -100,7 +100,7 @@ def tell_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def tell_words(parser: argparse.ArgumentParser) -> None:
-    """Tells shtab what the daemon's arguments are."""
+    """Tells shtab the kinds of the daemon's arguments."""
     for action in parser._actions:
         if "-B" in action.option_strings:
             action.choices = PROTOCOLS
@@ -111,7 +111,7 @@ def tell_words(parser: argparse.ArgumentParser) -> None:
 
 
 def with_values(suboptions: list[Suboption]) -> list[str]:
-    """The options of -o as they are completed: with an equal sign where an argument follows."""
+    """Returns the completions of -o: with an equal sign where an argument follows."""
     names = [(name, value) for option in suboptions for name, value in option.names]
     return sorted(f"{name}=" if value else name for name, value in names)
 
@@ -127,12 +127,12 @@ def bash_extended(suboptions: list[Suboption]) -> str:
 
 
 def zsh_quoted(text: str) -> str:
-    """Text between brackets of a specification, within single quotes."""
+    """Returns text for the brackets of a specification, within single quotes."""
     return re.sub(r"([\[\]:\\])", r"\\\1", text).replace("'", "'\\''")
 
 
 def zsh_extended(suboptions: list[Suboption]) -> str:
-    """The function that completes a list of -o."""
+    """Returns the function for completing a list of -o."""
     specifications = []
     for option in suboptions:
         for name, value in option.names:
@@ -144,7 +144,7 @@ def zsh_extended(suboptions: list[Suboption]) -> str:
 
 
 def script(shell: str, parser: argparse.ArgumentParser) -> str:
-    """What bash or zsh reads for a command. Changes the parser: it is for nothing else afterwards."""
+    """Returns the completion script of a command. Changes the parser: use a new parser for any further work."""
     suboptions = list(getattr(parser, "suboptions", []))
     tell_arguments(parser)
     if not suboptions:

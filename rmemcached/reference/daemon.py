@@ -1,6 +1,6 @@
-"""The daemon's options as an ArgumentParser, as the other commands have theirs.
+"""The daemon's options as an ArgumentParser, like the options of the remaining commands.
 
-The text of -h (rmemcached/usage.py) says what each is for, the tables (rmemcached/options.py) which there are. The
+The text of -h (rmemcached/usage.py) has the purpose of each option, the tables (rmemcached/options.py) their names. The
 parser is for reading, not for parsing: the daemon's command line is getopt's.
 """
 
@@ -21,7 +21,7 @@ DESCRIPTION = """rmemcached: memcached with an RDMA transport
 
 A memcached that gives clients of its own RDMA and shared memory besides TCP. Its options are those of memcached, and
 some more behind -o."""
-# Of the tables, and not in the text of -h.
+# Names in the tables, but not in the text of -h.
 UNLISTED = {
     "drop_privileges": "no program that the daemon executes gains privileges [no]",
     "no_drop_privileges": "the contrary of drop_privileges",
@@ -45,14 +45,14 @@ class Section(NamedTuple):
 
 
 def sections(text: str) -> Iterator[Section]:
-    """The parts of the text, below their headings."""
+    """Yields the parts of the text, below their headings."""
     for part in text.split("\n\n")[1:]:
         title, *lines = part.splitlines()
         yield Section(title, lines)
 
 
 def escaped(text: str) -> str:
-    """Text that argparse leaves as it is."""
+    """Returns the text without a meaning for argparse's formatting."""
     return text.replace("%", "%%")
 
 
@@ -65,7 +65,7 @@ def suboption(line: str) -> Suboption | None:
 
 
 def add_option(group: argparse._ArgumentGroup, line: str) -> argparse.Action | None:
-    """The option that a line begins with."""
+    """Adds the option at the beginning of a line."""
     found = OPTION.fullmatch(line)
     if found is None:
         return None
@@ -78,7 +78,7 @@ def add_option(group: argparse._ArgumentGroup, line: str) -> argparse.Action | N
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """With a list `suboptions` of what there is for -o."""
+    """Returns the parser; its attribute `suboptions` lists the options of -o."""
     parser = argparse.ArgumentParser(
         "rmemcached",
         usage="rmemcached [options]",

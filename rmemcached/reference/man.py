@@ -14,24 +14,24 @@ SPECIAL = {"\\": r"\(rs", "`": r"\(ga", "'": r"\(aq", "^": r"\(ha", "~": r"\(ti"
 
 
 def escaped(text: str) -> str:
-    """Any text as roff shows it."""
+    """Returns any text in roff's notation."""
     found = "".join(SPECIAL.get(sign, sign if sign < "\x7f" else f"\\[u{ord(sign):04X}]") for sign in text)
-    # A hyphen that begins a word is that of an option, which can be copied.
+    # A hyphen at the beginning of a word is an option's: as a minus sign it can be copied from the page.
     return re.sub(r"(?<![\w\\])-+(?=[\w-])", lambda dashes: dashes[0].replace("-", r"\-"), found)
 
 
 def literal(text: str) -> str:
-    """Text that is typed: every hyphen is a minus sign."""
+    """Returns text for typing: every hyphen is a minus sign."""
     return escaped(text).replace(r"\-", "-").replace("-", r"\-")
 
 
 def protected(line: str) -> str:
-    """A line that begins no request."""
+    """Returns a line without the beginning of a roff request."""
     return r"\&" + line if line.startswith((".", "'")) else line
 
 
 def wrapped(text: str) -> list[str]:
-    """Lines of a paragraph; what is in backquotes is bold."""
+    """Returns the lines of a paragraph; text in backquotes is bold."""
     marked = (
         "".join(rf"\fB{literal(part)}\fR" if index % 2 else escaped(part) for index, part in enumerate(text.split("`")))
         if text.count("`") % 2 == 0
@@ -41,7 +41,7 @@ def wrapped(text: str) -> list[str]:
 
 
 def paragraphs(texts: Sequence[Text], first: bool = True) -> Iterator[str]:
-    """first: they follow a heading, which begins a paragraph."""
+    """Yields the lines of paragraphs. first: after a heading, which begins a paragraph itself."""
     for text in texts:
         if not first:
             yield ".PP"
@@ -53,7 +53,7 @@ def paragraphs(texts: Sequence[Text], first: bool = True) -> Iterator[str]:
 
 
 def tagged(entry: Entry) -> Iterator[str]:
-    """An option with its text."""
+    """Yields an option with its text."""
     yield ".TP"
     value = rf"\fI{literal(entry.value)}\fR" if entry.value else ""
     if not entry.names:
@@ -102,7 +102,7 @@ def usage(command: Command) -> Iterator[str]:
 
 
 def page(command: Command, others: Sequence[str], date: str) -> str:
-    """The manual page of a command. others: the names of the commands with pages; date: year, month and day."""
+    """Returns a command's manual page. others: the names of the commands with pages; date: year, month and day."""
     lines = [
         f'.TH {literal(command.name.upper())} 1 "{date}" "rmemcached {__version__}" "User Commands"',
         ".SH NAME",

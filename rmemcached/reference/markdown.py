@@ -8,7 +8,7 @@ from rmemcached.reference.commands import Command, Entry, Text
 
 
 def cell(text: str) -> str:
-    """Text in a table."""
+    """Returns text for a table."""
     for sign in "\\*_<>[]$":
         text = text.replace(sign, "\\" + sign)
     return text.replace("|", "\\|")
@@ -23,7 +23,7 @@ def paragraphs(texts: Sequence[Text]) -> Iterator[str]:
         if text.literal:
             yield f"```text\n{text.text}\n```"
         else:
-            # What is in backquotes stays code.
+            # Text in backquotes stays code.
             parts = text.text.split("`")
             yield "`".join(part if index % 2 else cell(part) for index, part in enumerate(parts))
 
@@ -60,5 +60,5 @@ def command_text(command: Command, level: int) -> Iterator[str]:
 
 
 def page(commands: Sequence[Command]) -> str:
-    """Sections of level 2 for commands and of level 3 for subcommands."""
+    """Returns sections of level 2 for commands and of level 3 for subcommands."""
     return "\n\n".join(part for command in commands for part in command_text(command, 2)) + "\n"

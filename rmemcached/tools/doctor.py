@@ -41,7 +41,7 @@ USABLE, ABSENT, BROKEN = "works", "not there", "fails"
 SMALL, LARGE = b"s" * 100, b"L" * 1_000_000
 SMALL_GETS, LARGE_ROUNDS = 2000, 20
 SECONDS = 1.0  # of measuring, for small and for large values each
-KEY_LIFE = 60  # seconds: what a doctor that was killed leaves
+KEY_LIFE = 60  # seconds, for the values left by a killed doctor
 
 DEVICE_FILES = "/dev/infiniband"
 DEVICES = "/sys/class/infiniband"
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class StepError(Exception):
-    """A step did not end in time, or its answer is not that of a memcached."""
+    """A step did not end in time, or its answer is no memcached's."""
 
 
 FAILURES = (MemcacheError, OSError, StepError)
@@ -58,7 +58,7 @@ FAILURES = (MemcacheError, OSError, StepError)
 
 @dataclass
 class Facts:
-    """What both ends have."""
+    """The properties of both ends."""
 
     server: str
     client_version: str = __version__
@@ -103,9 +103,9 @@ FURTHER = (
     " through at one time, or the server has ended since"
 )
 NO_SERVER_DEVICE = "on the server, rmemcached-devices says why it has no device; -o rdma_device= names one"
-# What errors say of a connection that comes to nothing, or ends.
+# Words in errors about a refused or lost connection.
 LOST = r"[Rr]efused|timed out|[Rr]eset|[Nn]o route|unreachable|Broken pipe|has ended the connection|UnexpectedClose"
-# For what transports, what the error says, what that means, and what to change; the first that fits.
+# Transports, pattern of the error, its meaning, and the change. The first match counts.
 RULES = (
     ("", r"the server answered ERROR$", ABSENT, "a memcached without RDMA: start rmemcached there"),
     ("", r"version \d+ is not supported|makes no sense", BROKEN, UPGRADE),
@@ -141,7 +141,7 @@ RULES = (
         "let a second TCP connection to the same port through: a firewall, a proxy or the server's -c holds it up, or"
         " it is sent to another server",
     ),
-    # That of connecting, before there is anything of RDMA.
+    # A time-out while connecting, before the RDMA exchange.
     ("", r"^timed out: (?!no end)", BROKEN, FURTHER),
     (
         "verbs rdma_cm",
@@ -155,7 +155,7 @@ RULES = (
 )
 
 
-# Why there may be no connection at all.
+# Causes of a missing connection.
 NOT_REACHED = (
     (r"authenticat", "a URL can have them: memcached://user:password@host:port"),
     (r"[Rr]efused", "nobody listens there: is the daemon up, and do its -p and -l have this port and address?"),
@@ -166,7 +166,7 @@ NOT_REACHED = (
 
 
 def step(function: Callable[[], T], seconds: float) -> T:
-    """What the function returns. Raises what it does, and StepError after this time; its thread is left behind then."""
+    """Calls the function in a thread. Returns or raises its outcome, or raises StepError and leaves the thread."""
     done: list[T] = []
     failed: list[BaseException] = []
 
@@ -187,25 +187,25 @@ def step(function: Callable[[], T], seconds: float) -> T:
 
 
 def is_here(server: tuple[str, int] | str) -> bool:
-    """Whether a server is on this host, as far as addresses tell. Sends nothing. Raises OSError."""
+    """Returns whether a server has an address of this host. Sends nothing. Raises OSError."""
     if isinstance(server, str):
         return True
     for family, _, _, _, address in socket.getaddrinfo(*server, type=socket.SOCK_DGRAM):
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            # Chooses the addresses of both ends.
+            # The kernel chooses the addresses of both ends here.
             probe.connect(address)
             return is_local(probe)
     return False
 
 
 def started(found: dict[bytes, Any]) -> tuple[float | None, float]:
-    """The process that has these statistics, and when it was started, in seconds since 1970."""
+    """Returns the process of these statistics, and its start in seconds since 1970."""
     times = [number(found.get(name, 0)) or 0.0 for name in (b"time", b"uptime")]
     return number(found.get(b"pid", 0)), times[0] - times[1]
 
 
 def device_advice() -> tuple[list[str], str]:
-    """Devices that the kernel has and this process cannot open, and what to change for them."""
+    """Returns the kernel's devices closed to this process, and the change to open them."""
     with contextlib.suppress(OSError):
         opened = verbs.devices("system")
         known = sorted(os.listdir(DEVICES))
@@ -224,12 +224,12 @@ def device_advice() -> tuple[list[str], str]:
 
 
 class Examination:
-    """The steps for one server. timeout: seconds for each wait."""
+    """The steps for a server. timeout: seconds for each wait."""
 
     def __init__(self, target: str, timeout: float, rdma_cm_port: int | None) -> None:
         self.server, options = parse_server(target)
         if target.startswith("memcached://"):
-            # As for a Client: the scheme is a choice of its own.
+            # As for a Client: this scheme chooses "auto".
             options.setdefault("transport", "auto")
         self.wanted, self.pinned_by = chosen_transport(options.pop("transport", None), TRANSPORTS)
         if rdma_cm_port is not None:
@@ -248,7 +248,7 @@ class Examination:
         return Client(self.server, transport=transport, **self.options)
 
     def transports(self) -> list[str]:
-        """Those to try, the best first."""
+        """Returns the transports to try, the best first."""
         if isinstance(self.server, str):
             return ["soft_shm", "tcp"]
         first = ["rdma_cm"] if self.options.get("rdma_cm_port") is not None else []
@@ -281,7 +281,7 @@ class Examination:
         self.facts.unopened, self.advice = device_advice()
 
     def choose(self) -> tuple[str, list[str]]:
-        """What a client takes by itself, and why nothing before it."""
+        """Returns the transport taken by "auto", and the reasons against each transport before."""
         choice = Choice(self.client("auto"), "auto", True)
         return step(lambda: choice.open()[1], 4 * self.timeout), [clean(reason) for reason in choice.reasons]
 
@@ -289,21 +289,21 @@ class Examination:
         """Tries and measures a transport."""
         finding = Finding(transport)
         if transport == "soft_shm" and not self.facts.local and self.wanted != "soft_shm":
-            # A client tells no other host about this one, unless it is told to.
+            # A client offers shared memory to a server on a different host only on demand.
             finding.why = "by its address the server is on another host"
         else:
             try:
                 step(lambda: self.measure(finding), 4 * self.timeout + 4 * SECONDS)
             except FAILURES as error:
                 cause = error.args[0] if isinstance(error, MemcacheError) and len(error.args) == 1 else error
-                # A server can refuse without a word.
+                # A server can refuse without a reason.
                 finding.why = clean(cause) or type(error).__name__
         if finding.why and finding.p50 is None:
             finding.state, finding.change = self.explain(transport, finding.why)
         return finding
 
     def explain(self, transport: str, why: str) -> tuple[str, str]:
-        """What an error means, and what to change."""
+        """Returns the meaning of an error, and the change."""
         soft = {"soft_iw0", "soft_shm0"}
         if transport in ("verbs", "rdma_cm") and re.match(r"no queue pair here(?!.*(says none|ulimit -l))", why):
             if self.facts.unopened:
@@ -343,7 +343,7 @@ class Examination:
                         self.keys.discard(key)
 
     def look_again(self) -> list[str]:
-        """Notes on what has changed since `look`. Raises OSError, MemcacheError, StepError: the server has gone."""
+        """Returns notes on changes since `look`. Raises OSError, MemcacheError, StepError: the server has gone."""
 
         def ask() -> tuple[float | None, float]:
             end = time.monotonic() + self.timeout
@@ -352,7 +352,7 @@ class Examination:
                     with self.client("tcp") as client:
                         return started(client.stats())
                 except (MemcacheError, OSError):
-                    # A firewall may not know yet that the connections before have ended.
+                    # A firewall may still count the ended connections.
                     if time.monotonic() > end:
                         raise
                     time.sleep(0.05)
@@ -364,14 +364,14 @@ class Examination:
         return ["another process answers than at first: it was started again, or a proxy has several: ask once more"]
 
     def explain_loss(self, error: Exception) -> str:
-        """Why there is no connection, or none any more, in a line."""
+        """Returns the reason of a missing or lost connection, in a line."""
         text = clean(error)
         if self.reached and re.search(LOST, text):
             return f"{text} ({FURTHER})"
         return text + next((f" ({hint})" for pattern, hint in NOT_REACHED if re.search(pattern, text)), "")
 
     def leave(self) -> None:
-        """Deletes what a transport that failed in the middle has left."""
+        """Deletes the values left by failed transports."""
 
         def delete() -> None:
             with self.client("tcp") as client:
@@ -384,7 +384,7 @@ class Examination:
 
 
 def timed(function: Callable[[], Any], expected: Any, count: int) -> list[float]:
-    """The seconds of each of up to count calls, sorted. Raises StepError for a result that is not what is expected."""
+    """Returns the seconds of up to count calls, sorted. Raises StepError for an unexpected result."""
     times: list[float] = []
     end = time.monotonic() + SECONDS
     while not times or (len(times) < count and time.monotonic() < end):
@@ -398,7 +398,7 @@ def timed(function: Callable[[], Any], expected: Any, count: int) -> list[float]
 
 
 def verdict(findings: Sequence[Finding]) -> int:
-    """The exit status. soft_iw is taken by nobody who does not ask for it."""
+    """Returns the exit status. soft_iw does not count, because "auto" never takes soft_iw."""
     for finding in findings:
         if finding.transport != "soft_iw":
             if finding.state == USABLE:
@@ -413,7 +413,7 @@ def shown(value: float | None) -> str:
 
 
 def reads(facts: Facts, one: Finding) -> str:
-    """Whether gets ask over shared memory, and if they do, what to change."""
+    """Returns a line on gets over shared memory: direct reads, or the reason for requests."""
     if one.direct:
         return f"gets read the items where they lie, and ask nobody (rdma_direct={facts.direct})"
     if facts.direct == "off":
@@ -519,7 +519,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     if any(thread.daemon for thread in threading.enumerate()):
-        # A thread that still waits would hold up the interpreter's end.
+        # A waiting thread would delay the interpreter's end.
         os._exit(status)
     return status
 

@@ -24,14 +24,14 @@ from rmemcached.tools.rates import Poller, Reading
 
 LONGEST_WAIT = 1.0  # seconds without a new screen
 GATHERING = 0.05  # seconds for further samples
-WIDTH = 120  # where nothing says how wide it may be
+WIDTH = 120  # without a terminal's width
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# A letter, an arrow, or another key's sequence, whose letters are none.
+# A letter, an arrow, or a further key's sequence. Letters inside a sequence are no keys.
 KEY = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|[^\x1b]", re.DOTALL)
 
 
 def colourless() -> bool:
-    """Whether the terminal is known to have no colours, or is not known."""
+    """Returns whether the terminal has no colours, or is unknown."""
     try:
         curses.setupterm()
     except curses.error:
@@ -40,7 +40,7 @@ def colourless() -> bool:
 
 
 class Live:
-    """The live view: the terminal, what the keys have chosen, and when to draw. Used by the main thread."""
+    """The live view: the terminal, the choices of the keys, and the times to draw. Used by the main thread."""
 
     def __init__(self, servers: Sequence[str], arguments: dict[str, Any], view: screen.View, console: Console) -> None:
         self.view = view
@@ -55,7 +55,7 @@ class Live:
         self.pollers = [Poller(server, arguments, view.interval, view.prefixes, self.wake) for server in servers]
 
     def wake(self) -> None:
-        """There is something to draw. Threads: any."""
+        """Asks for a new screen. Threads: any."""
         with contextlib.suppress(BlockingIOError):
             os.write(self.waker, b"\0")
 
@@ -68,7 +68,7 @@ class Live:
 
     @contextlib.contextmanager
     def terminal(self) -> Iterator[None]:
-        """The other screen, without a cursor and without an echo of the keys; then all as it was."""
+        """Shows the alternate screen, without a cursor and an echo of the keys; restores the terminal at the end."""
         before = None if self.stdin is None else termios.tcgetattr(self.stdin)
         try:
             if self.stdin is not None:
@@ -92,7 +92,7 @@ class Live:
         self.stopped = True
 
     def move(self, by: int) -> None:
-        """Selects another server, in the order that is shown."""
+        """Selects the next server in the shown order."""
         names = [reading.name for reading in self.view.servers.sort(self.readings, screen.SERVERS)]
         at = names.index(screen.selection(self.readings, self.view).name)
         self.view.selected = names[min(max(at + by, 0), len(names) - 1)]
@@ -118,11 +118,11 @@ class Live:
             order.upward = not order.upward
 
     def wait(self) -> None:
-        """Until there is a sample, a key or a signal; not for long, since a server may go on answering for ever."""
+        """Waits for a sample, a key or a signal; LONGEST_WAIT at most, since a server may go on answering for ever."""
         keys = [] if self.stdin is None else [self.stdin]
         ready, _, _ = select.select([self.woken, *keys], [], [], LONGEST_WAIT)
         if self.woken in ready and self.stdin not in ready and not self.ended:
-            # Many servers answer within a moment: one screen for all of them.
+            # Many servers answer within a moment: one screen for all answers.
             ready += select.select(keys, [], [], GATHERING)[0]
         if self.woken in ready:
             os.read(self.woken, 4096)
@@ -134,18 +134,18 @@ class Live:
                 self.press(key)
 
     def watch(self) -> None:
-        """Draws until it is ended or stopped."""
+        """Draws until the end, or until the process stops (Ctrl-Z)."""
         while not self.ended and not self.stopped:
             self.draw()
             self.wait()
 
     def run(self) -> None:
-        """Until q or a signal. Raises OSError when the terminal is gone."""
+        """Runs until q or a signal. Raises OSError when the terminal is gone."""
         signal.set_wakeup_fd(self.waker, warn_on_full_buffer=False)
         for number in END_SIGNALS:
             signal.signal(number, self.end)
         signal.signal(signal.SIGTSTP, self.stop)
-        signal.signal(signal.SIGWINCH, lambda *_: None)  # it wakes
+        signal.signal(signal.SIGWINCH, lambda *_: None)  # wakes select
         for poller in self.pollers:
             poller.thread.start()
         while not self.ended:
@@ -157,11 +157,11 @@ class Live:
 
 
 def make_console(once: bool) -> Console:
-    """Where to print. Ends the command when there can be no live view."""
+    """Returns the place to print. Ends the command where a live view is impossible."""
     if sys.stdout is None:
         raise SystemExit("rmemcached-top: stdout is closed")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # The path of a UNIX socket may have letters that the terminal has not.
+        # The path of a UNIX socket may have letters unknown to the terminal.
         sys.stdout.reconfigure(errors="backslashreplace")
     live_terminal = sys.stdout.isatty()
     if not once and not live_terminal:
@@ -179,7 +179,7 @@ def make_console(once: bool) -> Console:
 
 
 def print_once(servers: Sequence[str], arguments: dict[str, Any], interval: float, prefixes: bool) -> int:
-    """One screen on stdout, after two samples of each server. Returns the exit status. Its threads are left behind."""
+    """Prints one screen, after two samples of each server. Returns the exit status. Leaves its threads behind."""
     console = make_console(True)
     pollers = [Poller(server, arguments, interval, prefixes, lambda: None) for server in servers]
     threads = [threading.Thread(target=poller.ask_twice, daemon=True) for poller in pollers]
@@ -194,7 +194,7 @@ def print_once(servers: Sequence[str], arguments: dict[str, Any], interval: floa
 
 
 def watch(servers: Sequence[str], arguments: dict[str, Any], interval: float, prefixes: bool) -> int:
-    """The live view, until q or a signal, or until the terminal is gone. Its threads are left behind. Returns 0."""
+    """Shows the live view, until q, a signal, or the loss of the terminal. Leaves its threads behind. Returns 0."""
     console = make_console(False)
     with contextlib.suppress(OSError):
         Live(servers, arguments, screen.View(interval, prefixes), console).run()

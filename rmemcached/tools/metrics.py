@@ -1,7 +1,7 @@
-"""Which statistic is which metric: names, types, labels and help.
+"""The metrics of statistics: names, types, labels and help.
 
-A name that begins with memcached_ is that of prometheus/memcached_exporter, which dashboards and alerts know;
-rmemcached_ are ours. Three of its counters lack the ending _total, which a counter has: here they have it.
+Names in memcached_ are prometheus/memcached_exporter's, known to dashboards and alerts; names in rmemcached_ are ours.
+Three of memcached_exporter's counters lack a counter's ending _total; here they have this ending.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ NS = 1e-9
 
 
 class Metric(NamedTuple):
-    """A metric, and the statistics of one group that it is made of.
+    """A metric, and its statistics from one group.
 
-    kind: counter or gauge. sources: {statistic: values of the labels}. labels: their names; those of BY_CLASS have
-    "slab" before them. scale: what a statistic is multiplied by, to be in seconds or bytes.
+    kind: counter or gauge. sources: {statistic: values of the labels}. labels: the labels' names; in a group of
+    BY_CLASS the label "slab" comes first. scale: the factor from the statistic to seconds or bytes.
     """
 
     group: str
@@ -409,16 +409,16 @@ PLACE = re.compile("[0-9]{0,2}")  # there are 63 classes at most
 
 
 class Sample(NamedTuple):
-    """What a metric has to say of a server."""
+    """A metric's values for a server."""
 
     metric: Metric
     rows: list[tuple[tuple[str, ...], float]]  # values of metric.all_labels, and the value
 
 
 def by_class(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """{class: {name: value}} of `stats items` and `stats slabs`; what is of no class is in "".
+    """Returns {class: {name: value}} of `stats items` and `stats slabs`; statistics without a class are in "".
 
-    What no memcached has for a class is left out: each would be a time series.
+    Impossible class numbers are left out, because each would be a time series.
     """
     classes: dict[str, dict[str, Any]] = {}
     for full, value in found.items():
@@ -429,7 +429,7 @@ def by_class(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def sets_alone(found: Mapping[str, Any]) -> float | None:
-    """Sets without cas, which cmd_set counts too. Other counters are read a moment later: never below 0."""
+    """Returns the sets without cas; cmd_set counts both. The server read the counters of cas later: 0 at least."""
     if "cmd_set" not in found:
         return None
     cas = sum(number(found.get(name, 0)) or 0.0 for name in ("cas_hits", "cas_misses", "cas_badval"))
@@ -450,7 +450,7 @@ def _rows(metric: Metric, found: Mapping[str, Any], before: tuple[str, ...]) -> 
 
 
 def samples(groups: Mapping[str, Mapping[str, Any]]) -> list[Sample]:
-    """The metrics that a server has; groups: {group: its statistics}."""
+    """Returns the metrics of a server; groups: {group: its statistics}."""
     classes = {group: by_class(groups[group]) for group in BY_CLASS}
     flat = {**groups, ALL_SLABS: classes["slabs"].get("", {})}
     found = []

@@ -1,4 +1,4 @@
-"""What rmemcached-exporter serves: its targets, and an HTTP server for them."""
+"""The targets of rmemcached-exporter, and its HTTP server."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from rmemcached import __version__
 from rmemcached.client import Client
 from rmemcached.tools import metrics, targets
 
-MOST_TARGETS = 1000  # that are remembered: each has a connection
-REQUEST_SECONDS = 10.0  # an HTTP client that says nothing for as long is left
+MOST_TARGETS = 1000  # remembered at a time: each has a connection
+REQUEST_SECONDS = 10.0  # limit for a silent HTTP client
 UNITS = ("seconds", "bytes")
 Answer = Callable[[str, list[tuple[str, str]]], Any]
 
 
 def ask_all(client: Client) -> dict[str, dict[str, Any]]:
-    """{group: statistics}, of one server. Raises targets.FAILURES."""
+    """Returns {group: statistics} of a server. Raises targets.FAILURES."""
     return {group: targets.read_stats(client, *group.split()) for group in metrics.GROUPS}
 
 
 def family(sample: metrics.Sample) -> Metric:
-    """A sample as prometheus_client has it."""
+    """Returns a sample as prometheus_client's metric."""
     metric = sample.metric
     name = metric.name.removesuffix("_total")
     unit = next((unit for unit in UNITS if name.endswith("_" + unit)), "")
@@ -46,14 +46,14 @@ def family(sample: metrics.Sample) -> Metric:
 
 
 def told(name: str, text: str, **labels: str) -> Metric:
-    """A gauge that is 1, for what its labels say."""
+    """Returns a gauge of 1, to carry its labels."""
     found = GaugeMetricFamily(name, text, labels=list(labels))
     found.add_metric(list(labels.values()), 1)
     return found
 
 
 def identity(groups: dict[str, dict[str, Any]]) -> Iterator[Metric]:
-    """Versions and devices, as labels."""
+    """Yields versions and devices, as labels."""
     text = targets.clean
     general, rdma = groups[""], groups["rdma"]
     version = text(general.get("version", ""))
@@ -78,14 +78,14 @@ def identity(groups: dict[str, dict[str, Any]]) -> Iterator[Metric]:
 
 
 class Target:
-    """A server, its connection, and what prometheus_client collects of it.
+    """A server, its connection, and its metrics for prometheus_client.
 
-    Threads: any; those that come while one asks the server wait for it, so that there is one connection. None waits
-    longer than `patience`, in seconds: a server that goes on answering for ever holds up one thread.
+    Threads: any. A thread waits while a second thread asks the server, so the target needs one connection. A thread
+    waits for `patience` seconds at most: a server with an endless answer blocks only its own thread.
     """
 
     def __init__(self, server: str, arguments: dict[str, Any]) -> None:
-        """Raises ValueError when it cannot be a server."""
+        """Raises ValueError for an impossible server."""
         self.name = targets.name_of(server)
         self.client = targets.make_client(server, arguments)
         self.patience = targets.PATIENCE * arguments["timeout"]
@@ -96,7 +96,7 @@ class Target:
         self.app = make_wsgi_app(registry)
 
     def collect(self) -> Iterable[Metric]:
-        """What the server has to say; only that it is not up when it does not answer."""
+        """Yields the server's metrics; only memcached_up 0 without an answer."""
         begin = time.perf_counter()
         groups = self.ask()
         seconds = time.perf_counter() - begin
@@ -109,7 +109,7 @@ class Target:
             yield from map(family, metrics.samples(groups))
 
     def ask(self) -> dict[str, dict[str, Any]] | None:
-        """{group: statistics}, or None; stderr is told when that changes."""
+        """Returns {group: statistics}, or None. Writes a line to stderr at each change between the two."""
         groups = self.wait()
         if isinstance(groups, Exception):
             self.tell(f"{type(groups).__name__}: {groups}")
@@ -118,7 +118,7 @@ class Target:
         return groups
 
     def wait(self) -> dict[str, dict[str, Any]] | Exception:
-        """What the server answers, or why that is nothing; in time."""
+        """Returns the server's answer, or the error, within `patience`."""
         found: SimpleQueue[dict[str, dict[str, Any]] | Exception] = SimpleQueue()
         if not self.lock.acquire(timeout=self.patience):
             return TimeoutError("it has not ended its answer to an earlier scrape")
@@ -133,11 +133,11 @@ class Target:
             return TimeoutError(f"no end of its answers within {self.patience:g} s")
 
     def run(self, found: SimpleQueue[dict[str, dict[str, Any]] | Exception]) -> None:
-        """Asks. The caller has the lock, which is released here, however long that takes."""
+        """Asks the server. The caller holds the lock, and this thread releases the lock, even much later."""
         try:
             found.put(targets.twice(self.client, ask_all))
         except Exception as error:
-            # Whatever a server has made of its answer, it is told as its failure.
+            # Any exception from a strange answer is reported as the server's failure.
             self.client.close()
             found.put(error)
         finally:
@@ -145,16 +145,16 @@ class Target:
 
     def tell(self, problem: str | None) -> None:
         if (problem is None) != (self.said is None):
-            # A target, which --allow may let anybody choose, must not write to the terminal.
+            # With --allow anybody may choose a target: its name must not write control characters to the terminal.
             line = targets.clean(f"{self.name}: {problem or 'answers again'}")
             print(f"rmemcached-exporter: {line}", file=sys.stderr, flush=True)
         self.said = problem
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """What --allow names: * stands for letters, digits and hyphens, ** for anything.
+    """Returns the pattern of an --allow: * stands for letters, digits and hyphens, ** for anything.
 
-    A * that took dots would let 10.0.0.* name 10.0.0.example.com, which anybody can own: it would get the password.
+    If * matched dots, 10.0.0.* would match 10.0.0.example.com, and its owner, anybody, would get the password.
     """
     parts = re.split(r"(\*\*?)", text)
     return re.compile("".join({"*": "[A-Za-z0-9-]*", "**": ".*"}.get(part, re.escape(part)) for part in parts))
@@ -164,24 +164,24 @@ class Exporter:
     """The WSGI application. Threads: any."""
 
     def __init__(self, servers: Sequence[str], allowed: Sequence[str], arguments: dict[str, Any]) -> None:
-        """allowed: patterns for further targets, as `pattern` takes them. Raises ValueError."""
+        """allowed: patterns for further targets, for `pattern`. Raises ValueError."""
         self.allowed = [pattern(text) for text in allowed]
         self.arguments = arguments
         self.lock = threading.Lock()
         self.first = Target(servers[0], arguments)
         self.named = {servers[0]: self.first, **{server: Target(server, arguments) for server in servers[1:]}}
-        # A URL is named without its password, as the pages of Prometheus show it.
+        # A URL is also known without its password, because Prometheus' pages show such a URL.
         self.named |= {target.name: target for target in self.named.values()}
         self.others: dict[str, Target] = {}
 
     def target(self, server: str) -> Target | None:
-        """None: it is not allowed. Raises ValueError when it cannot be a server."""
+        """Returns the target, or None if --allow does not match. Raises ValueError for an impossible server."""
         if server in self.named:
             return self.named[server]
         if not any(allowed.fullmatch(server) for allowed in self.allowed):
             return None
         with self.lock:
-            # The one that was asked last is the last.
+            # The most recent target is the last entry.
             found = self.others.pop(server, None) or Target(server, self.arguments)
             self.others[server] = found
             if len(self.others) > MOST_TARGETS:
@@ -223,7 +223,7 @@ def plain(start: Answer, status: str, text: str) -> Iterable[bytes]:
 
 
 class Handler(WSGIRequestHandler):
-    """Without a line for each request."""
+    """Handles requests without a line in the log for each."""
 
     timeout = REQUEST_SECONDS
 
@@ -231,7 +231,7 @@ class Handler(WSGIRequestHandler):
         pass
 
     def address_string(self) -> str:
-        # Its name would be asked of a name server.
+        # A name would need a look-up at a name server.
         return str(self.client_address[0])
 
 
@@ -246,7 +246,7 @@ class Server(ThreadingWSGIServer):
         super().server_bind()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # One that leaves, or says nothing, as a probe of the port does, is no failure here.
+        # A client gone early or silent, such as a probe of the port, is no failure here.
         if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)
 
@@ -256,13 +256,13 @@ class Server4(Server):
 
 
 def serve(exporter: Exporter, place: tuple[str, int]) -> None:
-    """Until SIGTERM or SIGINT. Raises OSError when the port cannot be had."""
+    """Serves until SIGTERM or SIGINT. Raises OSError for an unavailable port."""
     host, port = place
     six = ":" in host or (not host and socket.has_dualstack_ipv6())
     server = make_server(host or ("::" if six else "0.0.0.0"), port, exporter, Server if six else Server4, Handler)
 
     def end(*_: object) -> None:
-        # shutdown() waits for serve_forever(), which this has interrupted.
+        # shutdown() waits for serve_forever(), and the signal has interrupted serve_forever().
         threading.Thread(target=server.shutdown).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):

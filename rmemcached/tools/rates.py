@@ -1,4 +1,4 @@
-"""What rmemcached-top knows of a server: two samples of its statistics, and what changed between them in a second."""
+"""The samples of rmemcached-top: two samples of a server's statistics, and their changes per second."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Sample:
 
 
 def merged(client: Client) -> dict[str, dict[str, Any]]:
-    """{slab class: statistics of `stats slabs` and `stats items`}."""
+    """Returns {slab class: statistics of `stats slabs` and `stats items`}."""
     found = metrics.by_class(targets.read_stats(client, "slabs"))
     for place, values in metrics.by_class(targets.read_stats(client, "items")).items():
         found.setdefault(place, {}).update(values)
@@ -43,7 +43,7 @@ def merged(client: Client) -> dict[str, dict[str, Any]]:
 
 
 def read_prefixes(client: Client) -> dict[str, dict[str, int]]:
-    """{prefix: counts of get, hit, set and delete} of `stats detail dump`."""
+    """Returns {prefix: counts of get, hit, set and delete} of `stats detail dump`."""
     found = {}
     for line in client.raw_command("stats detail dump", "END\r\n").split(b"\r\n"):
         if parts := PREFIX.fullmatch(line):
@@ -53,9 +53,9 @@ def read_prefixes(client: Client) -> dict[str, dict[str, int]]:
 
 
 def take(client: Client, prefixes: bool) -> Sample:
-    """Asks a server. Raises targets.FAILURES, and what else a strange answer leads to.
+    """Asks a server. Raises targets.FAILURES, and any exception from a strange answer.
 
-    The probe is `version`: it goes the way of every request and counts in no statistic.
+    The probe is `version`: it takes the path of every request and counts in no statistic.
     """
     times = []
     for _ in range(PROBES):
@@ -81,7 +81,7 @@ def take(client: Client, prefixes: bool) -> Sample:
 
 
 def value(found: dict[str, Any], *names: str) -> float | None:
-    """The sum of statistics, of those that are there; None: none is."""
+    """Returns the sum of the present statistics, or None without any."""
     numbers = [targets.number(found[name]) for name in names if name in found]
     known = [number for number in numbers if number is not None]
     return sum(known) if known else None
@@ -89,7 +89,7 @@ def value(found: dict[str, Any], *names: str) -> float | None:
 
 @dataclass(frozen=True)
 class Reading:
-    """What is known of a server now. `last` and `before` are None until there are samples of the same process."""
+    """The present state of a server. `last` and `before` are None until there are samples of the same process."""
 
     name: str
     last: Sample | None = None
@@ -98,34 +98,34 @@ class Reading:
     """Why it does not answer."""
 
     def general(self, *names: str) -> float | None:
-        """The sum of general statistics."""
+        """Returns the sum of general statistics."""
         return value(self.last.general, *names) if self.last else None
 
     def rdma(self, *names: str) -> float | None:
         return value(self.last.rdma, *names) if self.last else None
 
     def change(self, part: Callable[[Sample], dict[str, Any]], *names: str) -> float | None:
-        """By how much counters grew between the samples. part: where they are."""
+        """Returns the growth of counters between the samples. part: the place of the counters in a sample."""
         if self.last is None or self.before is None:
             return None
         new, old = value(part(self.last), *names), value(part(self.before), *names)
-        # What was not there before counts from 0: a slab class that is new, or a prefix.
+        # A new counter, of a new slab class or prefix, counts from 0.
         return None if new is None or new < (old or 0) else new - (old or 0)
 
     def rate(self, part: Callable[[Sample], dict[str, Any]], *names: str) -> float | None:
-        """The same for a second."""
+        """Returns the growth per second."""
         changed = self.change(part, *names)
         if changed is None or self.last is None or self.before is None:
             return None
         return changed / max(self.last.at - self.before.at, 1e-6)
 
     def ratio(self, part: Callable[[Sample], dict[str, Any]], good: str, *others: str) -> float | None:
-        """good / (good + others) of what was counted between the samples, from 0 to 1; None: nothing was."""
+        """Returns good / (good + others) of the growth between the samples, from 0 to 1, or None without growth."""
         all_of_them, found = self.change(part, good, *others), self.change(part, good)
         return found / all_of_them if all_of_them and found is not None else None
 
     def after(self, sample: Sample) -> Reading:
-        """With one sample more. That of another process, or after a reset of the counters, is the first."""
+        """Returns the state after a new sample, the first sample after a restart or a reset of the counters."""
         before = self.last
         if before is not None and (
             before.general.get("pid") != sample.general.get("pid")
@@ -156,45 +156,45 @@ def in_prefix(prefix: str) -> Callable[[Sample], dict[str, Any]]:
 
 
 class Poller:
-    """Asks one server every `interval` seconds, in a thread of its own, so that a slow one holds up no other.
+    """Asks one server every `interval` seconds, in a thread of its own: a slow server delays no neighbour.
 
-    `reading` is replaced as a whole: any thread may read it. tell: called in the thread after each change.
+    The thread replaces `reading` as a whole, so any thread may read it. tell: called in the thread after each change.
     """
 
     def __init__(
         self, server: str, arguments: dict[str, Any], interval: float, prefixes: bool, tell: Callable[[], None]
     ) -> None:
-        """Raises ValueError when it cannot be a server."""
+        """Raises ValueError for an impossible server."""
         self.client = targets.make_client(server, arguments)
         self.reading = Reading(targets.name_of(server))
         self.interval = interval
         self.prefixes = prefixes
         self.tell = tell
         self.patience = targets.PATIENCE * arguments["timeout"]
-        self.asking: float | None = None  # since when, in seconds of time.monotonic(); written by its thread
+        self.asking: float | None = None  # since a time of time.monotonic(), in seconds; written by the thread
         self.ending = threading.Event()
         self.thread = threading.Thread(target=self.run, daemon=True)
 
     def now(self) -> Reading:
-        """What is known, also of a server that goes on answering for ever. Threads: any."""
+        """Returns the present state, also of a server with an endless answer. Threads: any."""
         asking = self.asking
         if asking is not None and time.monotonic() - asking > self.patience:
             return self.reading.failed(f"no end of its answers within {self.patience:g} s")
         return self.reading
 
     def ask(self) -> None:
-        """One sample more. Threads: one at a time."""
+        """Takes a sample. Threads: one at a time."""
         self.asking = time.monotonic()
         try:
             self.reading = self.reading.after(targets.twice(self.client, lambda client: take(client, self.prefixes)))
         except Exception as error:
-            # Whatever a server has made of its answer, it is shown as its failure.
+            # Any exception from a strange answer is shown as the server's failure.
             self.client.close()
             self.reading = self.reading.failed(targets.clean(f"{type(error).__name__}: {error}"))
         self.asking = None
 
     def ask_twice(self) -> None:
-        """What there is to say of one interval."""
+        """Takes the samples of one interval."""
         self.ask()
         self.ending.wait(self.interval)
         self.ask()
@@ -208,5 +208,5 @@ class Poller:
             self.ending.wait(due - time.monotonic())
 
     def stop(self) -> None:
-        """Its thread ends by itself when the server answers, or its time is over; nobody waits for it."""
+        """Makes the thread end at the server's answer, or at a time-out. Nobody waits for the thread."""
         self.ending.set()

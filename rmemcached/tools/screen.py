@@ -1,4 +1,4 @@
-"""What rmemcached-top shows: tables of the readings, cut to the window."""
+"""The screen of rmemcached-top: tables of the readings, cut to the window."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rmemcached.tools.targets import clean
 
 LEAST_WIDTH, LEAST_HEIGHT = 80, 20
 ABSENT = "-"
-MUCH = "?"  # more than there can be
+MUCH = "?"  # for impossibly large numbers
 SIDE_WIDTH = 23  # of the tables of commands and of RDMA
 KEYS = (("q", "quit"), ("space", "pause"), ("up/down", "server"), ("s", "servers"), ("c", "classes"), ("f", "prefixes"))
 
 
 def count(number: float | None) -> str:
-    """In units of 1000."""
+    """Returns a number in units of 1000."""
     if number is None:
         return ABSENT
     if number < 0:
@@ -39,7 +39,7 @@ def count(number: float | None) -> str:
 
 
 def size(number: float | None) -> str:
-    """Bytes in units of 1024."""
+    """Returns bytes in units of 1024."""
     if number is None:
         return ABSENT
     for unit in ("", "K", "M", "G"):
@@ -64,7 +64,7 @@ def word(text: str | None) -> str:
 
 
 class Column(NamedTuple):
-    """A column of a table that can be sorted. Of a thing it has a value, and of this a text."""
+    """A column of a sortable table. `value` takes a row's object, and `text` this value."""
 
     title: str
     value: Callable[[Any], Any]
@@ -75,19 +75,19 @@ class Column(NamedTuple):
 
 @dataclass
 class Order:
-    """How a table is sorted: by a column, or as its rows come."""
+    """The order of a table: by a column, or of its rows' arrival."""
 
     column: int | None = None
     upward: bool = False
 
     def next(self, columns: int) -> None:
-        """By the next column; after the last as they come."""
+        """Switches to the next column; after the last column to the order of arrival."""
         self.column = 0 if self.column is None else self.column + 1 if self.column + 1 < columns else None
 
     def sort(self, rows: Sequence[Any], columns: Sequence[Column]) -> list[Any]:
-        """Numbers from the largest on, the first column from its first on; if `upward`, the other way round.
+        """Returns sorted rows: numbers from the largest on, the first column from its first text on. `upward` reverses.
 
-        What is unknown comes last.
+        Unknown values come last.
         """
         if self.column is None:
             return list(reversed(rows)) if self.upward else list(rows)
@@ -104,7 +104,7 @@ class Order:
 
 @dataclass
 class View:
-    """What the keys have chosen."""
+    """The choices made by keys."""
 
     interval: float
     prefixes: bool
@@ -123,7 +123,7 @@ def probe(reading: Reading, worst: bool = False) -> float | None:
 
 
 def used(reading: Reading) -> float | None:
-    """The part of the memory limit that items take."""
+    """Returns the part of the memory limit taken by items."""
     limit, held = reading.general("limit_maxbytes"), reading.general("bytes")
     return held / limit if limit and held is not None else None
 
@@ -139,7 +139,7 @@ SERVERS = (
     Column("mem %", used, percent, 5),
     Column("evict/s", lambda r: r.rate(in_general, "evictions"), count, 7),
     Column("conns", lambda r: r.general("curr_connections"), count, 5),
-    # From here on in windows that are wide enough.
+    # From here on only in wide windows.
     Column("items", lambda r: r.general("curr_items"), count, 6),
     Column("in B/s", lambda r: r.rate(in_general, "bytes_read"), size, 6),
     Column("out B/s", lambda r: r.rate(in_general, "bytes_written"), size, 7),
@@ -247,7 +247,7 @@ PREFIXES = (
 
 
 def fitting(columns: Sequence[Column], width: int) -> list[Column]:
-    """Those of the first columns that fit into the width."""
+    """Returns the first columns, as many as fit into the width."""
     found: list[Column] = []
     for column in columns:
         width -= column.width + 1
@@ -264,11 +264,11 @@ def plain_table() -> Table:
 def sortable(
     rows: Sequence[Any], columns: Sequence[Column], order: Order, width: int, marked: str | None = None
 ) -> Table:
-    """A table of rows that are sorted already. marked: the first column's value of the row with a mark before it."""
+    """Returns a table of sorted rows. marked: the first column's value in the marked row."""
     table = plain_table()
     width -= 2 if marked is not None else 0
     shown = fitting(columns, width)
-    # A long name takes the room that is left, and no more.
+    # A long name takes the remaining room, and no more.
     most = max(shown[0].width, width - 1 - sum(column.width + 1 for column in shown[1:])) if shown else 0
     if marked is not None:
         table.add_column(width=1, no_wrap=True)
@@ -295,7 +295,7 @@ def server_table(readings: Sequence[Reading], view: View, width: int) -> Table:
 
 
 def selection(readings: Sequence[Reading], view: View) -> Reading:
-    """The server whose details are shown."""
+    """Returns the server with details on the screen."""
     return next((reading for reading in readings if reading.name == view.selected), readings[0])
 
 
@@ -353,7 +353,7 @@ def prefix_part(reading: Reading, view: View, lines: int | None, width: int) -> 
 
 
 def title(reading: Reading, one_line: bool) -> Text:
-    """A server's name and versions, or why there is nothing of it."""
+    """Returns a server's name and versions, or the reason of their absence."""
     text = Text(no_wrap=one_line, overflow="ellipsis" if one_line else "fold")
     text.append(f"{reading.name}: ", "bold")
     if reading.error:
@@ -372,7 +372,7 @@ def title(reading: Reading, one_line: bool) -> Text:
 
 
 def details(reading: Reading, view: View, width: int, lines: int | None) -> list[RenderableType]:
-    """The parts about one server, in so many lines; None: all that there is."""
+    """Returns the parts about one server, in so many lines; None: without a limit."""
     found: list[RenderableType] = [title(reading, lines is not None)]
     if reading.last is None:
         return found
@@ -411,7 +411,7 @@ def keys(view: View) -> Text:
 
 
 def live(readings: Sequence[Reading], view: View, clock: float, width: int, height: int) -> RenderableType:
-    """A screen of this size. readings: in the order of the command line."""
+    """Returns a screen of this size. readings: in the order of the command line."""
     if width < LEAST_WIDTH or height < LEAST_HEIGHT:
         return Text(
             f"The window has {width}x{height} characters: rmemcached-top needs {LEAST_WIDTH}x{LEAST_HEIGHT}. q quits."
@@ -419,7 +419,7 @@ def live(readings: Sequence[Reading], view: View, clock: float, width: int, heig
     rows = view.servers.sort(readings, SERVERS)
     chosen = selection(readings, view)
     most = max((height - 4) // 3, 1)
-    # The rows around the selected one.
+    # The rows around the selected row.
     first = max(min(rows.index(chosen) - most // 2, len(rows) - most), 0)
     shown = rows[first : first + most]
     left = height - 4 - len(shown)
@@ -430,7 +430,7 @@ def live(readings: Sequence[Reading], view: View, clock: float, width: int, heig
 
 
 def once(readings: Sequence[Reading], view: View, clock: float, width: int) -> RenderableType:
-    """All there is, from the top to the bottom."""
+    """Returns the whole screen, from the top to the bottom."""
     parts: list[RenderableType] = [head(view, readings, clock), server_table(readings, view, width)]
     for reading in readings:
         parts += [Text(""), *details(reading, view, width, None)]

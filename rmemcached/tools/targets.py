@@ -1,4 +1,4 @@
-"""Servers that a command of an operator asks: how it is told of them, and the Clients for them."""
+"""Servers of the operators' commands: their options, and the Clients for them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _T = TypeVar("_T")
 
 DEFAULT = "127.0.0.1:11211"
 SERVER_HELP = "HOST, HOST:PORT, the path of a UNIX socket, or a URL as rmemcached.client takes it"
-LONGEST = 300  # characters of what a server says
-PATIENCE = 3  # times --timeout, for all answers of a server: below the 10 s that Prometheus waits
+LONGEST = 300  # characters of a server's text
+PATIENCE = 3  # times --timeout, for all answers of a server: below Prometheus' limit of 10 s
 ENDED = (MemcacheUnexpectedCloseError, ConnectionResetError, BrokenPipeError)
 FAILURES = (MemcacheError, OSError, ValueError)
 """What asking a server raises that cannot be reached, answers wrongly, or not in time."""
 
 
 def add_options(parser: argparse.ArgumentParser, timeout: float) -> None:
-    """The options that say how to connect. timeout: seconds, the default."""
+    """Adds the options for connecting. timeout: seconds, the default."""
     group = parser.add_argument_group("connections")
     group.add_argument(
         "--timeout",
@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser, timeout: float) -> None:
 
 
 def positive(text: str) -> float:
-    """A number of seconds of the command line. Raises ArgumentTypeError."""
+    """Returns a positive number of seconds from the command line. Raises ArgumentTypeError."""
     try:
         number = float(text)
     except ValueError:
@@ -66,7 +66,7 @@ def positive(text: str) -> float:
 
 
 def settings(parser: argparse.ArgumentParser, given: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of Clients that the options say. Ends the command when they do not fit each other."""
+    """Returns the arguments of Clients for the options. Ends the command for contradicting options."""
     found: dict[str, Any] = {
         "timeout": given.timeout,
         "connect_timeout": given.timeout,
@@ -93,23 +93,23 @@ def settings(parser: argparse.ArgumentParser, given: argparse.Namespace) -> dict
 
 
 def name_of(server: str) -> str:
-    """A server as it is shown: a URL without its password."""
+    """Returns a server for the screen: a URL without its password."""
     return shown(server) if is_url(server) else server
 
 
 def make_client(server: str, arguments: dict[str, Any]) -> Client:
-    """The Client of a server. What a URL says is stronger than the options. Raises ValueError."""
+    """Returns the Client of a server. A URL's options precede the command's. Raises ValueError."""
     said = parse_server(server)[1]
     return Client(server, **{name: value for name, value in arguments.items() if name not in said})
 
 
 def check(parser: argparse.ArgumentParser, servers: list[str], arguments: dict[str, Any]) -> None:
-    """Ends the command with one line when a server cannot be one."""
+    """Ends the command with one line for an impossible server."""
     for server in servers:
         try:
             parse_server(server)
         except ValueError as error:
-            # It names the server.
+            # The error names the server.
             parser.error(str(error))
         try:
             make_client(server, arguments).close()
@@ -118,12 +118,12 @@ def check(parser: argparse.ArgumentParser, servers: list[str], arguments: dict[s
 
 
 def address(client: Client) -> str:
-    """host:port, or the path of the UNIX socket."""
+    """Returns host:port, or the path of the UNIX socket."""
     return server_text(client.server)
 
 
 def twice(client: Client, ask: Callable[[Client], _T]) -> _T:
-    """ask(client), once more when the server has ended the kept connection: it may have been restarted."""
+    """Returns ask(client). Asks again if the server, maybe restarted, has ended the kept connection."""
     try:
         return ask(client)
     except ENDED:
@@ -132,7 +132,7 @@ def twice(client: Client, ask: Callable[[Client], _T]) -> _T:
 
 
 def clean(text: object) -> str:
-    """One line, whatever a server has sent."""
+    """Returns one line for any bytes of a server."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "backslashreplace")
     line = one_line(str(text).strip())
@@ -140,7 +140,7 @@ def clean(text: object) -> str:
 
 
 def read_stats(client: Client, *words: str) -> dict[str, Any]:
-    """{name: value} of `stats words`; empty when the server, or a proxy, refuses the words. Raises FAILURES."""
+    """Returns {name: value} of `stats words`; empty if the server, or a proxy, refuses the words. Raises FAILURES."""
     try:
         found = client.stats(*words)
     except (MemcacheClientError, MemcacheServerError) as error:
@@ -151,7 +151,7 @@ def read_stats(client: Client, *words: str) -> dict[str, Any]:
 
 
 def number(value: Any) -> float | None:
-    """A value of a statistic as a finite number: yes and on are 1, no and off 0. None: it is something else."""
+    """Returns a statistic as a finite number: yes and on are 1, no and off 0; None for any further value."""
     word = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
     if word in ("yes", "on"):
         return 1.0

@@ -25,7 +25,7 @@ LEAST_INTERVAL, MOST_INTERVAL = 0.1, 3600.0
 
 
 def interval(text: str) -> float:
-    """Seconds of the command line. Raises ArgumentTypeError."""
+    """Returns the seconds of the command line. Raises ArgumentTypeError."""
     seconds = targets.positive(text)
     if not LEAST_INTERVAL <= seconds <= MOST_INTERVAL:
         raise argparse.ArgumentTypeError(f"it is {LEAST_INTERVAL:g} to {MOST_INTERVAL:g} seconds, not {text}")
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"rmemcached-top: stdout: {error}", file=sys.stderr, flush=True)
         status = 1
-    # Threads that wait for a server would hold up the interpreter's end.
+    # Threads waiting for a server would delay the interpreter's end.
     os._exit(status)
 
 

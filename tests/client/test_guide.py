@@ -23,7 +23,7 @@ WITHOUT_CODE = {
     "client: Where to go",
     "client-errors: When it does not work",
     "client-values: Large values, again and again",
-    "client-views: Which calls ask nobody",
+    "client-values: Which calls ask nobody",
 }
 
 
