@@ -1,7 +1,7 @@
-"""rmemcached-devices: the RDMA devices of this machine, which of them the daemon and the client would take, and why.
+"""rmemcached-devices: the RDMA devices of this machine, the daemon's and the client's choice of them, and the reasons.
 
-The system's devices are listed by pyverbs, which asks libibverbs without any code of this project. Without a pyverbs
-that can be loaded they are listed by what the daemon and the client use themselves.
+pyverbs lists the system's devices: it asks libibverbs without any code of this project. Without a pyverbs that loads,
+the code of the daemon and the client lists them.
 """
 
 from __future__ import annotations

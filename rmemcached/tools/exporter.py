@@ -1,6 +1,6 @@
 """rmemcached-exporter: the statistics of rmemcached or memcached servers, for Prometheus.
 
-/metrics has those of the first SERVER, /scrape?target=SERVER those of any SERVER, and of others that --allow names.
+/metrics has the statistics of the first SERVER, /scrape?target=SERVER of any SERVER, and of servers named by --allow.
 """
 
 from __future__ import annotations

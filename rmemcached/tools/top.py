@@ -1,9 +1,9 @@
-"""rmemcached-top: what rmemcached and memcached servers do at the moment, in the terminal.
+"""rmemcached-top: the work of rmemcached and memcached servers at the moment, in the terminal.
 
-One line for each server: rates, hit ratio, memory, and the latency of a probe. Below, of the selected server: commands,
-slab classes, lanes and queue pairs, and with --prefixes what belongs to which prefix of keys. What a server has no
-statistic of is "-". Rates are those of the last interval. The probe is the command `version`, which counts in no
-statistic: its median and its largest time of ten.
+A line for each server: rates, hit ratio, memory, and the latency of a probe. Below, of the selected server: commands,
+slab classes, lanes and queue pairs, and with --prefixes the share of each prefix of keys. "-" is a missing statistic.
+Rates are of the last interval. The probe is the command `version`, which counts in no statistic: the median and the
+largest time of ten.
 """
 
 from __future__ import annotations
