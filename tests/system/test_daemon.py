@@ -1,4 +1,4 @@
-"""The daemon as a process: its flags, its messages, its start and its end. memcached's own where it is the same."""
+"""The daemon as a process: its flags, messages, start and end. Messages are memcached's where memcached has them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_version_and_help() -> None:
     "command", ["awk 'NR == 1 { print $2 }'", "head -n 1 | cut -d ' ' -f 2", r"sed -nE 's/^memcached ([0-9.]+).*/\1/p'"]
 )
 def test_what_scripts_take_for_the_version(flag: str, command: str) -> None:
-    """They do so with memcached's output, and get from ours the version whose behaviour it is, and nothing else."""
+    """Scripts for memcached's output read our output, too, and get the version of memcached whose behaviour is ours."""
     _, printed, _ = run(OURS, flag)
     done = subprocess.run(command, shell=True, input=printed, capture_output=True, text=True, check=True)
     assert done.stdout == f"{MEMCACHED_VERSION}\n"
@@ -197,7 +197,7 @@ def test_no_tcp_port() -> None:
         inodes = {line.split()[9] for line in table.splitlines() if " 0A " in line}
         held = set()
         for name in os.listdir(f"/proc/{process.pid}/fd"):
-            # It is still starting, and closes files that it has read.
+            # The starting daemon closes files after reading.
             with contextlib.suppress(FileNotFoundError):
                 held.add(os.readlink(f"/proc/{process.pid}/fd/{name}"))
         assert not any(f"socket:[{inode}]" in held for inode in inodes)
@@ -267,7 +267,7 @@ def accepts(server: Server) -> bool:
 
 
 def test_unix_socket_of_a_later_daemon_stays(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
-    """The first daemon of two on one path does not take the second one's socket with it."""
+    """The end of the first daemon on a path does not remove the socket of the second."""
     path = str(tmp_path / "sock")
     first = rmemcached_server(path=path)
     inode = os.stat(path).st_ino
@@ -278,7 +278,7 @@ def test_unix_socket_of_a_later_daemon_stays(rmemcached_server: ServerFactory, t
         except FileNotFoundError:
             return False
 
-    # it is seen to accept connections when the first one does
+    # the first daemon accepts connections while the second starts
     second = rmemcached_server(path=path)
     eventually(replaced, START)
     assert first.stop() == 0
@@ -344,7 +344,7 @@ def test_signals(how: int, flags: list[str], message: str) -> None:
     process = started("-p", str(port), "-l", "127.0.0.1", *flags)
     eventually(lambda: answers("127.0.0.1", port), START)
     status, errors = stopped(process, how)
-    # With -v it also says which RDMA device of the system it serves on, or why on none.
+    # With -v the daemon also names its RDMA device of the system, or the reason for having none.
     lines = [line for line in errors.splitlines(True) if not line.startswith("RDMA: ")]
     assert (status, "".join(lines)) == (0, message)
 
@@ -447,7 +447,7 @@ def test_connection_limit(rmemcached_server: ServerFactory) -> None:
             assert talk.ask(b"mn\r\n") == b"MN\r\n"
         for talk in talks:
             talk.close()
-        # an RDMA client is one connection once its stream is handed over
+        # an RDMA client counts as one connection once its stream is handed over
         eventually(lambda: control.number("curr_connections") == 1)
         with rdma_client(server) as client:
             client.version()
@@ -495,7 +495,7 @@ def test_rdma_client_beyond_the_limit(rmemcached_server: ServerFactory) -> None:
         assert caught.tb
         eventually(lambda: first.number("curr_connections") == 2)
         second.close()
-        # There is room for both connections of a client only when this one has gone.
+        # Both connections of a client find room only after this connection has gone.
         eventually(lambda: first.number("curr_connections") == 1)
     with rdma_client(server) as client:
         assert client.set("key", b"value")
@@ -593,15 +593,15 @@ def test_settings_are_shown(rmemcached_server: ServerFactory) -> None:
 
 
 def said(server: Server, conversation: list[bytes]) -> list[str]:
-    """What the daemon writes of a conversation of one-line replies, without descriptors."""
+    """The lines that the daemon writes about a conversation of one-line replies, without descriptors."""
     new, end = "client connection", "<N connection closed."
 
     def everything() -> str:
-        """What was written, when all connections have ended."""
+        """The written lines, once all connections have ended."""
         found = re.sub(r"(?m)^([<>]?)\d+(?=[: ])", r"\1N", server.stderr())
         return found if found.endswith("\n") and found.count(end) == found.count(new) > 0 else ""
 
-    # The connection that saw the daemon come up is over: it has states of its own.
+    # Wait for the end of the start's connection, which has states of its own.
     eventually(everything)
     with Conversation(server) as talk:
         for request in conversation:

@@ -104,7 +104,7 @@ def test_dumping_can_be_forbidden(rmemcached_server: ServerFactory) -> None:
 
 @pytest.mark.parametrize("classes", ["all", "hash"])
 def test_every_item_once_while_others_write(rmemcached_server: ServerFactory, classes: str) -> None:
-    """Items that stay are dumped once each; the dump does not hold up those who set and delete."""
+    """Items that stay are dumped once each, and the dump does not hold up writers."""
     server = rmemcached_server("-m", "256", "-o", "lru_crawler_sleep=0" if classes == "hash" else "no_lru_maintainer")
     count = 30_000
     stop = threading.Event()
@@ -137,7 +137,7 @@ def test_every_item_once_while_others_write(rmemcached_server: ServerFactory, cl
 
 
 def test_input_behind_a_dump_is_answered_after_it(rmemcached_server: ServerFactory) -> None:
-    # Without the maintainer, which has the crawler start by itself.
+    # Without the maintainer, which starts the crawler by itself.
     with Conversation(rmemcached_server("-o", "no_lru_maintainer")) as client:
         fill(client, 3000)
         client.send(b"lru_crawler metadump all\r\nset a 0 0 3\r\nab")

@@ -1,4 +1,4 @@
-"""Values longer than a connection's share of its worker's turn: all of them are stored, whoever else sends what."""
+"""All values longer than a connection's share of its worker's turn are stored, whatever other clients send."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ServerFactory = Callable[..., Server]
 
 CONNECTIONS = 12
 TURN = 512 * 1024  # bytes of a worker's turn
-SHARE = 64 * 1024  # what is received in any case
+SHARE = 64 * 1024  # bytes received in any case
 
 
 def read(plain: socket.socket, length: int) -> bytes:
@@ -55,7 +55,7 @@ def test_many_at_once(rmemcached_server: ServerFactory, size: int) -> None:
 
 
 def test_ends_within_a_payload(rmemcached_server: ServerFactory) -> None:
-    """What waits for a turn, and is closed by its client, leaves nothing behind; the others go on."""
+    """The end of a payload that waits for a turn leaves nothing behind, and the other connections go on."""
     server = rmemcached_server("-t", "1", "-m", "128")
     value = random.Random(1).randbytes(1_000_000)
     request = b"set v 0 0 %d\r\n%b\r\n" % (len(value), value)

@@ -1,4 +1,4 @@
-"""memcached-tool, which comes with Debian's memcached, asks our daemon as it asks memcached."""
+"""memcached-tool, a part of Debian's memcached, works with our daemon as with memcached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ServerFactory = Callable[..., Server]
 
 
 def tool(server: Server, *words: str) -> list[str]:
-    """What it prints; a line that Perl or the tool writes to stderr is only the title of a dump."""
+    """The lines of the tool's output. On stderr only the title of a dump is allowed."""
     done = subprocess.run(
         ["perl", str(TOOL), f"{server.host}:{server.port}", *words], capture_output=True, text=True, timeout=20
     )
