@@ -29,7 +29,7 @@ CONTENDERS = ("--contenders", "tcp,memcached")
 
 @pytest.fixture(autouse=True, scope="module")
 def with_signals() -> Iterator[None]:
-    """Processes heed signals that the tests ignore: a shell starts what is in the background so, and nohup."""
+    """Restores signals ignored by the tests: nohup, and a shell with a background command, ignore them."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -39,7 +39,7 @@ def with_signals() -> Iterator[None]:
 
 
 class Family:
-    """A command in a session of its own, and the processes that it has started."""
+    """A command in a session of its own, and its child processes."""
 
     def __init__(self, words: str, *more: str) -> None:
         self.command = subprocess.Popen(
@@ -51,7 +51,7 @@ class Family:
         )
 
     def members(self) -> dict[int, str]:
-        """{number: command line} of the session, but for what has ended and waits for its parent."""
+        """{number: command line} of the session's processes, without zombies."""
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, IndexError):
@@ -62,7 +62,7 @@ class Family:
         return found
 
     def await_member(self, text: str, count: int = 1) -> int:
-        """Until so many have this text in their command line. Returns the number of one."""
+        """Waits until so many processes have this text in their command line. Returns the number of the first."""
         while self.command.poll() is None:
             found = [number for number, line in self.members().items() if text in line]
             if len(found) >= count:
@@ -139,7 +139,7 @@ def test_the_command_alone_is_killed_while_it_stores_keys(how: int) -> None:
         server = Running(("127.0.0.1", int(words[words.index("-p") + 1])))
         stored = 0
         while not stored:
-            with contextlib.suppress(ConnectionRefusedError):  # it does not listen yet
+            with contextlib.suppress(ConnectionRefusedError):  # the server does not listen yet
                 stored = int(server.stats()["cmd_set"])
         made.command.send_signal(how)
         assert made.ended() == (130 if how == signal.SIGINT else -how, "")

@@ -1,4 +1,4 @@
-"""A server that is stopped: calls end when their time is over, cleaning up included, and an event loop goes on."""
+"""With a stopped server calls end in time, cleaning up included, and an event loop goes on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transport import PACE, RDMA_TRANSPORTS
 from rmemcached.client import AsyncClient, Client, ClusterClient, Gathered
 
 TIMEOUT = 0.5 * PACE
-LATE = 0.6 * PACE  # seconds by which an end may be late on a machine that does other things, too
+LATE = 0.6 * PACE  # seconds by which an end may be late on a busy machine
 SIZE = 20 << 20
 TRANSPORTS = ("tcp", *RDMA_TRANSPORTS)
 

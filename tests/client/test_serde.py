@@ -1,4 +1,4 @@
-"""Serdes: beside pymemcache's, and arrays that are not copied."""
+"""Serdes besides pymemcache's, and arrays without copies."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_arrays(make_client: Callable[..., Client], key: str, number: int, kind:
 
 @pytest.mark.parametrize("kind", ["sync", "pipeline", "async", "many", "noreply"])
 def test_objects_with_arrays(backend: Backend, make_client: Callable[..., Client], key: str, kind: str) -> None:
-    """Of all sizes of buffers, in one value."""
+    """A value has arrays with buffers of all sizes."""
     sizes = (0, 1, 1000, 2000, 5000, 20_000, 300_000, 500_000)
     value = {"arrays": [numpy.arange(size, dtype="u1") for size in sizes], "text": "text", "raw": bytearray(2000)}
     made = serde.Pickle5Serde()
@@ -153,7 +153,7 @@ def test_objects_with_arrays(backend: Backend, make_client: Callable[..., Client
 
 
 def test_arrays_outlive_everything(make_client: Callable[..., Client], backend: Backend, key: str) -> None:
-    """Their memory is given back when nobody sees it, and not written before."""
+    """The arrays' memory is given back when nobody sees the arrays, and not written before."""
     client = make_client(serde=serde.Pickle5Serde())
     value = [numpy.full(400_000, number, dtype="u1") for number in range(2)]
     client.set(key, value)
@@ -303,7 +303,7 @@ def test_gathered(make_client: Callable[..., Client], shared_memcached: Server, 
 @pytest.mark.parametrize("transport", ["tcp", *RDMA_TRANSPORTS])
 @pytest.mark.parametrize("small", [0, 1, 14, 15, 200])
 def test_large_values_in_several_places(rmemcached_server: Any, transport: str, key: str, small: int) -> None:
-    """Whether the server reads them from where they are, or from a copy: where many small ones lie close together."""
+    """The server reads the parts in place, or as a copy where many small parts lie close together."""
     server = rmemcached_server("-I", "64m", "-m", "256")
     pieces = [bytes([number]) * (number % 7 + 1) for number in range(small)]
     first = bytearray(b"a") * (5 << 20)

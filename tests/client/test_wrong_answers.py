@@ -1,4 +1,4 @@
-"""A plain server whose answers are no answers to the commands: no value comes back that is not the key's."""
+"""A plain server whose answers do not fit the commands: no value comes back for a wrong key."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ TIMEOUT = 20.0
 KNOWN = {b"mn\r\n": b"MN\r\n", b"version\r\n": b"VERSION 1.6.18\r\n"}
 CLASSIC = {**KNOWN, b"mn\r\n": b"ERROR\r\n"}
 
-# Answers a command, whose line it is given.
+# Makes the answer to a command, from its line.
 Answer = Callable[[bytes], bytes]
 Serve = Callable[..., tuple[str, int]]
 
 
 class Peer:
-    """Answers each line that it does not know with what the test says; values are taken for no lines."""
+    """A server with the test's answer to each unknown line; values are not taken for lines."""
 
     def __init__(self, answer: Answer, known: dict[bytes, bytes]) -> None:
         self.answer = answer
@@ -62,7 +62,7 @@ class Peer:
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """serve(answer, known): the address of a server that answers so."""
+    """serve(answer, known): the address of a server with this answer."""
     made: list[Peer] = []
 
     def serve(answer: Answer | bytes, known: dict[bytes, bytes] = KNOWN) -> tuple[str, int]:
@@ -76,7 +76,7 @@ def serve() -> Iterator[Serve]:
 
 
 def run(address: tuple[str, int], name: str, *arguments: Any) -> Any:
-    """What an AsyncClient's method returns."""
+    """The result of an AsyncClient's method."""
 
     async def body() -> Any:
         async with AsyncClient(address, transport="tcp", timeout=TIMEOUT, default_noreply=False) as client:
@@ -106,7 +106,7 @@ each_way = pytest.mark.parametrize("how", [called, piped, run], ids=lambda how: 
 
 
 def its_name(line: bytes) -> bytes:
-    """A value that is the key."""
+    """The key as a value."""
     key = line.split()[1]
     return b"VA %d\r\n%b\r\n" % (len(key), key)
 

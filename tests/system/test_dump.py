@@ -1,4 +1,4 @@
-"""lru_crawler metadump and mgdump: lines, what is dumped while others write, readers that stall or die."""
+"""lru_crawler metadump and mgdump: their lines, dumps beside writers, readers that stall or die."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_dumping_can_be_forbidden(rmemcached_server: ServerFactory) -> None:
 
 @pytest.mark.parametrize("classes", ["all", "hash"])
 def test_every_item_once_while_others_write(rmemcached_server: ServerFactory, classes: str) -> None:
-    """Items that stay are dumped once each, and the dump does not hold up writers."""
+    """Each stable item is dumped once, and the dump does not hold up writers."""
     server = rmemcached_server("-m", "256", "-o", "lru_crawler_sleep=0" if classes == "hash" else "no_lru_maintainer")
     count = 30_000
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""All values longer than a connection's share of its worker's turn are stored, whatever other clients send."""
+"""All values longer than a connection's share of its worker's turn are stored, beside any other traffic."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_many_at_once(rmemcached_server: ServerFactory, size: int) -> None:
 
 
 def test_ends_within_a_payload(rmemcached_server: ServerFactory) -> None:
-    """The end of a payload that waits for a turn leaves nothing behind, and the other connections go on."""
+    """The end of a payload that waits for a turn leaves nothing behind, and its neighbours go on."""
     server = rmemcached_server("-t", "1", "-m", "128")
     value = random.Random(1).randbytes(1_000_000)
     request = b"set v 0 0 %d\r\n%b\r\n" % (len(value), value)

@@ -37,7 +37,7 @@ def grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
 
 
 def test_requests_for_small_values_name_no_memory(control: tuple[Server, Conversation]) -> None:
-    """Successive requests for small values name no memory. A large value among them comes in messages, a second by WRITE."""
+    """Successive small requests name no memory. A large value among them comes in messages, a second by WRITE."""
     server, talk = control
     large = random.Random(1).randbytes(65536)
     with rdma_client(server) as client:

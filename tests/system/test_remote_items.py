@@ -51,7 +51,7 @@ def ask(peer: Peer, place: int = 0) -> tuple[int, int]:
 
 
 def transfer(peer: Peer, opcode: int, where: tuple[int, int], memory: bytearray) -> None:
-    """A READ into the memory, or a WRITE of its bytes. ConnectionError: the queue pair has failed, for the given reason."""
+    """A READ into the memory, or a WRITE of its bytes. Raises ConnectionError with the reason of a failure."""
     address, key = where
     region = peer.region(memory, verbs.Access.LOCAL_WRITE)
     done: list[object] = []
