@@ -50,7 +50,7 @@ _WANTS = {
 }
 
 
-cdef struct server_state:    # what the hooks work on
+cdef struct server_state:    # the state of the hooks
     int verbosity
 
 
@@ -91,7 +91,7 @@ cdef void _set_verbosity(void *arg, int level) noexcept nogil:
 
 
 cdef class Server:
-    """A store and the state of one worker, shared by the Machines made from it."""
+    """A store and the state of a worker, shared by the Machines made from the Server."""
 
     cdef store *s
     cdef conn_thread thread
@@ -159,7 +159,7 @@ cdef class Server:
         return self.thread.nfree_resps
 
     def stats(self):
-        """The worker's counters; those of slab classes are added up."""
+        """The worker's counters; counters of slab classes are added up."""
         cdef dict counters = self.thread.stats
         total = {name: value for name, value in counters.items() if name not in ("slab", "lru_hits")}
         total["get_hits"] = sum(counters["lru_hits"])
@@ -189,10 +189,10 @@ cdef class Machine:
 
     remote: whether the engine can move payloads by itself. eager: conn.eager.
     memory: rkey -> (address, bytearray), the client's memory.
-    max_iov, max_bytes, max_sent: bound what one gather describes and what one send takes.
+    max_iov, max_bytes, max_sent: limits of a gather's description and of a send.
     direct: payloads go straight into the item instead of through the input buffer.
-    wants: what the machine wanted, in order.
-    writes: (rkey, address, length, bytes of output sent before it) of every value written to a sink.
+    wants: the machine's demands, in order.
+    writes: (rkey, address, length, bytes of output sent before) of every value written to a sink.
 
     Input lies before an inaccessible page.
     """
@@ -242,12 +242,12 @@ cdef class Machine:
             munmap(self.area, INPUT_SIZE + PAGE)
 
     def close(self):
-        """The connection ends, whatever it is doing."""
+        """Ends the connection in any state."""
         conn_release(&self.c)
         self.closed = True
 
     cdef void place(self, const char *data, size_t n) noexcept:
-        """Appends n bytes to the unparsed input, and moves it all to the end of the area."""
+        """Appends n bytes to the unparsed input, and moves all input to the end of the area."""
         cdef size_t old = self.c.rbytes
         cdef char *to = self.input_end - old - n
         if old:
@@ -258,7 +258,7 @@ cdef class Machine:
         self.c.rbytes = old + n
 
     cdef bytes send(self):
-        """Takes all the output that may leave."""
+        """Takes all output that may leave."""
         cdef iovec iov[IOV]
         cdef int count, i
         cdef size_t n
@@ -279,7 +279,7 @@ cdef class Machine:
         return b"".join(out)
 
     cdef write_value(self):
-        """Does what an RDMA WRITE does for an engine."""
+        """Does the work of an RDMA WRITE of an engine."""
         cdef mc_resp *resp = conn_next_write(&self.c)
         cdef iovec iov[IOV]
         cdef int count, i
@@ -294,7 +294,7 @@ cdef class Machine:
         st.item_remove(self.server.s, conn_write_posted(&self.c))
 
     cdef bint read_value(self):
-        """Does what RDMA READs do for an engine, one for each extent. False: the client has no such memory."""
+        """Does the work of an engine's RDMA READs, one for each extent. False: the client has no such memory."""
         cdef iovec iov[4]
         cdef int count, i
         cdef Py_ssize_t start
@@ -328,7 +328,7 @@ cdef class Machine:
         return used
 
     def feed(self, bytes data=b"", size_t chunk=65536, bint send=True):
-        """Gives input, `chunk` bytes at a time, and returns the output (send=False: leaves it where it is)."""
+        """Gives input, `chunk` bytes at a time, and returns the output (send=False: leaves the output in place)."""
         cdef const char *p = data
         cdef size_t left = len(data)
         cdef size_t n
@@ -352,7 +352,7 @@ cdef class Machine:
             elif want == WANT_YIELD:
                 pass
             elif want == WANT_REMOTE_PAYLOAD:
-                # Replies to what was asked before leave while the READ is under way.
+                # Replies to earlier requests leave while the READ is under way.
                 if send:
                     out.append(self.send())
                 if not self.read_value():
@@ -382,7 +382,7 @@ cdef class Machine:
 
     @property
     def pending(self):
-        """(replies, bytes of items and statistics) that wait to be sent."""
+        """(replies, bytes of items and statistics) waiting to be sent."""
         return self.c.npending, self.c.pending_bytes
 
     @property
@@ -391,7 +391,7 @@ cdef class Machine:
 
     @property
     def missing(self):
-        """Bytes of the payload that have not arrived."""
+        """Bytes of the payload still to arrive."""
         return self.c.rlbytes
 
 
@@ -405,7 +405,7 @@ def tokens(bytes line):
 
 
 def number(kind, bytes text, size_t max_digits=16):
-    """The number that the parser named by kind reads, or None."""
+    """The number read by the parser for kind, or None."""
     cdef uint32_t u32 = 0
     cdef uint64_t u64 = 0
     cdef int32_t i32 = 0

@@ -1,5 +1,5 @@
-"""The daemon's devices for Python tests, with registrations that take as long as the test likes; what workers know
-their events by; the pace of a connection; and the limit of connections. Not an interface."""
+"""The daemon's devices for Python tests, with registrations as long as the test likes; the tags by which workers know
+their events; the pace of a connection; and the limit of connections. Not an interface."""
 
 cimport cython
 from libc.stddef cimport size_t
@@ -33,7 +33,7 @@ from rmemcached.verbs.soft cimport SOFT_EVENT, soft_provider
 from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, verbs_provider
 
 cdef int began = eventfd(0, EFD_CLOEXEC)        # a registration waits
-cdef int proceed = eventfd(0, EFD_CLOEXEC)      # it may go on
+cdef int proceed = eventfd(0, EFD_CLOEXEC)      # the registration may go on
 cdef verbs_provider slow = soft_provider()[0]
 
 
@@ -48,7 +48,7 @@ slow.reg_mr = register_slowly
 
 @cython.final
 cdef class Devices:
-    """The devices of a daemon that has soft_iw only. One at a time."""
+    """The devices of a daemon with soft_iw only. A registration at a time."""
     cdef rdma_devices d
     cdef void *memory
 
@@ -73,12 +73,12 @@ cdef class Devices:
             munmap(self.memory, ARENA_EXTENT)
 
     def add_extent(self):
-        """Item memory grows. Returns when it is registered."""
+        """Item memory grows. Returns after the registration."""
         with nogil:
             devices_extent_added(&self.d, self.memory, ARENA_EXTENT)
 
     def await_registration(self):
-        """Waits until a registration has begun. It ends after `proceed` only."""
+        """Waits until a registration has begun. The registration ends only after `proceed`."""
         with nogil:
             eventfd_clear(began)
 
@@ -97,7 +97,7 @@ cdef class Devices:
 
 
 def channel_events():
-    """Of each device's completion channel: its epoll data, and the bit of the device that a worker reads from them."""
+    """For each device's completion channel: its epoll data, and the device's bit as read from them by a worker."""
     cdef epoll_event event
     found = []
     for k in range(<unsigned int>RDMA_DEVICES):
@@ -107,7 +107,7 @@ def channel_events():
 
 
 def event_kind_of(uint64_t data):
-    """What a worker takes an event with these epoll data for, of EVENT_KINDS."""
+    """The worker's classification of an event with these epoll data, one of EVENT_KINDS."""
     cdef epoll_event event
     event.data.u64 = data
     return <int>event_kind(&event)
@@ -117,12 +117,12 @@ EVENT_KINDS = {
     "queue": <int>EVENT_QUEUE, "channel": <int>EVENT_CHANNEL, "soft": <int>EVENT_SOFT, "udp": <int>EVENT_UDP,
     "connection": <int>EVENT_CONNECTION,
 }
-# What is registered for the worker's queue, and the tags of addresses.
+# The epoll data of the worker's queue, and the tags of addresses.
 QUEUE = <uint64_t>QUEUE_DATA
 TAGS = {"soft": <uint64_t>SOFT_EVENT, "udp": <uint64_t>UDP_TAG}
 
 
-# Parts of an index that can be registered, and extents that it has when all item memory that can be registered is used.
+# The largest number of registered parts of an index, and the extents of the largest index of registered item memory.
 INDEX_PARTS = <unsigned int>MAX_INDEX
 INDEX_EXTENTS = direct_bytes(<uint64_t>MAX_EXTENTS * ARENA_EXTENT) // <uint64_t>ARENA_EXTENT
 
@@ -134,7 +134,7 @@ cdef class Pace:
         memset(&self.pace, 0, sizeof(self.pace))
 
     def note(self, now, limit):
-        """The gap that is to be polled through after a request, in nanoseconds; None: it is not."""
+        """The gap to poll through after a request, in nanoseconds; None: no polling."""
         cdef uint32_t gap = pace_note(&self.pace, now, limit)
         return None if gap == UINT32_MAX else gap
 
@@ -149,7 +149,7 @@ cdef class Pace:
 
 @cython.final
 cdef class Connections:
-    """A daemon that has no connection, and room for so many."""
+    """An empty daemon with room for so many connections."""
     cdef server s
 
     def __cinit__(self, int room):
@@ -157,7 +157,7 @@ cdef class Connections:
         self.s.settings.maxconns = MAIN_FDS + room
 
     def come_and_go(self, unsigned int times):
-        """As so many lanes, one after the other, that end as soon as they are admitted. Any thread."""
+        """As so many lanes, one after the other, each of which ends at its admission. Any thread."""
         with nogil:
             while times:
                 times -= 1

@@ -1,4 +1,4 @@
-"""The store for Python: what tests and experiments need of it. Not an interface for programs."""
+"""The store for Python, for tests and experiments. Not an interface for programs."""
 
 import os
 
@@ -145,7 +145,7 @@ cdef class Item:
         self.it = NULL
 
     def unlink(self):
-        """Unlinks what is stored under this item's key."""
+        """Unlinks the item stored under this item's key."""
         st.item_unlink(self.owner.s, st.ITEM_key(self.it), self.it.nkey)
 
     def set_flag(self, int flag):
@@ -204,14 +204,14 @@ cdef class Item:
 
 
 cdef struct dump_log:
-    char *text          # what was dumped
+    char *text          # the dumped text
     size_t used
     size_t size
     size_t items
     size_t limit        # items after which the reader goes away
-    sem_t reader        # one for every flush that may pass; when a reader is to be slow
+    sem_t reader        # a post for every flush that may pass; for a slow reader
     unsigned int slow   # atomic
-    sem_t waiting       # one for every flush that has begun to wait
+    sem_t waiting       # a post for every flush that has begun to wait
     sem_t finished
     bint complete
 
@@ -291,7 +291,7 @@ cdef class Dump:
         self._proceed()
 
     def found(self):
-        """All keys that were dumped, when the dump is over."""
+        """All dumped keys, after the end of the dump."""
         with nogil:
             sem_wait(&self.log.finished)
         sem_post(&self.log.finished)
@@ -306,7 +306,7 @@ cdef class Dump:
 cdef class Store:
     """A store of its own, with memcached's defaults. Keys and values are bytes; a context manager.
 
-    s3fifo=None: S3-FIFO, if RMEMCACHED_TEST_OPTIONS asks for it of daemons, and not in flat mode.
+    s3fifo=None: S3-FIFO, if RMEMCACHED_TEST_OPTIONS has the option for daemons, and not in flat mode.
     """
 
     cdef store *s
@@ -496,7 +496,7 @@ cdef class Store:
         return Dump(self, classes, **how)
 
     def crawler(self, bint enable):
-        """Starts or ends the crawler thread; False: it could not be started."""
+        """Starts or ends the crawler thread; False: the start failed."""
         if enable:
             return st.lru_crawler_enable(self.s)
         st.lru_crawler_disable(self.s)
@@ -553,7 +553,7 @@ cdef class Store:
         return {st.SIZES_GRANULARITY * i: st.store_sizes(self.s, i) for i in range(st.store_sizes_buckets(self.s))
                 if st.store_sizes(self.s, i)}
 
-    # --- what is inside ---
+    # --- inside of the store ---
 
     @property
     def has_crawler(self):
@@ -583,7 +583,7 @@ cdef class Store:
         return <size_t>self.s.slabs.arena, self.s.slabs.arena_length
 
     def extents(self):
-        """(address, length) of each extent that was announced."""
+        """(address, length) of each announced extent."""
         cdef size_t i
         return [(<size_t>self.extent_log.addr[i], self.extent_log.length[i]) for i in range(self.extent_log.count)]
 
@@ -599,11 +599,11 @@ cdef class Store:
 
     def stress(self, int threads, uint64_t ops, uint64_t seed=1, uint64_t keys=1000, size_t max_value=100000,
                bint clock=False, bint move=False, bint even=False):
-        """Random commands of all kinds in threads without the GIL, which verify every value that they read.
+        """Random commands of all kinds in threads without the GIL. The threads verify every value read.
 
-        clock: one thread also moves the clock and flushes. move: another one has slab pages moved all the time. even:
-        values of all sizes, and references that end with the command. Returns the numbers of each kind of event; raises
-        AssertionError with what a thread found wrong.
+        clock: a thread also moves the clock and flushes. move: another thread has slab pages moved all the time. even:
+        values of all sizes, and references that end with the command. Returns the numbers of each kind of event;
+        raises AssertionError with a thread's finding.
         """
         cdef stress_result result
         cdef const char *error
@@ -614,7 +614,7 @@ cdef class Store:
         return result
 
     def direct_give(self):
-        """Gives a client the memory: the descriptors of index and arena. The index has all items when it returns."""
+        """Gives a client the memory: the descriptors of index and arena. On return the index has all items."""
         cdef int index_fd, arena_fd
         if not st.store_direct_give(self.s, &index_fd, &arena_fd):
             raise OSError("there is no memory for clients")
@@ -627,7 +627,7 @@ cdef class Store:
         st.store_direct_return(self.s)
 
     def direct_fds(self):
-        """The descriptors that were given last."""
+        """The descriptors given last."""
         return self.given
 
     def direct_stats(self):

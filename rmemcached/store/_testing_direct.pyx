@@ -21,7 +21,7 @@ from rmemcached.sys.linux cimport posix_memalign
 
 
 cdef class DirectReader:
-    """Reads a store's memory as a client does, from its descriptors, which stay the caller's."""
+    """Reads a store's memory like a client, from its descriptors, which stay the caller's."""
 
     cdef direct_memory memory
     cdef direct_report report
@@ -41,7 +41,7 @@ cdef class DirectReader:
             direct_unmap(&self.memory)
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
-        """What the header says the memory is."""
+        """The memory of the header's length."""
         PyBuffer_FillInfo(buffer, self, <void *>self.memory.base, self.memory.length, True, flags)
 
     @property
@@ -49,7 +49,7 @@ cdef class DirectReader:
         return direct_is_alive(&self.memory)
 
     def prefault(self):
-        """How many bytes were mapped."""
+        """The number of mapped bytes."""
         cdef uint64_t at = 0
         cdef uint64_t mapped = 0
         while direct_prefault(&self.memory, &at, &mapped):
@@ -57,7 +57,7 @@ cdef class DirectReader:
         return mapped
 
     def read(self, bytes key):
-        """(value, flags, whether it is time to tell); "ask", or "torn"."""
+        """(value, flags, whether the hits are due for a report); "ask", or "torn"."""
         cdef direct_hit hit
         cdef direct_answer answer = direct_find(&self.memory, key, len(key), &hit)
         cdef bytes value
@@ -69,12 +69,12 @@ cdef class DirectReader:
         return "ask" if answer == DIRECT_ASK else "torn"
 
     def get(self, bytes key):
-        """The value, or None: it is to be asked for."""
+        """The value, or None: the caller has to ask."""
         found = self.read(key)
         return found[0] if isinstance(found, tuple) else None
 
     def line(self):
-        """What is to be told of the hits."""
+        """The line of the report of hits."""
         cdef char text[DIRECT_LINE]
         cdef size_t length = direct_line(&self.report, self.memory.header, text)
         return text[:length]
@@ -90,7 +90,7 @@ cdef class DirectReader:
         return counts
 
     def read_lines(self, bytes key):
-        """As `read`, of a copy that is made as an RDMA device may make it: (value, flags), "ask", or "torn"."""
+        """As `read`, of a copy made in the order of an RDMA device: (value, flags), "ask", or "torn"."""
         cdef direct_hit hit
         cdef char *to = NULL
         cdef direct_answer answer
@@ -116,7 +116,7 @@ cdef class DirectReader:
         return counts
 
     def follow_lines(self, bytes key):
-        """Reads a number that only rises until `end`: never less than what `tell` said before, nor than earlier."""
+        """Reads a rising number until `end`: never less than told by `tell` before, nor than an earlier number."""
         cdef uint64_t[3] counts = [0, 0, 0]
         cdef const char *c_key = key
         cdef size_t nkey = len(key)
@@ -135,7 +135,7 @@ cdef class DirectReader:
 
 
 def header_is_usable(bytes header):
-    """Whether a client that READs would use the memory whose header has been read."""
+    """Whether a client that READs would use the memory with this header."""
     cdef direct_header copy
     if len(header) < <Py_ssize_t>sizeof(direct_header):
         raise ValueError("a header that is too short")

@@ -17,12 +17,12 @@ from rmemcached.sys.linux cimport posix_memalign, sched_yield, snprintf
 
 cdef enum:
     LINE = 64
-    LINES = 65536 // LINE + 1    # that a copy touches at most
-    YIELD_ONE_OF = 64            # lines, behind which others run
+    LINES = 65536 // LINE + 1    # most lines of a copy
+    YIELD_ONE_OF = 64            # lines, after which other threads run
 
 
 cdef void copy_lines(char *to, const char *place, size_t size, uint64_t *seed) noexcept nogil:
-    """A line is read at one moment, and lines in any order."""
+    """Each line is read at a single moment, and the lines in any order."""
     cdef uint32_t order[LINES]
     cdef size_t before = <size_t>place % LINE
     cdef uint32_t lines = <uint32_t>((before + size + LINE - 1) // LINE)
@@ -46,7 +46,7 @@ cdef void copy_lines(char *to, const char *place, size_t size, uint64_t *seed) n
 
 
 cdef direct_answer trust(const char *copy, const char *key, size_t nkey, direct_hit *hit) noexcept nogil:
-    """What a client would find that looks at the key alone."""
+    """The answer for a client with a check of the key alone."""
     cdef direct_item *it = <direct_item *>copy
     cdef size_t before = sizeof(direct_item) + (8 if it.it_flags & 2 else 0)
     if it.nkey != nkey or memcmp(copy + before, key, nkey) != 0 or <uint32_t>it.nbytes > DIRECT_READ - 512 \
@@ -73,7 +73,7 @@ cdef direct_answer read_lines(direct_memory *m, const char *key, size_t nkey, bi
     copy_lines(<char *>&bucket, <const char *>&m.index[direct_bucket_of(hv, relaxed_load(&h.buckets))],
                sizeof(bucket), seed)
     while answer == DIRECT_FOREIGN:
-        # Behind an item of another key that has the tag may come the key's own.
+        # The key's own item may come behind an item of another key with the same tag.
         i = direct_look(&m.chunks, &bucket, hv, i + 1)
         if i == DIRECT_SLOTS:
             return DIRECT_ASK

@@ -1,7 +1,7 @@
 """The stress test's threads. The kind of a key is its number modulo 4:
 
-- 0, 1: a value of any length, all of whose bytes follow from the key and the version in its first word;
-- 2: blocks of 16 bytes that each verify themselves, so that they can be appended and prepended;
+- 0, 1: a value of any length, whose bytes all follow from the key and the version in its first word;
+- 2: blocks of 16 bytes with a check each, for append and prepend;
 - 3: a decimal number.
 """
 
@@ -18,9 +18,9 @@ from rmemcached.sys.atomics cimport fetch_add, relaxed_load, relaxed_store
 from rmemcached.sys.linux cimport pthread_create, pthread_join, pthread_t, sched_yield, snprintf
 
 cdef enum:
-    HELD = 8            # references that a thread keeps over other commands
-    MAX_RUNS = 16       # runs of an item's data that are looked at together
-    NUMBER = 3          # the kind of key that holds a number
+    HELD = 8            # references kept by a thread over later commands
+    MAX_RUNS = 16       # most runs of an item's data in a look
+    NUMBER = 3          # the kind of a key with a number
     BLOCKS = 2
     READ_MOST = 1 << 20
 
@@ -30,7 +30,7 @@ cdef struct held_item:
     size_t length       # numbers: the text at the time
     char text[32]
 
-cdef struct win_record:     # which stale items somebody has won, by their CAS value; all threads share it
+cdef struct win_record:     # won stale items, by their CAS value; all threads share the record
     uint64_t first
     uint64_t count
     uint8_t *winners        # atomic
@@ -44,7 +44,7 @@ cdef struct stress_thread:
     size_t max_value
     bint clock
     bint even
-    unsigned int stop   # atomic; for the thread that moves pages
+    unsigned int stop   # atomic; for the page-moving thread
     held_item held[HELD]
     stress_result result
     const char *error
@@ -92,7 +92,7 @@ cdef bint _fill(item *it, uint64_t key, uint64_t seed) noexcept nogil:
     return pos == length
 
 
-cdef struct reader:         # what has been seen of a value
+cdef struct reader:         # the seen part of a value
     uint64_t key
     uint64_t kind
     size_t length
@@ -119,7 +119,7 @@ cdef inline bint _verify_byte(reader *r, unsigned char c) noexcept nogil:
 
 
 cdef bint _verify(item *it, uint64_t key) noexcept nogil:
-    """Whether the data bytes are a value that some thread wrote for the key, whole."""
+    """Whether the data bytes are a whole value written by a thread for the key."""
     cdef iovec runs[MAX_RUNS]
     cdef int i, n
     cdef size_t j
@@ -157,7 +157,7 @@ cdef void _release_held(stress_thread *t, held_item *h) noexcept nogil:
 
 
 cdef void _hold(stress_thread *t, item *it, uint64_t key) noexcept nogil:
-    """Keeps the reference in place of an older one."""
+    """Keeps the reference in place of an older reference."""
     cdef held_item *h = &t.held[_random(t) % HELD]
     _release_held(t, h)
     h.it = it
@@ -252,7 +252,7 @@ cdef void _one_mark(stress_thread *t, const char *key, size_t nkey) noexcept nog
 
 
 cdef void _one_recache(stress_thread *t, const char *key, size_t nkey) noexcept nogil:
-    """Tries to be the one that recaches the item, as mg does."""
+    """Tries to win the recache of the item, as mg does."""
     cdef item *it = st.item_get(t.s, key, nkey, True)
     cdef uint64_t cas
     if it == NULL:
@@ -401,7 +401,7 @@ cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, 
     return error
 
 
-# --- readers that do not ask ---
+# --- readers without asking ---
 
 cdef bint stress_bytes_hold(const char *data, size_t length, uint64_t key) noexcept nogil:
     cdef reader r
@@ -460,7 +460,7 @@ cdef struct race_thread:
 
 
 cdef bint _cas_increment(race_thread *t) noexcept nogil:
-    """One get and cas; False when another thread was faster."""
+    """A get and a cas; False when another thread was faster."""
     cdef char text[32]
     cdef uint64_t cas
     cdef size_t length

@@ -153,7 +153,9 @@ def reply(peer: Peer) -> bytes:
 
 
 def test_others_come_before_a_device_that_never_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client waits for the rest of a turn of a busy device, and not for the device's next turn as well.    When two clients ask at the same time, over TCP and over shared memory, the busy device moves nothing between their
+    """A client waits for the rest of a turn of a busy device, and not for the device's next turn as well.
+
+    When two clients ask at the same time, over TCP and over shared memory, the busy device moves nothing between their
     replies.
     """
     monkeypatch.setenv(VARIABLE, "soft_shm")

@@ -1,4 +1,4 @@
-"""docs/security.md: the tests, statistics and options that it names exist; its figures are those of tests and code."""
+"""docs/security.md: the named tests, statistics and options exist, and the figures are those of tests and code."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Row(NamedTuple):
 
 UNITS = {"": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 FIGURE = re.compile(r"(?<![\w.])(\d+)(?: (KB|MB|GB)\b)?")
-# What the kernel takes: no limit of the daemon's.
+# Memory of the kernel's own: the daemon sets no limit.
 KERNEL = {
     "and 2 MB of page tables for each GB",
     "each a mapping (VMA) and up to 4 KB of page table, however small: 64 MB",
 }
-# The constants that figures of a row are, where neither its tests nor the defaults of its options have them.
+# Constants with the figures of a row, where neither its tests nor the defaults of its options have them.
 CONSTANTS = {
     "new connections in a turn of a worker": ["HANDOVERS_PER_TURN"],
     "memory of a connection with an unfinished command": ["FIRST_BUFFER"],
@@ -107,7 +107,7 @@ def functions(file: Path) -> set[str]:
 
 
 def case_name(call: ast.Call) -> str | None:
-    """The first argument, if it is Case(...)."""
+    """The first argument of a call Case(...), else None."""
     if isinstance(call.func, ast.Name) and call.func.id == "Case" and isinstance(call.args[0], ast.Constant):
         return str(call.args[0].value)
     return None
@@ -186,7 +186,7 @@ def in_code(text: str) -> int:
 
 
 def figures_of_test(name: str) -> set[int]:
-    """The numbers in a test, or in its case: also those of its strings, and those that constant expressions make."""
+    """The numbers in a test, or in its case, including numbers in strings and values of constant expressions."""
     match = re.fullmatch(r"(.+)::(\w+)(?:\[(.+)\])?", name)
     assert match
     found = set()

@@ -1,4 +1,4 @@
-"""A conversation that uses every command: what is sent, and what the answer looks like.
+"""A conversation with every command: the requests, and patterns of the answers.
 
 `both`: memcached 1.6.18 answers the same bytes (CAS values apart). The entries build on each other, in order.
 """

@@ -14,9 +14,9 @@ import pytest
 from rmemcached.store._testing import Store, colliding_keys, hash_of, hash_secret, set_hash_secret
 
 BITS = 12  # of a hash value: the bucket in a table of 4096
-CROWD = 12  # keys in one bucket; that 500 keys crowd so by chance has a probability below 2^-50
+CROWD = 12  # keys in one bucket; 500 keys crowd so by chance with a probability below 2^-50
 
-# All keys with such a word at their end, or such a second one, once had the same hash value.
+# All keys with the first word at their end, or the second as their second word, once had the same hash value.
 UNLUCKY_LAST = bytes.fromhex("e3c6889cf06abc8e")
 UNLUCKY_SECOND = bytes.fromhex("03771e4ba9d6f2c8")
 
@@ -119,7 +119,7 @@ UNLUCKY_KEYS: list[Callable[[int], bytes]] = [
 
 @pytest.mark.parametrize("key", UNLUCKY_KEYS)
 def test_no_word_of_a_key_hides_the_others(key: Callable[[int], bytes]) -> None:
-    """Keys that once had one hash value are spread as others are."""
+    """Keys that once had the same hash value are spread like all other keys."""
     assert fullest(key(i) for i in range(500)) < CROWD
 
 
