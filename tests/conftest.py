@@ -79,7 +79,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, b
 
 @pytest.fixture(autouse=True)
 def daemons_that_are_asked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Daemons of tests with the marker without_direct let no client read by itself."""
+    """Daemons of tests with the marker without_direct permit no direct reads."""
     if request.node.get_closest_marker("without_direct"):
         options = os.environ.get("RMEMCACHED_TEST_OPTIONS", "")
         monkeypatch.setenv("RMEMCACHED_TEST_OPTIONS", f"{options} -o rdma_direct=off")
@@ -167,7 +167,7 @@ def shared_rmemcached() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def module_rmemcached() -> Iterator[Server]:
-    """A daemon of ours (-m 256 -I 8m -t 2) for the tests of a module, including full memory."""
+    """A daemon of ours (-m 256 -I 8m -t 2) for the tests of a module, which may fill its memory."""
     server = start_rmemcached("-m", "256", "-I", "8m", "-t", "2")
     yield server
     _stop_all([server])

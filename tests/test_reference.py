@@ -82,7 +82,7 @@ def options(command: Command) -> list[str]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_manual_pages(name: str, share: Path) -> None:
-    """Without a warning, and with every option and subcommand."""
+    """The manual pages have no warning, and every option and subcommand."""
     page = share / MANUALS / f"{name}.1"
     checked = subprocess.run(["mandoc", "-T", "lint", page], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")

@@ -142,7 +142,7 @@ cdef class Two(One):
 
 
 def test_files_are_of_readable_size() -> None:
-    """A file has at most 800 lines: one subject."""
+    """A file has at most FILE_LINES lines, for one subject."""
     long = {file: count for file in FILES if (count := len((ROOT / file).read_text().splitlines())) > FILE_LINES}
     assert not long
 
@@ -167,7 +167,7 @@ def test_system_headers_are_declared_once() -> None:
     assert not elsewhere, "\n".join(elsewhere)
 
 
-# Functions entered with a lock held have a name for it, and first check the lock.
+# The names of functions entered with a lock held tell so, and the functions first check the lock.
 CALLED_WITH_A_LOCK = re.compile(r"(^|_)do_|_locked$")
 LOOKS = re.compile(r"assert_held|assert_item_lock|assert_(read|write)_held|assert_owner|assert_(cq|domain)")
 # Named so without wanting a lock, and why.
@@ -229,7 +229,7 @@ def unused_results(text: str) -> list[str]:
 
 
 def test_results_that_the_system_wants_used_are_used() -> None:
-    """A bare call is a warning with the compiler of some systems, and the build of tests fails."""
+    """No call ignores a result that glibc wants used: some compilers would warn, and the tests' build would fail."""
     used = "    n = read(fd, &a, 8)\n    while write(fd, &a, 8) < 0:\n    ssize_t read(int fd)\n"
     assert unused_results(f"{used}    read(fd, &a, 8)\n{used}") == ["read(fd, &a, 8)"]
     unused = {file: calls for file in OURS if (calls := unused_results((ROOT / file).read_text()))}
@@ -264,7 +264,7 @@ PLAIN = ("tests/shared/english.py",)
 
 
 def test_english_is_plain() -> None:
-    """Of the words of a file's comments, docstrings or text, few stand in for a noun (tests/shared/english.py)."""
+    """Few words of a file's comments, docstrings or text stand in for a noun (tests/shared/english.py)."""
     wrong = [line for file in english.files() if file.startswith(PLAIN) and (line := english.too_many(file))]
     advice = (
         "name the thing in place of " + ", ".join(sorted(english.STAND_INS)) + "; python tests/shared/english.py FILE"

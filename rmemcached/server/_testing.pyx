@@ -48,7 +48,7 @@ slow.reg_mr = register_slowly
 
 @cython.final
 cdef class Devices:
-    """The devices of a daemon with soft_iw only. A registration at a time."""
+    """The devices of a daemon with soft_iw only. A single object at a time."""
     cdef rdma_devices d
     cdef void *memory
 

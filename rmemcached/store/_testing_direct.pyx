@@ -41,7 +41,7 @@ cdef class DirectReader:
             direct_unmap(&self.memory)
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
-        """The memory of the header's length."""
+        """The memory, with the length of its header."""
         PyBuffer_FillInfo(buffer, self, <void *>self.memory.base, self.memory.length, True, flags)
 
     @property

@@ -42,7 +42,7 @@ def test_latency(tmp_path: Path) -> None:
 
 
 def test_each_round_has_processes_of_its_own(tmp_path: Path) -> None:
-    """And none of them is left."""
+    """Each round starts processes of its own, and none is left."""
     program, log = tmp_path / "memcached", tmp_path / "log"
     program.write_text(f'#!/bin/sh\necho $$ $PPID >> {log}\nexec {contenders.memcached_path()} "$@"\n')
     program.chmod(0o755)
@@ -307,7 +307,7 @@ def test_quick_options_are_options() -> None:
 
 
 def test_descriptors_are_as_many_as_the_system_allows() -> None:
-    """Shells have a thousand, where a process may have a million. The echo server needs them, too."""
+    """The benchmark raises a shell's soft limit of descriptors, also for the echo server."""
     words = "cpu --connections 150 --rounds 1 --seconds 0.01 --depths 1 --operations get --contenders tcp"
     limited = ["bash", "-c", 'ulimit -Sn 90; exec "$@"', "limited", sys.executable, "-P", "-m", "rmemcached.bench"]
     done = run_program([*limited, *words.split()], 100)
@@ -427,7 +427,7 @@ def test_call_that_copies() -> None:
 
 
 def test_a_wrong_value_ends_it(memcached_server: Any) -> None:
-    """Somebody else changes the value meanwhile."""
+    """A value changed meanwhile by another client ends the benchmark."""
     server: Server = memcached_server()
     over = threading.Event()
 

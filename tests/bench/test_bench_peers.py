@@ -149,7 +149,7 @@ def test_a_running_server_that_dies_is_one_line(rmemcached_server: Any, words: s
 
 
 def test_a_server_of_its_own_that_dies_says_why(tmp_path: Path) -> None:
-    """Its status and its last words."""
+    """The error has the status and the last words of the dead server."""
     program, pipe = tmp_path / "memcached", tmp_path / "pipe"
     os.mkfifo(pipe)
     program.write_text(f'#!/bin/sh\necho $$ "$@" > {pipe}\necho the last words >&2\nexec {memcached_path()} "$@"\n')

@@ -60,7 +60,7 @@ def test_what_this_process_has_started_is_its_own() -> None:
 
 
 def test_what_is_adopted_is_its_own() -> None:
-    """As strace -D is, whose parent ends at once."""
+    """The time of an adopted process, such as strace -D after its parent's end, counts as own time."""
     with adopting() as kill_adopted:
         before = foreign.own_seconds()
         subprocess.run([sys.executable, "-c", PARENT], check=True)

@@ -100,7 +100,7 @@ def test_each_transport(module_rmemcached: Server, transport: str, connections: 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("connections", [1, 2])
 def test_large_values_on_each_transport(module_rmemcached: Server, transport: str, connections: int) -> None:
-    """More than a lane or a socket keeps: sending goes on while replies are read."""
+    """Values beyond the buffers of a lane or socket arrive: sending goes on while replies are read."""
     with loading(
         module_rmemcached, connections, transport, keys=5, value_size=900_000, depth=3, sets=0.5, complete=True
     ) as made:
@@ -291,7 +291,7 @@ def slow(latencies: dict[int, int], ms: float) -> int:
 
 
 def test_a_stall_delays_what_was_due(memcached_server: Any) -> None:
-    """Two connections have two requests under way, and 200 are due while the server is stopped."""
+    """The 200 requests due during a stall count as late, though only two connections have requests under way."""
     server: Server = memcached_server()
     with loading(server, 2, keys=10, rate=1000.0) as made:
         made.fill()
@@ -381,7 +381,7 @@ def test_popular_keys_are_scattered() -> None:
 
 
 def test_zipf_of_many_keys() -> None:
-    """The most popular of 100 million has 1 / H of the requests, H being the sum of rank ** -0.99."""
+    """The most popular of 100 million keys has 1 / H of the requests, H being the sum of rank ** -0.99."""
     keys, count, s = 100_000_000, 200_000, 0.99
     harmonic = sum(rank**-s for rank in range(1, 1000)) + ((keys + 0.5) ** (1 - s) - 999.5 ** (1 - s)) / (1 - s)
     first = Counter(Load(keys=keys, exponent=s, seed=2).draw_ranks(count))[0]
@@ -407,7 +407,7 @@ def test_lognormal_sizes() -> None:
 
 
 def test_etc_sizes() -> None:
-    """Means, and some quantiles, by the closed forms of the distributions."""
+    """Means, and some quantiles, agree with the closed forms of the distributions."""
     _, scale, shape = distributions.ETC_KEYS
     location = distributions.ETC_KEYS[0]
     keys = distributions.Sizes("etc", distributions.etc_key).table("H", 1, 250)
@@ -595,7 +595,7 @@ def test_progress_within_a_run(capsys: pytest.CaptureFixture[str]) -> None:
 )
 @pytest.mark.parametrize("rate", [0, 20_000])
 def test_loads_of_one_kind(memcached_server: Any, only: str, counter: str, rate: int) -> None:
-    """The server counts as many of the kind as the generator, and nothing is missing."""
+    """The server and the generator count the same number of requests of the kind, and no latency is missing."""
     server: Server = memcached_server()
     with loading(server, 3, keys=500, depth=7, batch=True, complete=True, only=only, rate=rate) as made:
         made.fill()

@@ -40,7 +40,7 @@ for number in range(200):
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where they are made."""
+    """The folder in which the folders of rounds are made."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     yield tmp_path

@@ -97,7 +97,7 @@ def make(green: Greenlets, server: list[Any] | str, **options: Any) -> Any:
 
 
 def commands(green: Greenlets, server: Any, pid: int) -> None:
-    """Of every kind; and "auto" is plain TCP unless the sockets are the system's."""
+    """Commands of every kind work, and "auto" is plain TCP unless the sockets are the system's."""
     with make(green, server) as client:
         assert client.set("key", b"value") is True
         assert client.get("key") == b"value"
@@ -137,7 +137,7 @@ def many(green: Greenlets, server: Any, pid: int) -> None:
 
 
 def others_run(green: Greenlets, server: Any, pid: int) -> None:
-    """While a call waits for the server; the server goes on only when the others have run."""
+    """Other greenlets run while a call waits for the server, which goes on only after they have run."""
     with make(green, server) as client:
         client.set("key", b"value")
         ticks = 0
@@ -307,7 +307,7 @@ def tls_without_room(green: Greenlets, server: Any, pid: int, certificate: str) 
 
 
 def tls(green: Greenlets, server: Any, pid: int, certificate: str) -> None:
-    """The library's own TLS sockets."""
+    """The library's own TLS sockets work."""
     path = {"gevent": "gevent.ssl", "eventlet": "eventlet.green.ssl"}[green.name]
     library = importlib.import_module(path if green.how == "module" else "ssl")
     context = library.SSLContext(library.PROTOCOL_TLS_CLIENT)

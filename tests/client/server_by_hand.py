@@ -26,7 +26,7 @@ READ_ID = 1 << 20
 class ServerByHand:
     """Listens on a port of its own. `accept` takes the client's connections up to READY.
 
-    version: of the protocol. tokens: more of its line of the exchange, or others.
+    version: of the protocol. tokens: further or changed words of the server's line of the exchange.
     """
 
     def __init__(self, transport: str, version: int = 1, **tokens: object) -> None:

@@ -378,7 +378,7 @@ def test_close_while_calls_are_under_way(run: Run, make: Make, backend: Any, key
 
 
 def test_close_while_it_connects(run: Run) -> None:
-    """Nobody answers there: a connection is accepted, and no more."""
+    """A close ends calls whose connection gets no answer."""
 
     async def body() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -424,7 +424,7 @@ def test_a_server_that_reads_slowly_is_not_silent(run: Run) -> None:
 
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_values_in_memory_have_a_limit(run: Run, rmemcached_server: ServerFactory, transport: str) -> None:
-    """Many large values under way need no more memory than some."""
+    """Many large values under way take limited memory."""
     values = {f"key-{number}": b"%d-" % number + bytes(100_000) for number in range(1000)}
 
     async def body() -> None:

@@ -109,7 +109,7 @@ def test_memory_can_be_mapped_ahead(run: Run, rmemcached_server: ServerFactory, 
                 await asyncio.sleep(0)
                 turns += 1
             mapped = task.result()
-            # A thread maps 512 MB at a time. The loop waits for none of them.
+            # A thread maps 512 MB at a time. The loop does not wait for the thread.
             assert 550_000_000 < mapped < 1 << 30 and turns > 2
             assert mapped_items() - before > 550_000_000
             assert await client.prefault() == mapped
@@ -220,7 +220,7 @@ def test_a_task_reads_what_it_has_written(run: Run, server: Server, key: str) ->
 
 
 def test_cas_of_several_tasks(run: Run, server: Server, key: str) -> None:
-    """Each increment counts, by gets without asking and cas."""
+    """Each increment counts, with direct reads for gets and cas."""
 
     async def one(client: AsyncClient) -> None:
         for _ in range(50):

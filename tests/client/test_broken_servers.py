@@ -37,7 +37,7 @@ FAULTS = [
 
 
 def call(server: ServerByHand, client: Client, threads: ThreadPoolExecutor) -> Future[bytes]:
-    """A call of the client, whose request has come."""
+    """A call of the client, whose request has arrived."""
     server.inbox = b""
     version: Future[bytes] = threads.submit(client.version)
     server.wait(lambda: server.inbox == b"version\r\n")

@@ -174,7 +174,7 @@ def registrations() -> Iterator[Registrations]:
 
 
 def use(registrations: Registrations, value: bytes) -> bool:
-    """Whether the object had a registration, for a request."""
+    """Takes the object for a request. Returns whether the object had a registration."""
     found = registrations.take(value)
     if found is None:
         return False
@@ -271,7 +271,7 @@ def test_values_out_of_buffers_and_into_them(make: Make, transport: str) -> None
 
 @here
 def test_a_value_in_a_buffer_is_moved_once(make: Make) -> None:
-    """Its memory is the server's source and target: no region is borrowed, and nothing goes through the ring."""
+    """The buffer's memory is the server's source and target: no region is borrowed, and the ring stays unused."""
     client = make("soft_shm")
     size = 40 * MB
     source, target = client.buffer(size), client.buffer(size)
@@ -289,7 +289,7 @@ def test_a_value_in_a_buffer_is_moved_once(make: Make) -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_what_does_not_fit_is_refused(make: Make, transport: str) -> None:
-    """The connection is as good as before."""
+    """A value above the buffer's size is refused, and the connection is as good as before."""
     client = make(transport)
     buffer = client.buffer(10_000)
     for size in (10_001, 2 * MB):
@@ -379,7 +379,7 @@ def test_a_server_that_did_not_answer_may_still_write(server: Server, make: Make
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_late_read_finds_nothing_that_came_later(server: Server, make: Make, transport: str, shared: bool) -> None:
-    """A set has timed out, and the caller writes something else into its Buffer. The server does the set afterwards."""
+    """A set done by the server after its time-out never stores later content of the Buffer."""
     client, other, control = make(transport, timeout=0.3 * PACE), make(transport), make("tcp")
     value = random_bytes(3 * MB)
     buffer = client.buffer(3 * MB)
@@ -394,7 +394,7 @@ def test_a_late_read_finds_nothing_that_came_later(server: Server, make: Make, t
             with pytest.raises(TimeoutError):
                 client.set("key", buffer)
             view[:] = bytes(3 * MB)
-        # After the end of the queue pair the server is done with all requests of the client.
+        # Once the server has noticed the end of the queue pair, all requests of the client are done.
         deadline = time.monotonic() + TIMEOUT
         while control.stats()[b"curr_connections"] != 1:
             assert time.monotonic() < deadline

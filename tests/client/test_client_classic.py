@@ -84,7 +84,7 @@ def test_same_as_pymemcache(scenario: Any, relay: ClassicRelay, client: Any, ora
 
 
 def test_it_is_asked_once(relay: ClassicRelay, key: str) -> None:
-    """For each connection, or for each Client if the question ends the connection."""
+    """The client asks once for each connection, or for each Client if the question ends the connection."""
     with Client(relay.address, transport="tcp", timeout=20, default_noreply=False) as client:
         for _ in range(3):
             assert client.set(key, b"value") is True
@@ -108,7 +108,7 @@ def test_a_proxy_that_knows_version_is_asked_for_it(make_relay: Callable[..., Cl
 
 @pytest.mark.parametrize("version", EXPERIMENTAL)
 def test_meta_commands_of_another_kind(make_relay: Callable[..., ClassicRelay], key: str, version: str) -> None:
-    """The client stores no value by the meta commands of memcached 1.5.19 to 1.6.9, which would run the value."""
+    """A value sent by the meta commands of memcached 1.5.19 to 1.6.9 would become a command: none is sent."""
     relay = make_relay(version=version)
     with Client(relay.address, transport="tcp", timeout=20) as client:
         for quiet in (True, False):

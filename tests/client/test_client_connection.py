@@ -601,7 +601,7 @@ class Identity:
 
 
 def test_reply_in_small_pieces(key: str) -> None:
-    """Every reply cut at every place."""
+    """A reply cut at any place is read."""
     text = b"VA 10 f7\r\n0123456789\r\n"
 
     def serve(listener: socket.socket) -> None:
@@ -626,7 +626,7 @@ def test_reply_in_small_pieces(key: str) -> None:
 
 
 def test_what_has_come_of_a_reply_stays_its_clients() -> None:
-    """Half of an error line comes while a set without an answer is sent, and another Client is used in between."""
+    """Half of an error line stays its Client's, while another Client is used in between."""
     value, rounds = bytes(32 << 20), 5
 
     def serve(listener: socket.socket, digit: bytes) -> None:
@@ -698,7 +698,7 @@ def test_signal_handlers_run_while_waiting(backend: Any, key: str, spin: float |
 
 
 def test_other_threads_run_while_one_waits(backend: Any, key: str) -> None:
-    """The GIL is released: the main thread can let the server go on."""
+    """A waiting call has released the GIL: the main thread can let the server go on."""
     with Client(backend.server.address, transport=backend.transport, timeout=20, default_noreply=False) as client:
         client.set(key, b"value")
         with suspended(backend.server.pid):

@@ -199,7 +199,7 @@ def test_an_error_with_a_reason() -> None:
 
 
 def test_a_server_that_answers_error_to_everything_behind_a_set() -> None:
-    """None of the calls hangs."""
+    """No call hangs behind a refused set."""
     for address in answering({b"mn": b"MN\r\n", b"": b"ERROR\r\n", b"value": b""}):
         with Client(address, transport="tcp", timeout=20) as client:
             client.delete("key", noreply=True)

@@ -30,7 +30,7 @@ def connect(server: ServerByHand, threads: ThreadPoolExecutor) -> Client:
 
 
 def test_another_server_cannot_read_what_is_exposed_to_one() -> None:
-    """Both servers know address and key. Only the server named by the client may read."""
+    """Both servers know address and key. Only the recipient of the client's request may read."""
     with (
         ServerByHand(rdma()) as ours,
         ServerByHand(rdma()) as theirs,

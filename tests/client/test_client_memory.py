@@ -110,7 +110,7 @@ def test_many_into_with_one_that_does_not_fit(client: Client, key: str, size: in
 
 
 def test_views_without_a_copy(client: Client, key: str) -> None:
-    """They are values of their time, whatever comes later, and there is memory for others meanwhile."""
+    """Views keep the values of their time, whatever comes later, and others find memory meanwhile."""
     for size in SIZES:
         for start in range(3):
             client.set(key, value_of(size, start))
@@ -226,7 +226,7 @@ def test_a_signal_while_a_buffer_is_made(make_client: Callable[..., Client], mak
 
 
 def test_views_and_buffers_in_cycles(client: Client, key: str) -> None:
-    """The collector clears them in any order."""
+    """The garbage collector clears cycles of views and buffers in any order."""
     client.set(key, value_of(3 * MB))
     for _ in range(3):
         cycle: list[Any] = [client.get(key, copy=False), client.register(bytearray(5000))]

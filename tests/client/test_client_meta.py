@@ -58,7 +58,7 @@ class Awaited:
 
 
 class Piped:
-    """Commands in a Pipeline, between others."""
+    """Commands in a Pipeline, between further commands."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -403,7 +403,7 @@ def test_one_task_computes(backend: Backend, key: str) -> None:
 
 
 def test_a_computation_that_fails(make_client: Callable[..., Client], oracle: Any, key: str) -> None:
-    """The next caller computes at once; a stale value stays for the others."""
+    """After a failed computation the next caller computes at once; a stale value stays for the others."""
     client = make_client()
     with pytest.raises(ZeroDivisionError):
         client.get_or_set(key, lambda: 1 // 0, lease=1000)

@@ -324,7 +324,7 @@ def test_a_number_is_an_integer_and_no_bool(shared_rmemcached: Any, key: str, ki
 
 @pytest.mark.parametrize("kind", CALLERS)
 def test_noreply_is_true_or_false(shared_rmemcached: Any, key: str, kind: str) -> None:
-    """A number there may have been meant for expire."""
+    """noreply refuses numbers, possibly meant for expire."""
     calls: dict[str, Callable[[Any, Any], Any]] = {
         "set": lambda c, noreply: c.set(key, b"5", 0, noreply),
         "set_many": lambda c, noreply: c.set_many({key: b"5"}, 0, noreply),

@@ -37,7 +37,7 @@ def test_greenlets(rmemcached_server: Callable[..., Server], library: str, how: 
 
 
 class Relay:
-    """TLS before a server."""
+    """A TLS relay before a server."""
 
     def __init__(self, server: Server, context: ssl.SSLContext) -> None:
         self.server = server

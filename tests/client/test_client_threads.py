@@ -71,7 +71,7 @@ def test_a_call_during_another_ones_wait_has_a_connection_of_its_own(
 
 
 def test_close_while_a_call_is_under_way(make_client: Callable[..., Client], backend: Any, key: str) -> None:
-    """The call has its answer; its connection is closed then."""
+    """A call under way gets its answer before its connection is closed."""
     client = make_client()
     client.set(key, b"value")
     with ThreadPoolExecutor(1) as threads:

@@ -1,4 +1,4 @@
-"""Several servers: the servers of keys, failing, leaving and new servers, beside pymemcache and libmemcached."""
+"""Several servers: the placement of keys, and servers that fail, come and go, beside pymemcache and libmemcached."""
 
 from __future__ import annotations
 
@@ -433,7 +433,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 def test_failures_are_dealt_with_as_in_pymemcache(
     memcached_server: ServerFactory, clock: Clock, attempts: int, ignore_exc: bool
 ) -> None:
-    """A server of two ends, is found dead, and comes back, and each step of a call gives pymemcache's result."""
+    """A server of two ends, is found dead, and comes back: each step gives the same result as pymemcache."""
     stays = memcached_server()
     goes = memcached_server()
     options: dict[str, Any] = {"retry_attempts": attempts, "ignore_exc": ignore_exc, **OPTIONS}
@@ -595,7 +595,7 @@ def test_servers_come_and_go(three: list[Server], key: str) -> None:
 
 
 def test_threads(three: list[Server]) -> None:
-    """Servers come and go meanwhile; each value is the key's."""
+    """Threads get the right values while servers come and go."""
     addresses = [server.address for server in three]
     ends = threading.Event()
 

@@ -82,7 +82,7 @@ def test_nobody_is_asked(server: Server, client: Client, key: str) -> None:
 
 
 def test_values_that_do_not_fit(server: Server, client: Client, key: str) -> None:
-    """They are not written, and the others are."""
+    """Only values that fit their buffers are written."""
     client.set_many({key: b"value", f"{key}-2": b"other"})
     short, enough = bytearray(4), bytearray(5)
     with suspended(server.pid):
@@ -103,7 +103,7 @@ def test_values_that_do_not_fit(server: Server, client: Client, key: str) -> Non
 
 
 def test_a_signal_ends_a_long_call(client: Client, key: str) -> None:
-    """Of some GB, before all is copied."""
+    """A signal ends a get of some GB before all is copied."""
 
     class Alarm(BaseException):
         pass
@@ -126,7 +126,7 @@ def test_a_signal_ends_a_long_call(client: Client, key: str) -> None:
 
 
 def test_without_cas(rmemcached_server: ServerFactory, key: str) -> None:
-    """With -C the daemon has no numbers, and says 0."""
+    """With -C the daemon has no CAS numbers, and gets gives 0."""
     server = rmemcached_server("-C", *FLAGS)
     with Client(server.address, **OPTIONS) as client, Client(server.address, transport="tcp", timeout=20) as asking:
         client.set(key, b"value")
@@ -195,7 +195,7 @@ def test_commands_of_others_without_answers(server: Server, client: Client, key:
 
 
 def two_processes(script: str, server: Server, key: str) -> list[subprocess.Popen[str]]:
-    """Programs whose arguments are the daemon's port and the key."""
+    """Runs programs whose arguments are the daemon's port and the key."""
     arguments = [sys.executable, "-c", script, str(server.port), key]
     return [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(2)]
 
@@ -640,7 +640,7 @@ NOT_GIVEN = b"CLIENT_ERROR rdma: this client was not given the items' memory\r\n
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: repr(line[:30]))
 def test_who_was_not_given_the_memory_tells_no_hits(rmemcached_server: ServerFactory, line: bytes) -> None:
-    """Over a socket, or a queue pair of another transport: each line is refused, also with noreply, and counts not."""
+    """Lines of hits on a socket, or another transport's queue pair, are refused and not counted, also with noreply."""
     server = rmemcached_server(*FLAGS)
     request = line + b"\r\nset a 0 0 1\r\n1\r\n" + line + b" noreply\r\nget a\r\n"
     with server.connect() as plain, plain.makefile("rb") as answers:

@@ -82,7 +82,7 @@ class ReadServer(ServerByHand):
         self.answer()
 
     def serve(self, call: Future[Any]) -> None:
-        """As a server does, until the call is over."""
+        """Acts as a proper server until the call is over."""
         deadline = time.monotonic() + TIMEOUT
         while not call.done():
             assert time.monotonic() < deadline
@@ -104,7 +104,7 @@ class ReadServer(ServerByHand):
                 return struct.unpack_from(">IQI", rest, 18)
 
     def put(self, segment: bytes) -> None:
-        """Sends a segment of DDP. There is no CRC."""
+        """Sends a segment of DDP, without CRC."""
         frame = struct.pack(">H", len(segment)) + segment
         self.stream.sendall(frame + bytes(-len(frame) % 4) + bytes(4))
 
@@ -215,7 +215,7 @@ def test_others_that_share_the_queue_pair(threads: ThreadPoolExecutor) -> None:
 
 @pytest.mark.parametrize("change", [lambda key: 0, lambda key: key ^ 0x100], ids=["0", "of another region"])
 def test_a_key_that_is_none(server: ReadServer, threads: ThreadPoolExecutor, change: Callable[[int], int]) -> None:
-    """The READ is answered by an error."""
+    """A READ with a false key is answered by an error."""
     with client_of(server) as client:
         numbers = server.readable.addr, server.readable.length, change(server.readable.rkey)
         server.direct = b"DIRECT %x 0 %x %x\r\n" % numbers
@@ -227,7 +227,7 @@ def test_a_key_that_is_none(server: ReadServer, threads: ThreadPoolExecutor, cha
 
 
 def test_more_memory_than_there_is(server: ReadServer, threads: ThreadPoolExecutor) -> None:
-    """The header is not where the server says."""
+    """A READ of a header beyond the memory is answered by an error."""
     server.direct = b"DIRECT %x 0 ffffffff %x\r\n" % (
         server.readable.addr + server.readable.length,
         server.readable.rkey,
@@ -258,7 +258,7 @@ FAULTS: dict[str, Callable[[ReadServer, int, int, int], None]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_answer_that_is_none(server: ReadServer, threads: ThreadPoolExecutor, fault: str) -> None:
-    """The lifeline stays open, and says nothing."""
+    """A false answer to a READ ends the call, while the lifeline stays open and silent."""
     with client_of(server) as client:
         call = threads.submit(client.get, b"key")
         server.give_memory()
@@ -464,7 +464,7 @@ def test_signals_do_not_prolong_a_request(daemon: Server, key: str, transport: s
                 began = time.monotonic()
                 with pytest.raises(TimeoutError, match=f"timed out: nothing has come for {LIMIT:g} s$"):
                     call()
-                # Some of the request fits into the socket first: no wait without progress.
+                # The part of the request that fits into the socket is sent first: progress counts.
                 assert LIMIT * 0.9 < time.monotonic() - began < LIMIT + SLACK
             assert len(seen) > 10
 

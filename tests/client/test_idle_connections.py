@@ -31,7 +31,7 @@ def server(rmemcached_server: Callable[..., Server]) -> Server:
 
 
 def kicked(server: Server) -> int:
-    """How many connections the server has closed because they were idle."""
+    """The number of idle connections closed by the server."""
     with Client(server.address, transport="tcp", timeout=TIMEOUT) as client:
         return int(client.stats()[b"idle_kicks"])
 
@@ -61,7 +61,7 @@ def test_a_client(server: Server, transport: str) -> None:
 
 @each_transport
 def test_one_lane_of_a_queue_pair(server: Server, transport: str) -> None:
-    """The server closes an idle lane while the other lanes of its queue pair are in use."""
+    """The client notices the close of an idle lane while the queue pair's other lanes are in use."""
     options: dict[str, Any] = {"transport": transport, "timeout": TIMEOUT}
     with Client(server.address, **options) as idle, Client(server.address, **options) as busy:
         assert idle.get("key") is None

@@ -41,7 +41,7 @@ def make(address: tuple[str, int], transport: str, timeout: float) -> Client:
 
 
 def set_in_vain(client: Client) -> None:
-    """Of a buffer of its own."""
+    """A set of a buffer of its own that gets no answer."""
     with memoryview(client.buffer(SIZE)) as view:
         client.set("key", view)
 
@@ -63,7 +63,7 @@ def interrupt(*_: object) -> None:
 
 
 def interrupted_set(client: Client) -> None:
-    """By a signal."""
+    """A set interrupted by a signal."""
     signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, HASTE)
     with pytest.raises(Interrupted):

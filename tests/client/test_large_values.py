@@ -97,7 +97,7 @@ def test_several_values_with_a_serde(make: Make, transport: str) -> None:
 
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_the_server_writes_several_values_to_memory(make: Make, transport: str) -> None:
-    """From the second call on they do not travel in messages."""
+    """From the second call on the server writes the values by WRITE, not in messages."""
     client = make(transport)
     values = {f"key{number}": random_bytes(4 * MB, number) for number in range(5)}
     assert client.set_many(values) == []

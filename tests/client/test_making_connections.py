@@ -1,4 +1,4 @@
-"""Threads that connect at the same time share the queue pair made by the first. Without RDMA no thread waits."""
+"""Threads that connect at the same time share the queue pair made by the first; otherwise no thread waits."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_every_connection_is_of_use(relay: ClassicRelay, key: str) -> None:
 
 
 def test_threads(relay: ClassicRelay, key: str) -> None:
-    """Each connects for itself, at the same time as the others."""
+    """Threads connect at the same time, each for itself."""
     with Client(relay.address, timeout=TIMEOUT, default_noreply=False) as client, ThreadPoolExecutor(4) as threads:
         assert client.set(key, b"value") is True
         client.close()

@@ -90,7 +90,7 @@ def test_nobody_is_asked(client: Client, key: str) -> None:
 
 
 def test_many_at_once(client: Client, key: str) -> None:
-    """More than READs can be under way, or have room, at a time."""
+    """A call with more keys than READs under way, or in memory, at a time reads all."""
     values = {f"{key}-{number}": os.urandom(number * 150) for number in range(200)}
     for name, value in values.items():
         client.set(name, value)
@@ -224,7 +224,7 @@ def test_flags_that_do_not_go_together() -> None:
 
 
 def test_no_value_is_ever_wrong(server: Server) -> None:
-    """Beside writers, over another connection; threads share the queue pair."""
+    """Threads on a shared queue pair read right values beside a writer on another connection."""
     keys = [f"stress-{number}" for number in range(20)]
     stopped = threading.Event()
     errors: list[str] = []
@@ -351,7 +351,7 @@ def test_keys_of_one_tag() -> None:
 
 
 def test_what_is_no_more(server: Server, client: Client, key: str) -> None:
-    """Its place may be another key's."""
+    """A deleted key is a miss, even after another key has taken its place."""
     with Client(server.address, **{**OPTIONS, "transport": "tcp"}) as other:
         for number in range(20):
             client.set(key, b"value")
@@ -376,7 +376,7 @@ def test_what_was_flushed_or_has_expired(client: Client, key: str) -> None:
 
 
 def test_what_was_evicted() -> None:
-    """And its place used again."""
+    """An evicted key is a miss, even after its place is used again."""
     flags = ("-m", "4", "-t", "1", "-o", "rdma_direct_remote")
     with start_rmemcached(*flags) as server, Client(server.address, **OPTIONS) as client:
         values = {f"key-{number}": b"key-%d " % number * 100 for number in range(3000)}
@@ -517,7 +517,7 @@ def test_a_forked_child_reads_for_itself(server: Server, client: Client, key: st
 
 @pytest.mark.parametrize(("tokens", "depth"), [({}, 1), ({"direct": 1}, 16)])
 def test_depth_of_reads(tokens: dict[str, int], depth: int) -> None:
-    """Where the server offers no reads, the client asks for no room for them, as ever."""
+    """The client asks for no room for READs if the server offers none."""
     with ServerByHand("soft_iw", **tokens) as server:
         client = Client(server.address, **OPTIONS)
 

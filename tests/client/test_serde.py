@@ -221,7 +221,7 @@ def test_a_bomb_is_refused() -> None:
 
 
 def test_damaged_values() -> None:
-    """Whatever was cut off or changed in the head is refused; nothing is read beyond the end."""
+    """A value with a cut or changed head is refused, and nothing is read beyond the end."""
     made = serde.Pickle5Serde()
     whole = bytes(made.serialize("key", [numpy.arange(1000), numpy.arange(2000)])[0])
     for length in [*range(0, 400), len(whole) - 1]:
@@ -268,7 +268,7 @@ def test_what_numpy_serde_refuses(make_client: Callable[..., Client], key: str) 
 
 
 def test_npy_files() -> None:
-    """The value is a .npy file."""
+    """A stored array has the content of a .npy file."""
     import io
 
     array = numpy.arange(12.0).reshape(3, 4)

@@ -75,7 +75,7 @@ def test_no_call_waits_for_ever(
     loop = asyncio.new_event_loop()
     try:
         # In a task of its own: where wait_for awaits the coroutine itself (Python 3.12), GeneratorExit has another
-        # effect.
+        # meaning.
         loop.run_until_complete(asyncio.wait_for(loop.create_task(main()), TIMEOUT))
     finally:
         loop.close()

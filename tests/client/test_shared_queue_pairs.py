@@ -203,7 +203,7 @@ def test_requests_without_replies(make: Make) -> None:
 
 
 def test_sleepers_are_woken(make: Make, server: Server) -> None:
-    """Each by its own reply, whoever has slept for the queue pair."""
+    """Each sleeping thread is woken by its own reply, whichever thread sleeps for the queue pair."""
     clients = [make(spin=0) for _ in range(10)]
     for client in clients:
         client.version()
@@ -232,7 +232,7 @@ def test_more_than_a_lane_keeps_both_ways(make: Make) -> None:
 
 
 def test_owners_sleep_until_they_can_go_on(make: Make, server: Server) -> None:
-    """A client whose lane has no room neither wakes the thread that sleeps for all, nor is woken by that thread."""
+    """A client without room does not wake the thread that sleeps for all: they would wake each other without end."""
     sleeper, full = make(spin=0), make(spin=0, timeout=0.3 * PACE)
     assert sleeper.version() == full.version()
     many = {f"key{number}": bytes(3000) for number in range(50)}
@@ -295,7 +295,7 @@ def test_a_value_that_comes_too_late(make: Make) -> None:
 
 
 def test_a_server_that_stands_still(make: Make, server: Server) -> None:
-    """Time-outs are kept by all, and afterwards all go on."""
+    """All clients keep their time-outs with a stopped server, and go on afterwards."""
     clients = [make(timeout=0.3, spin=0) for _ in range(4)]
     for client in clients:
         client.version()
@@ -389,7 +389,7 @@ def test_a_child_makes_its_own(make: Make) -> None:
 
 @pytest.mark.parametrize("follows", [False, True], ids=["sleeps for all", "follows"])
 def test_signal_handlers_run(make: Make, server: Server, follows: bool) -> None:
-    """While another thread sleeps for the queue pair, too."""
+    """Signal handlers run in a waiting call, also while another thread sleeps for the queue pair."""
 
     class Interrupted(Exception):
         pass

@@ -39,7 +39,7 @@ def test_eviction_goes_round_what_is_seen(rmemcached_server: ServerFactory) -> N
 
 
 def test_nobody_is_refused_because_of_what_others_see(rmemcached_server: ServerFactory) -> None:
-    """No client is refused memory because of views, as many as the limits allow, of the first items to be evicted."""
+    """Views within the limits, of the first items to be evicted, cause no refusal for other clients."""
     server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct")
     with Client(server.address, transport="tcp", timeout=TIMEOUT, default_noreply=False) as other:
         value = os.urandom(60_000)
@@ -105,7 +105,7 @@ def test_the_page_mover_goes_round_what_is_seen(rmemcached_server: ServerFactory
 
 
 def test_small_items_that_are_seen_lie_on_few_pages(rmemcached_server: ServerFactory) -> None:
-    """Otherwise views of some bytes on each page would keep all pages where they are."""
+    """Views of small items are limited to few pages: views of some bytes on each page would keep all pages in place."""
     server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct,rdma_view_limit=4:4096")
     with Client(server.address, **OPTIONS) as client:
         names = [f"{number}" for number in range(20_000)]
@@ -122,7 +122,7 @@ def test_small_items_that_are_seen_lie_on_few_pages(rmemcached_server: ServerFac
 
 
 def test_a_class_of_which_all_is_seen_gets_another_page(rmemcached_server: ServerFactory) -> None:
-    """Or nobody could store values of such a size any more."""
+    """A class full of views gets another page, for new values of the size."""
     server = rmemcached_server("-m", "16", "-t", "1", "-o", "rdma_direct")
     greedy = [Client(server.address, **OPTIONS) for _ in range(4)]
     with Client(server.address, **OPTIONS | {"transport": "tcp"}) as client:

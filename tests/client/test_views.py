@@ -115,7 +115,7 @@ def test_what_is_seen_can_be_stored(client: Client, key: str) -> None:
 
 
 def test_more_pieces_than_a_reply_has_room_for(rmemcached_server: ServerFactory, key: str) -> None:
-    """Or than a view may have."""
+    """A value in more pieces than a reply, or a view, has room for is still seen."""
     options = "rdma_direct,slab_chunk_max=16,rdma_view_limit=200"
     server = rmemcached_server("-t", "1", "-m", "256", "-I", "40m", "-o", options)
     with Client(server.address, **OPTIONS) as client:
@@ -139,7 +139,7 @@ def test_misses(server: Server, client: Client, key: str) -> None:
 
 
 def test_what_a_view_shows_does_not_change(server: Server, client: Client, key: str) -> None:
-    """Whatever becomes of the item."""
+    """A view keeps its content, whatever becomes of the item."""
     client.set(key, b"12345")
     changes: list[Callable[[], object]] = [
         lambda: client.incr(key, 1),
@@ -215,7 +215,7 @@ def test_other_objects_of_the_same_memory_keep_it(server: Server, client: Client
 
 
 def test_serdes(server: Server, key: str) -> None:
-    """They are given a memoryview, and the flags."""
+    """Serdes get a memoryview, and the flags."""
 
     class Views:
         def serialize(self, key: Any, value: Any) -> tuple[bytes, int]:
@@ -409,7 +409,7 @@ def test_a_daemon_that_is_killed(rmemcached_server: ServerFactory, key: str) -> 
 
 
 def test_a_connection_that_is_lost(server: Server, client: Client, key: str) -> None:
-    """The daemon goes on, and keeps nothing any more. The view says so, and can still be read."""
+    """After a lost connection the daemon keeps no item, the view reports its loss, and can still be read."""
     client.set(key, b"value")
     view = client.get_view(key)
     assert view.obj.pinned
@@ -470,7 +470,7 @@ def test_a_fork(server: Server, client: Client, key: str) -> None:
 
 
 def test_idle_timeout(rmemcached_server: ServerFactory, key: str) -> None:
-    """Who looks needs say nothing. When nothing is seen any more, time counts again."""
+    """A silent client with views is not idle. After its last view time counts again."""
     server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct,debug_commands,idle_timeout=10")
     with Client(server.address, transport="tcp", timeout=TIMEOUT) as control:
 
@@ -538,7 +538,7 @@ def test_statistics(server: Server, client: Client, key: str) -> None:
 
 
 class MemoryServer(ServerByHand):
-    """Gives a store's memory to its client."""
+    """A server that gives a store's memory to its client."""
 
     def take_stream(self) -> None:
         self.store = Store(maxbytes=64 * MB, direct=True)

@@ -120,7 +120,7 @@ def test_nobody_reads(
     word: str,
     line: str,
 ) -> None:
-    """Where somebody could be surprised. The daemon, its statistics and the client's log say why."""
+    """With options that restrict clients nobody reads. Daemon, statistics and client's log give the reason."""
     (tmp_path / "users").write_text("u:p\n")
     server = rmemcached_server(*(flag.format(users=tmp_path / "users", folder=tmp_path) for flag in flags))
     with caplog.at_level(logging.INFO, "rmemcached.client"):
@@ -186,7 +186,7 @@ def test_an_option_says_that_they_may(rmemcached_server: ServerFactory, tmp_path
 
 @needs_root
 def test_another_user_does_not(rmemcached_server: ServerFactory) -> None:
-    """Another user gets no shared memory, and no index over a socket with access for all."""
+    """Another user gets no shared memory, and over a socket open to all only the reads permitted by rdma_direct."""
     server = rmemcached_server()
     assert in_child(12345, False, reads, server.address) == ("tcp", False, False)
     folder = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip())

@@ -127,7 +127,7 @@ def test_settings_that_make_no_sense(settings: dict[str, Any], message: str) -> 
 
 
 def test_numbers_may_be_texts(shared_rmemcached: Server) -> None:
-    """As they come from a command line."""
+    """Settings may be texts, as from a command line."""
     connector = RMemcachedConnector(
         shared_rmemcached.host,
         str(shared_rmemcached.port),  # type: ignore[arg-type]
@@ -226,7 +226,7 @@ def test_memory_is_the_callers_when_a_batch_is_over(rmemcached_server: Callable[
 
 
 def test_nothing_outlives_close(shared_rmemcached: Server) -> None:
-    """Threads, descriptors and connections, whoever closes how often."""
+    """No thread, descriptor or connection outlives close, called repeatedly from any thread."""
     before = len(os.listdir("/proc/self/fd"))
     connector = RMemcachedConnector(shared_rmemcached.host, shared_rmemcached.port, prefix="close:", workers=4)
     adapter = Adapter(connector)

@@ -46,7 +46,7 @@ def connect() -> Iterator[Callable[..., Adapter]]:
 def test_what_is_stored_is_loaded(
     connect: Connect, rmemcached_server: Callable[..., Server], transport: str, size: int
 ) -> None:
-    """Blocks of any size, also over the server's item size, from an arena and back."""
+    """Blocks of any size, also over the server's item size, go from an arena and back."""
     adapter = connect(rmemcached_server("-m", "128", "-t", "1"), transport=transport)
     arena = Arena(10 * size)
     keys = [f"model@0000000{number}@0@{number:032x}" for number in range(5)]
@@ -63,7 +63,7 @@ def test_what_is_stored_is_loaded(
 
 
 def test_blocks_of_the_items_memory(connect: Connect, rmemcached_server: Callable[..., Server]) -> None:
-    """A daemon with -o rdma_direct, whose clients load blocks by themselves."""
+    """Clients of a daemon with -o rdma_direct load the right blocks."""
     adapter = connect(rmemcached_server("-m", "128", "-I", "8m", "-o", "rdma_direct"), transport="soft_shm")
     arena = Arena(8 * MEGABYTE)
     block, target = arena.view(4 * MEGABYTE - 1, os.urandom(997)), arena.view(4 * MEGABYTE - 1)
@@ -78,7 +78,7 @@ def test_blocks_of_the_items_memory(connect: Connect, rmemcached_server: Callabl
 def test_a_batch_of_all_kinds(
     connect: Connect, rmemcached_server: Callable[..., Server], transport: str, options: list[str]
 ) -> None:
-    """Each block of a batch has its own outcome, whatever the others are."""
+    """Each block of a batch has its own outcome, whatever the rest have."""
     adapter = connect(rmemcached_server("-m", "256", "-t", "2", *options), transport=transport, workers=3)
     sizes = [1, 0, HEAD.size, 300_000, MEGABYTE, 3 * MEGABYTE + 7, 70_000, 200_000, 5] * 3
     keys = [f"key {number}" if number % 2 else f"key{number}" for number in range(len(sizes))]

@@ -166,7 +166,7 @@ def other_layers() -> Pool:
 
 
 def test_two_models_never_share(storage: MakeStorage, shared_rmemcached: Server) -> None:
-    """Whatever two engines differ in, neither finds the other's pages."""
+    """Engines with any difference do not find each other's pages."""
     made: list[tuple[Config, Pool, dict[str, Any]]] = [
         (Config(), Pool(2, 100), {}),
         (Config(model_name="org/model2"), Pool(2, 100), {}),
@@ -261,7 +261,7 @@ def test_entries_that_are_sglangs(storage: MakeStorage, shared_rmemcached: Serve
 
 
 def test_ranks_of_a_replicated_model_share(storage: MakeStorage, shared_rmemcached: Server) -> None:
-    """Of a model whose ranks all have the same pages, rank 0 stores them and the others load them."""
+    """Rank 0 stores the pages of a model with the same pages in all ranks, and the rest load them."""
     pools = [Pool(1, 1000, 1) for _ in range(2)]
     first, second = (
         storage(shared_rmemcached, pool, Config(is_mla_model=True, tp_size=2, tp_rank=rank), prefix="mla:")

@@ -147,7 +147,7 @@ def test_what_is_stored_is_loaded(engine: MakeEngine, rmemcached_server: Callabl
 
 
 def test_two_models_never_share(engine: MakeEngine, shared_rmemcached: Server) -> None:
-    """Whatever two engines differ in, neither finds the other's chunks."""
+    """Engines with any difference do not find each other's chunks."""
     models = [
         Model(),
         Model(name="org/model2"),
@@ -292,7 +292,7 @@ def test_wrong_parameters(shared_rmemcached: Server) -> None:
 
 
 def test_a_view_that_cannot_be_taken(shared_rmemcached: Server) -> None:
-    """No thread and no descriptor is left behind."""
+    """A refused view leaves no thread and no descriptor behind."""
     before = len(os.listdir("/proc/self/fd"))
     view = memoryview(cast(Any, numpy.zeros((4, 20), dtype=numpy.int8)[:, :10]))
     with pytest.raises(TypeError, match="contiguous"):

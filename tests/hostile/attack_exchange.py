@@ -72,7 +72,7 @@ def without_stream(target: Target, transport: str, count: int) -> None:
 
 
 def without_ready(target: Target, transport: str, count: int) -> None:
-    """The same with streams, and no READY."""
+    """As `without_stream`, but with streams, and without READY."""
     waiting = [peer(target, transport, ready=False) for _ in range(count)]
     target.ready()
     while True:
@@ -135,7 +135,7 @@ def large_values(target: Target, transport: str, request: str, size: int, count:
 
 
 def lanes_without_end(target: Target, transport: str) -> None:
-    """Lanes are opened, asked something, and closed, in many messages at a time, beyond -c too."""
+    """Opens lanes, asks for something, and closes the lanes, many in a message, also beyond -c."""
     one = peer(target, transport, Lanes, credits=64)
     assert isinstance(one, Lanes)
     target.ready()

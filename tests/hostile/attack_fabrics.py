@@ -66,7 +66,7 @@ UFFDIO_API, UFFDIO_REGISTER = 0xC018AA3F, 0xC020AA00
 
 
 def memory_of_registry() -> int:
-    """Every slot has a region of the first generation."""
+    """A registry with a region of the first generation in every slot."""
     fd = memfd(REGISTRY_SIZE)
     os.pwrite(fd, struct.pack("=I", 1) * (REGISTRY_SIZE // 4), 0)
     fcntl.fcntl(fd, F_ADD_SEALS, SEAL_FUTURE_WRITE)
@@ -169,7 +169,7 @@ class SharedMemory(ShmPeer):
             yield octets
 
     def ask(self, line: str) -> None:
-        """A request, if the daemon has granted a credit."""
+        """Sends a request, if the daemon has granted a credit."""
         if self.credits:
             self.credits -= 1
             self.cell(message(DATA, line.encode(), self.owed), MESSAGE)
@@ -209,7 +209,7 @@ def held_region(target: Target) -> None:
 
 
 def held_registry(target: Target) -> None:
-    """The file of a registry is locked most of the time, for a tenth of a second each time; connections without end."""
+    """Locks the file of a registry most of the time, for a tenth of a second each time, and connects without end."""
     libc = ctypes.CDLL(None, use_errno=True)
     registry = memory_of_registry()
     # A page in use by a pipe: the kernel, with the lock held, waits in vain for the end of the use.
@@ -248,7 +248,7 @@ def closes_that_wait(target: Target, count: int) -> None:
 
 
 def closes_of_many(target: Target, count: int, each: int) -> None:
-    """Sockets whose `close` waits come on several queue pairs, when the test says so. None is kept here."""
+    """Sends sockets whose `close` waits on several queue pairs, when the test says so. The attacker keeps none."""
     pairs = [SharedMemory(target) for _ in range(count)]
     waiting = [[lingering(60) for _ in range(each)] for _ in pairs]
     target.ready()
@@ -263,7 +263,7 @@ def closes_of_many(target: Target, count: int, each: int) -> None:
 
 
 def closes_without_end(target: Target) -> None:
-    """New queue pairs with as many of them as a record may have, as long as the daemon takes any. None is kept here."""
+    """Sends, as long as the daemon takes any, such sockets on new queue pairs, as many as a record may have."""
     readers: list[socket.socket] = []
     target.ready()
     while True:
@@ -319,7 +319,7 @@ def offers(target: Target, size: int) -> None:
 
 
 def offers_of_many(target: Target, count: int, size: int) -> None:
-    """Offers without end on several queue pairs, of large regions whose every page is looked at, each time anew."""
+    """Offers large regions without end on several queue pairs. The daemon looks at every page each time anew."""
     regions = [memfd(size, sparse=False, seals=SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE) for _ in range(2)]
     pairs = [SharedMemory(target) for _ in range(count)]
     for shm in pairs:
@@ -367,7 +367,7 @@ def records(target: Target) -> None:
 
 
 def frames(target: Target) -> None:
-    """WRITEs of nothing, as many as the ring has room for, without end."""
+    """Sends empty WRITEs without end, as many as the ring has room for."""
     shm = SharedMemory(target)
     block = frame(0, 0, 0) * (CHUNK_MAX // 20)
     target.ready()
@@ -376,7 +376,7 @@ def frames(target: Target) -> None:
 
 
 def frames_of_many(target: Target, count: int) -> None:
-    """The same on several queue pairs, whose rings are all full."""
+    """As `frames`, on several queue pairs with full rings."""
     pairs = [SharedMemory(target) for _ in range(count)]
     block = frame(0, 0, 0) * (CHUNK_MAX // 20)
     target.ready()
@@ -393,7 +393,7 @@ def frames_of_many(target: Target, count: int) -> None:
 
 
 def cells(target: Target) -> None:
-    """As frames, but in cells of an octet."""
+    """As `frames`, but in cells of an octet."""
     shm = SharedMemory(target)
     target.ready()
     while True:
@@ -421,7 +421,7 @@ def one_line(target: Target, key: str, size: int) -> None:
 
 
 def octets_of_a_read(target: Target, size: int) -> None:
-    """A READ of the daemon's is answered octet by octet."""
+    """Answers a READ of the daemon octet by octet."""
     shm = SharedMemory(target)
     for _ in shm.cells():
         pass

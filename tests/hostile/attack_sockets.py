@@ -192,7 +192,7 @@ def begin_values(target: Target, count: int, size: int, at_once: int) -> None:
 
 
 def huge_binary(target: Target, opcode: int, extras: int, key: int) -> None:
-    """A binary packet whose header announces a body of 4 GB, and as much of the body as the daemon takes."""
+    """A binary packet whose header announces a body of 4 GB, with as much of the body as the daemon takes."""
     header = BINARY_HEADER.pack(0x80, opcode, key, extras, 0, 0, 0xFFFFFFFF, 0, 0)
     target.ready()
     while True:
@@ -227,7 +227,7 @@ def dump(target: Target, count: int) -> None:
 
 
 def udp_flood(target: Target, port: int, request: str) -> None:
-    """Datagrams with a request, as fast as they go; the replies are not read."""
+    """Datagrams with a request, as fast as possible; the replies are not read."""
     assert not isinstance(target.address, str)
     plain = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     plain.connect((target.address[0], port))
@@ -256,7 +256,7 @@ def store_and_ask(target: Target, count: int, ending: str) -> None:
 
 
 def stop_and_go(target: Target, pid: int, seconds: float) -> None:
-    """Not a peer: stops the daemon for so long, again and again. For the test of the gate itself."""
+    """No peer: stops the daemon for so long, again and again, to test the gate itself."""
     target.ready()
     while True:
         os.kill(pid, signal.SIGSTOP)

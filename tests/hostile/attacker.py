@@ -20,7 +20,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Target:
-    """The daemon, as the attacker knows the daemon: by its address, and by docs/."""
+    """The daemon within the attacker's knowledge: its address, and docs/."""
 
     def __init__(self, address: Any) -> None:
         self.address: tuple[str, int] | str = address if isinstance(address, str) else (address[0], address[1])
@@ -34,7 +34,7 @@ class Target:
         return plain
 
     def ready(self) -> None:
-        """The attack has begun."""
+        """Reports the beginning of the attack."""
         self.say("ready")
 
     def say(self, line: object) -> None:
@@ -51,7 +51,7 @@ class Target:
 
 
 def die_with_parent() -> None:
-    """Nobody is attacked for longer than the test lives."""
+    """Ends this process with the test: no attack outlives the test."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

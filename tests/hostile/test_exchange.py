@@ -43,7 +43,7 @@ def queue_pairs_live(scene: Scene, attacker: Attacker) -> None:
 
 
 def of_large_values(case: Case) -> Case:
-    """Completes a case: the values have 1 MB."""
+    """Completes a case with values of 1 MB."""
     count = case.arguments["count"]
     # Each lane may have begun to store a value; memory once used for items stays the daemon's.
     items = (count * attack.LANES // 4 + 16) * MB

@@ -30,7 +30,7 @@ def values(scene: Scene, size: int, count: int = 1, prefix: str = "value") -> No
 
 
 def refused(scene: Scene, attacker: Attacker) -> None:
-    """Beyond the limit there is a line, and nothing else."""
+    """A connection beyond the limit reads a line, and nothing else."""
     assert attacker.line() == "ERROR Too many open connections"
     assert scene.control.number("rejected_connections") > 0
 
@@ -42,7 +42,7 @@ def ended(scene: Scene, attacker: Attacker) -> None:
 
 
 def gives_way(scene: Scene, attacker: Attacker) -> None:
-    """Others have had their turn."""
+    """Other connections have had their turn."""
     assert scene.control.number("conn_yields") > 0
 
 
@@ -198,7 +198,7 @@ TABLE = [(kind, case) for case in CASES for kind in TRANSPORTS if kind == "tcp" 
 
 @pytest.fixture
 def scenes(rmemcached_server: Callable[..., Server]) -> Iterator[Callable[..., AbstractContextManager[Scene]]]:
-    """Makes the scene of a case. The later flags win."""
+    """Makes the scene of a case. Later flags override earlier flags."""
     with tempfile.TemporaryDirectory() as folder:
         yield lambda kind, flags=(): scene_of(
             rmemcached_server(*FLAGS, *flags, path=str(Path(folder) / "socket") if kind == "unix" else None),

@@ -24,7 +24,7 @@ CODE = re.compile(r"`([^`]+)`")
 
 
 class Row(NamedTuple):
-    """A limit."""
+    """A row of the table: a limit."""
 
     what: str
     limit: str
@@ -126,7 +126,7 @@ def test_there_are_limits() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.what for row in ROWS])
 def test_every_limit_has_a_test(row: Row) -> None:
-    """FILE::FUNCTION, or FILE::FUNCTION[CASE] where the function runs a table of cases."""
+    """Each limit names tests: FILE::FUNCTION, or FILE::FUNCTION[CASE] of a table of cases."""
     assert row.limit
     tests = CODE.findall(row.test)
     assert tests
@@ -149,7 +149,7 @@ def test_every_statistic_exists() -> None:
 
 
 def test_every_option_exists() -> None:
-    """Anywhere on the page, with a line in -h."""
+    """Each option on the page exists, with a line in -h."""
     words = [code.split() for code in CODE.findall(PAGE.read_text()) if code.startswith("-")]
     letters = {word[0][1:] for word in words} - {"o"}
     names = {word[1].partition("=")[0] for word in words if word[0] == "-o"}
@@ -173,7 +173,7 @@ def evaluated(node: ast.AST, named: Callable[[str], int | None]) -> int | None:
 
 @functools.cache
 def in_code(text: str) -> int:
-    """The value of an expression of constants of the code."""
+    """The value of an expression with constants of the code."""
     if text.isidentifier():
         sources = (path.read_text() for path in (ROOT / "rmemcached").rglob("*.p[xy][dx]"))
         line = re.compile(rf"^    {text} = ([^#\n]+?) *(?:#.*)?$", re.MULTILINE)

@@ -70,7 +70,7 @@ def tc(command: str) -> None:
 
 @contextlib.contextmanager
 def cut(*, here: bool, there: bool) -> Iterator[None]:
-    """Drops all packets between this host and THERE, in the directions asked for. No device notices anything."""
+    """Drops all packets between this host and THERE, in the given directions. No device notices anything."""
     tc("qdisc add dev eth1 root handle 1: prio bands 4")
     tc("qdisc add dev eth1 parent 1:4 netem loss 100%")
     tc("qdisc add dev eth1 ingress")

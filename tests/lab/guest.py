@@ -66,7 +66,7 @@ def test_everybody_at_once(server: Server, client: Client) -> None:
 
 
 def test_payloads_go_by_rdma(server: Server, client: Client) -> None:
-    """A large SET is an RDMA READ, a large GET an RDMA WRITE: so says the daemon, and the device has moved them."""
+    """A large SET is an RDMA READ, a large GET an RDMA WRITE, by the daemon's counters and the device's."""
     talk = Conversation(server)
     before, device = talk.stats("rdma"), device_counters()
     value = random.Random(2).randbytes(1 << 20)

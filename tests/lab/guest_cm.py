@@ -36,7 +36,7 @@ DaemonFactory = Callable[..., "Daemon"]
 
 
 def in_use() -> tuple[int, ...]:
-    """Queue pairs, completion queues and connections; the kernel has some for itself."""
+    """The numbers of queue pairs, completion queues and connections; the kernel has some for itself."""
     found = resources()
     return found["qp"], found["cq"], found["cm_id"]
 

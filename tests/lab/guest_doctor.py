@@ -57,7 +57,7 @@ def verbs_for_nobody(server: Server, memory: int = 0) -> dict[str, Any]:
 
 
 def test_what_keeps_a_user_from_the_device(rmemcached_server: ServerFactory) -> None:
-    """Locked memory, and permissions; nothing, when both are mended."""
+    """The doctor tells of too little locked memory and of missing permissions, until both are mended."""
     server = rmemcached_server("-m", "64")
     short = verbs_for_nobody(server, 64 * KB)
     assert short["state"] == "fails" and "ulimit -l is 64 KB" in short["why"] and "LimitMEMLOCK" in short["change"]

@@ -22,7 +22,7 @@ WITHIN = 20.0
 
 
 def in_use() -> tuple[int, int]:
-    """Queue pairs and completion queues; the kernel has some for itself."""
+    """The numbers of queue pairs and completion queues; the kernel has some for itself."""
     found = resources()
     return found["qp"], found["cq"]
 
@@ -93,7 +93,7 @@ def device_removed() -> Iterator[None]:
 def test_mishap(
     rmemcached_server: Callable[..., Server], mishap: Callable[[], AbstractContextManager[None]], why: str
 ) -> None:
-    """With transfers under way: the daemon serves everybody else, clients are told, and all is as before afterwards."""
+    """After a mishap under load the daemon serves everybody else, clients get errors, and all is then as before."""
     server = rmemcached_server("-m", "256", "-I", "8m", "-t", "2")
     with Conversation(server, WITHIN) as control, Client(server.address, transport="soft_iw", timeout=WITHIN) as soft:
         soft.set("key", BIG, noreply=False)

@@ -340,7 +340,7 @@ def connection_parameters(private_data: bytes, ird: int, ord: int) -> ConnParam:
 
 
 class SiwListener:
-    """An rdma_cm port."""
+    """A listening port of rdma_cm."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.events = Events()

@@ -30,7 +30,7 @@ ROLES = ("initiator", "responder")  # soft_iw's
 
 @pytest.fixture(scope="module", params=[65536, 1500])
 def mtu(request: pytest.FixtureRequest) -> int:
-    """FPDUs are as large as TCP's segments: near 64 KB, and as on an Ethernet."""
+    """FPDUs are as large as TCP's segments: near 64 KB, or of an Ethernet's size."""
     run("ip", "link", "set", "lo", "mtu", str(request.param))
     return int(request.param)
 
@@ -109,7 +109,7 @@ def ok(found: list[Any], *wr_ids: int) -> None:
 @pytest.mark.parametrize("crc", [False, True])
 @pytest.mark.parametrize("role", ROLES)
 def test_every_size(role: str, crc: bool, mtu: int) -> None:
-    """SEND, WRITE and READ, asked for by either side."""
+    """SEND, WRITE and READ from either end move every size."""
     octets = random.Random(7).randbytes(1 << 16) * 65
     starts = itertools.count()
 
@@ -189,7 +189,7 @@ def test_thousands_of_rounds(role: str, crc: bool, mtu: int) -> None:
 
 
 def test_depths() -> None:
-    """As negotiated, and kept to by both sides: READs beyond them wait in the send queue."""
+    """Both ends keep to the negotiated depths: READs beyond wait in the send queue."""
     for role in ROLES:
         with connected(role, ird=5, ord=3) as (ours, theirs):
             stream = ours.qp.stream()
@@ -242,7 +242,7 @@ def test_rejects() -> None:
 
 @pytest.mark.parametrize("crc", [False, True])
 def test_the_responder_sends_first(crc: bool) -> None:
-    """Peer to peer: siw waits for the ready-to-receive frame."""
+    """In peer-to-peer mode siw, as responder, sends first, after the ready-to-receive frame."""
     with connected("initiator", peer_to_peer=True, pause=PAUSE, crc=crc) as (ours, theirs):
         ours.qp.post_recv((1, [ours.mr.sge(0, 5)]))
         theirs.buffer[:5] = b"first"

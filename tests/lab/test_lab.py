@@ -42,7 +42,7 @@ PROCESSORS = {"threads": 2}
 
 
 def command(*arguments: str, **environment: str) -> list[str]:
-    """Of script/vm."""
+    """The command line of script/vm."""
     passed_on = [word for name in environment for word in ("--environment", name)]
     return [sys.executable, str(ROOT / "script" / "vm"), "-t", str(SECONDS), *passed_on, *arguments]
 
@@ -96,7 +96,7 @@ def guests(request: pytest.FixtureRequest) -> Iterator[dict[str, Guest]]:
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize("name", GUESTS)
 def test_over_soft_roce(guests: dict[str, Guest], name: str) -> None:
-    """The verbs layer, the clients and the daemon, with the bodies of the host's tests."""
+    """The bodies of the host's tests pass for the verbs layer, the clients and the daemon."""
     if name not in guests:
         guests[name] = Guest(name)
     status, printed = guests[name].result()

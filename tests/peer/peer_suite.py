@@ -415,7 +415,7 @@ def describe(outcome: Outcome) -> str:
 
 
 def check_count(outcome: Outcome, version: tuple[int, ...] | None) -> None:
-    """Of the reference version's own suite, a file must have as many assertions as with memcached."""
+    """Checks, for the reference version's own suite, that a file has as many assertions as with memcached."""
     counts = known_files().get(outcome.file, ("", None))[1]
     counted = outcome.passed + len(outcome.expected)
     if version == REFERENCE and outcome.result in ("pass", "skip") and counts and counted not in counts:

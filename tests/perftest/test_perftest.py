@@ -158,7 +158,7 @@ class Server:
 
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[Any]:
-    """Starts servers: on a free port of the loopback interface, or a UNIX socket."""
+    """Starts servers, on a free port of the loopback interface, or on a UNIX socket."""
     servers = []
 
     def start(*arguments: str) -> Server:
@@ -201,7 +201,7 @@ def test_different_tests(ours: tuple[str, ...], theirs: tuple[str, ...], complai
 
 @pytest.mark.parametrize(("ours", "theirs"), [("soft_iw", "soft_shm"), ("soft_shm", "soft_iw")])
 def test_different_devices(ours: str, theirs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They meet in different places, and neither waits for ever."""
+    """Ends with different devices meet in different places, and neither waits for ever."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     port = str(free_port())
     server = Server("send", "lat", "-d", f"{ours}0", "-p", port, "--bind", "127.0.0.1")
@@ -215,7 +215,7 @@ def test_different_devices(ours: str, theirs: str, tmp_path: Path, monkeypatch: 
 
 
 def test_servers_of_both_devices_on_one_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each serves the clients of its own."""
+    """Servers of both devices on a port serve the clients of their own device."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     port = str(free_port())
     devices = ("soft_iw0", "soft_shm0")

@@ -181,6 +181,6 @@ CONVERSATION = [
 
 
 def normal(reply: bytes) -> bytes:
-    """Without CAS values."""
+    """The answers without CAS values."""
     reply = re.sub(rb"(VALUE \S+ \d+ \d+) \d+", rb"\1 #", reply)
     return re.sub(rb" (c|cas=)\d+", rb" \1#", reply)

@@ -234,7 +234,7 @@ def test_large_values(direct: bool) -> None:
         assert machine.feed(request(QUITQ)) == b""
         machine = Machine(server)
         machine.direct = direct
-        # The text protocol sees the same item: the data and their line end.
+        # The text protocol sees the same item, with a line end behind the appended data.
         assert machine.feed(b"get a\r\n") == b"VALUE a 3 %d\r\nhead%stail\r\nEND\r\n" % (size + 8, value)
         machine.close()
         machine = Machine(server)

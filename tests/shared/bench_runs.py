@@ -92,7 +92,7 @@ def measured(tmp_path: Path, *arguments: str, status: int | None = 0) -> tuple[d
 
 
 def unwrapped(text: str) -> str:
-    """Without the ends of lines."""
+    """The text without ends of lines."""
     return " ".join(text.split())
 
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_program(words: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """Runs a program in the project's folder. Kills a slower program, and all its children.
+    """Runs a program in the project's folder. Kills a program that takes longer, with all its children.
 
     Raises subprocess.TimeoutExpired.
     """

@@ -117,14 +117,14 @@ class ShmPeer:
         return head
 
     def word(self, length: int, kind: int, flags: int = 0, stamp: int | None = None) -> None:
-        """Announces a cell at the tail; its octets are there."""
+        """Announces a cell at the tail, whose octets are there."""
         at = RING_AT + self.tail % RING_SIZE
         # Last of all the stamp, at which the device takes the rest.
         struct.pack_into("=HBB", self.page, at + 4, length, kind, flags)
         struct.pack_into("=I", self.page, at, (self.tail // LINE + 1) % 2**32 if stamp is None else stamp)
 
     def put(self, octets: bytes) -> None:
-        """The octets of a cell at the tail."""
+        """Writes the octets of a cell at the tail."""
         at = (self.tail + 8) % RING_SIZE
         first = octets[: RING_SIZE - at]
         self.page[RING_AT + at : RING_AT + at + len(first)] = first

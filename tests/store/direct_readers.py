@@ -104,7 +104,7 @@ def fill(store: Store, items: int) -> None:
 def one_round(
     seed: int, leave: bool, keys: int, max_value: int, others: int, options: dict[str, Any]
 ) -> tuple[list[int], int]:
-    """[asked, found, torn] of a round with a store of its own, and how often a reader came."""
+    """[asked, found, torn] of a round with a store of its own, and the number of new readers."""
     with Store(32 * MB, direct=not leave or None, direct_linger=0, **options) as store:
         fill(store, others)
         before = store.direct_stats()["buckets"]

@@ -150,7 +150,7 @@ def test_the_index_grows_with_the_items() -> None:
     ],
 )
 def test_places_of_all_lengths(megabytes: int, least: int, local: int, by_read: int, remote: bool) -> None:
-    """Nothing but addresses is taken."""
+    """Items of all lengths are found by their places, whose bits leave room for nothing but addresses."""
     with Store(megabytes * MB, direct=True, direct_remote=remote, chunk_size=least - 48) as store:
         reader = DirectReader(store.direct_fds())
         header = os.pread(store.direct_fds()[0], 4096, 0)
@@ -165,7 +165,7 @@ def test_places_of_all_lengths(megabytes: int, least: int, local: int, by_read: 
 
 
 def test_items_without_room_get_another_chance(store: Store, reader: DirectReader) -> None:
-    """When others have gone: at the next get."""
+    """An item without room in the index gets room at a later get, after others have gone."""
     # The index does not grow for so few.
     keys: list[bytes] = []
     mask = store.direct_stats()["buckets"] - 1
@@ -216,7 +216,7 @@ def test_a_store_that_has_ended_is_not_read(ended: str) -> None:
 
 
 def test_a_store_that_was_killed_is_not_read() -> None:
-    """Nobody has told anybody: the kernel has."""
+    """A reader does not read a killed store: the kernel has told of the death."""
     child = (
         "import os, socket, sys\n"
         "from rmemcached.store._testing import Store\n"
@@ -428,7 +428,7 @@ def test_without_the_option_there_are_no_seals(store: Store, reader: DirectReade
 
 
 def test_a_seal_may_need_a_larger_chunk() -> None:
-    """Nothing else does."""
+    """Items with a seal may need a larger chunk, and no other items do."""
     with Store() as plain, Store(direct=True) as direct, Store(direct_remote=True) as sealed:
         for length in range(40, 3000, 13):
             classes = []
@@ -546,7 +546,7 @@ def first_bytes(store: Store) -> bytes:
 
 
 def lengths(store: Store) -> tuple[int, int]:
-    """Of index and arena."""
+    """The lengths of index and arena."""
     index, arena = (os.fstat(fd).st_size for fd in store.direct_fds())
     return index, arena
 
@@ -579,7 +579,7 @@ def test_memory_that_is_longer_than_places_reach() -> None:
 
 @pytest.mark.parametrize("change", [-1, 1])
 def test_memory_of_another_layout(store: Store, change: int) -> None:
-    """Of an older or a newer daemon."""
+    """A reader refuses memory of an older or a newer daemon."""
     index, arena = lengths(store)
     header = bytearray(first_bytes(store))
     (layout,) = struct.unpack_from("<I", header, 8)
@@ -593,7 +593,7 @@ def test_memory_of_another_layout(store: Store, change: int) -> None:
 
 
 def test_memory_that_is_shorter_than_it_says(store: Store) -> None:
-    """To look behind its end would kill this process."""
+    """A reader refuses memory shorter than its header says: a look behind the end would kill this process."""
     index, arena = lengths(store)
     header = first_bytes(store)
     for length, works in ((arena, True), (arena + 4096, True), (arena - 4096, False)):

@@ -108,7 +108,7 @@ def test_an_index_is_made_and_given_up_beside_writers(options: dict[str, object]
 
 
 def test_a_raised_limit_gives_items_that_are_asked_for() -> None:
-    """The index covers the limit of its beginning: clients ask for items in later memory."""
+    """The index covers the memory limit at its making. Clients ask for items beyond."""
     with Store(8 * MB, slab_reassign=True) as store:
         reader = DirectReader(store.direct_give())
         assert store.set_memory_limit(200 * MB)
@@ -130,7 +130,7 @@ def test_a_raised_limit_gives_items_that_are_asked_for() -> None:
 
 
 def test_readers_make_no_more_memory_than_the_limit_and_the_index() -> None:
-    """To read where nothing is makes a page. Who has the descriptors can do so, until their ends."""
+    """A reader's reads of holes make pages, but never beyond the ends of the descriptors' files."""
     with Store(64 * MB) as store:
         index, arena = store.direct_give()
         assert os.fstat(arena).st_size == 64 * MB + LIFE

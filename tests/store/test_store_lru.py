@@ -193,7 +193,7 @@ def test_without_cold_allocation_takes_from_hot() -> None:
 
 
 def test_without_the_maintainer_allocation_takes_from_warm() -> None:
-    """New items find room when all items are in use, and nobody has moved anything to COLD yet."""
+    """New items find room when all items have been fetched, and nobody has moved any to COLD yet."""
     with segmented(maxbytes=MB) as store:
         store.stop_threads()
         count = store.class_stats(CLASS)["chunks_per_page"]

@@ -45,7 +45,7 @@ def class_of(store: Store, length: int) -> int:
 
 
 def resident_pages(base: int, length: int) -> int:
-    """How many of the system's pages there are in a range of addresses."""
+    """The number of resident system pages in a range of addresses."""
     size = resource.getpagesize()
     with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
         pagemap.seek(base // size * 8)
@@ -410,7 +410,7 @@ def test_the_end_does_not_wait_for_references() -> None:
 
 @pytest.mark.parametrize("emptied", [False, True])
 def test_a_move_out_of_the_pool_ends_when_the_threads_end(emptied: bool) -> None:
-    """Also if others have used up the pool since the move began."""
+    """A move out of the pool ends with the threads, even if others have used up the pool meanwhile."""
     with Store(slab_reassign=True, maxbytes=4 * MB) as store:
         clsid = class_of(store, 6000)
         keys = fill(store, 4, clsid, 6000)
@@ -442,7 +442,7 @@ def test_a_move_out_of_the_pool_ends_when_the_threads_end(emptied: bool) -> None
     ],
 )
 def test_pages_move_under_load(settings: dict[str, Any]) -> None:
-    """All kinds of commands, values verified, while pages go from class to class; and the structures agree."""
+    """Values and structures stay right while pages go from class to class beside all kinds of commands."""
     with Store(slab_reassign=True, **settings) as store:
         moves = 0
         # How many pages the mover gets done beside a round depends on the machine.

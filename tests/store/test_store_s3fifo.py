@@ -123,7 +123,7 @@ def test_the_main_queue_evicts_what_was_not_fetched_since_it_came() -> None:
         assert len(main) == 200
         for key in main[:100]:
             store.get(key)
-        # Each of these is fetched, and enters the main queue in its turn, too long then.
+        # Each of these is fetched, and enters the main queue, then too long, in its turn.
         for i in range(40_000):
             fill(store, 1, 3_000_000 + i)
             store.get(b"%07d" % (3_000_000 + i))

@@ -21,7 +21,7 @@ def chunk_sizes(store: Store) -> list[int]:
 
 
 def expected_sizes(smallest: int, factor: float, largest: int) -> list[int]:
-    """The rule of memcached's slabs_init."""
+    """The sizes by the rule of memcached's slabs_init."""
     sizes: list[int] = []
     size = smallest
     while len(sizes) < 62 and size < largest / factor:

@@ -26,7 +26,8 @@ from rmemcached.host import host_identity
 
 HERE = Path(__file__).resolve().parent
 TIMEOUT = 10.0  # seconds, the limit of one operation; a stall is a failure
-# Seconds until the daemon has freed everything of a dead client: less than any time-out of the daemon's.
+# Seconds until the daemon has freed everything of a dead client: less than any time-out of the daemon's, which would
+# free everything as well.
 GONE_WITHIN = within(20.0)
 HEADER = 8  # bytes of a message's header
 DATA, CREDIT, READY, OPEN, CLOSE = range(5)
@@ -111,7 +112,7 @@ def rdma_client(server: Server | SimpleNamespace, **arguments: Any) -> Client:
 
 
 def tcp_client(server: Server, **arguments: Any) -> PymemcacheClient:
-    """The independent client."""
+    """The independent client: pymemcache."""
     arguments = {"timeout": TIMEOUT, "connect_timeout": TIMEOUT, "default_noreply": False, **arguments}
     return PymemcacheClient(server.address, **arguments)
 

@@ -53,7 +53,7 @@ TOKENS_OF_FLAGS = {
 
 
 class Speaker:
-    """Makes up what a client says."""
+    """Makes up the commands of a client."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -112,7 +112,7 @@ class Speaker:
             name = pick([b"get", b"gets", b"gat", b"gats"])
             words = [name] if name in (b"get", b"gets") else [name, self.exptime()]
             count = pick([1, 1, 1, 2, 3, 8, 30])
-            # With a long key memcached drops the replies to earlier commands, too.
+            # For a key above its limit memcached drops the replies to earlier commands, too.
             return self.line(words + [self.key()[:250] for _ in range(count)])
         if kind < 62:
             return self.line([pick([b"incr", b"decr"]), self.key(), self.number(), *self.noreply()])
@@ -237,7 +237,7 @@ class Speaker:
         return self.random.choice([self.text_command, self.meta_command])()
 
     def cuts(self, length: int, often: bool = False) -> list[int]:
-        """Where the stream is cut into writes: mostly nowhere."""
+        """The places where the stream is cut into writes: mostly none."""
         if length < 2 or (not often and self.random.randrange(4)):
             return []
         return sorted(self.random.sample(range(1, length), min(length - 1, self.random.randint(1, 4))))
@@ -347,7 +347,7 @@ class Comparison:
         return ours, theirs
 
     def replayed(self, told: Conversations) -> bool:
-        """Whether the last of these conversations goes differently with fresh daemons."""
+        """Whether the last of these conversations has different replies from fresh daemons."""
         self.restart()
         result = True
         for commands, cuts in told:

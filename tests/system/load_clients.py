@@ -2,8 +2,8 @@
 
     load_clients.py HOST PORT KIND COUNT SECONDS SEED
 
-They run for SECONDS from a line on stdin on. The last line of stdout is a JSON object: operations, hits of gets,
-payload bytes, the longest operation in seconds, sets refused for want of memory, and the faults.
+They run for SECONDS after a line on stdin. The last line of stdout is a JSON object: operations, hits of gets, payload
+bytes, the longest operation in seconds, sets refused for want of memory, and the faults.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Result:
 
 
 def choose(source: random.Random) -> tuple[str, bytes | None]:
-    """A key, and the value to be set, or None for a get."""
+    """A key, and the value for a set, or None for a get."""
     key = f"load{source.randrange(KEYS)}"
     if source.random() < 0.6:
         return key, None

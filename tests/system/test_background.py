@@ -137,7 +137,7 @@ def pending(pid: int, number: int) -> bool:
 
 
 def test_a_daemon_without_standard_streams(tmp_path: Path) -> None:
-    """They are no sockets of its own."""
+    """A daemon started without standard streams serves: its sockets do not take their place."""
     port, file = free_port(), tmp_path / "pid"
     command = [*OURS, *AS_ROOT, "-d", "-P", str(file), "-p", str(port), "-l", "127.0.0.1"]
     subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command], check=True, timeout=START)
@@ -150,7 +150,7 @@ def test_a_daemon_without_standard_streams(tmp_path: Path) -> None:
 
 
 def test_pid_file_of_a_running_process(tmp_path: Path) -> None:
-    """A warning; without -d the file stays after the end, as with memcached."""
+    """The daemon warns; without -d the file stays after the end, as with memcached."""
     file, port = tmp_path / "pid", free_port()
     file.write_text(f"{os.getpid()}\n")
     process = started("-P", str(file), "-p", str(port), "-l", "127.0.0.1")

@@ -110,7 +110,7 @@ def test_version_and_help() -> None:
     "command", ["awk 'NR == 1 { print $2 }'", "head -n 1 | cut -d ' ' -f 2", r"sed -nE 's/^memcached ([0-9.]+).*/\1/p'"]
 )
 def test_what_scripts_take_for_the_version(flag: str, command: str) -> None:
-    """Scripts for memcached's output read our output, too, and get the version of memcached whose behaviour is ours."""
+    """Scripts for memcached's output get from our output exactly the version of memcached whose behaviour is ours."""
     _, printed, _ = run(OURS, flag)
     done = subprocess.run(command, shell=True, input=printed, capture_output=True, text=True, check=True)
     assert done.stdout == f"{MEMCACHED_VERSION}\n"
@@ -152,7 +152,7 @@ def test_ephemeral_port_and_port_file(tmp_path: Path) -> None:
 
 
 def test_port_file_that_cannot_be_written(tmp_path: Path) -> None:
-    """A message, but a daemon, as with memcached."""
+    """The daemon writes a message, and serves, as memcached does."""
     name, port = tmp_path / "none" / "ports", free_port()
     process = started("-p", str(port), "-l", "127.0.0.1", environment={"MEMCACHED_PORT_FILENAME": str(name)})
     eventually(lambda: answers("127.0.0.1", port), START)
@@ -278,7 +278,7 @@ def test_unix_socket_of_a_later_daemon_stays(rmemcached_server: ServerFactory, t
         except FileNotFoundError:
             return False
 
-    # the first daemon accepts connections while the second starts
+    # the second daemon seems to accept connections as long as the first does
     second = rmemcached_server(path=path)
     eventually(replaced, START)
     assert first.stop() == 0
@@ -303,7 +303,7 @@ def test_unix_socket_that_cannot_be(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its identity")
 def test_user(tmp_path: Path) -> None:
-    """The daemon runs as the user; so does its UNIX socket belong."""
+    """The daemon runs as the user, and its UNIX socket belongs to the user."""
     user = pwd.getpwnam("nobody")
     tmp_path.chmod(0o777)
     for parent in tmp_path.parents[:3]:
@@ -361,7 +361,7 @@ def test_sighup_does_not_end_it(rmemcached_server: ServerFactory) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_stop_with_clients_and_transfers(rmemcached_server: ServerFactory, how: int) -> None:
-    """Clients of all kinds are connected and busy, and READs and WRITEs are under way."""
+    """The daemon stops in order while clients of all kinds are busy, and READs and WRITEs are under way."""
     server = rmemcached_server("-m", "128", "-I", "8m", "-t", "3")
     with Conversation(server) as idle, rdma_client(server) as quiet, Peer(server) as attached:
         assert idle.ask(b"mn\r\n") == b"MN\r\n"
@@ -458,7 +458,7 @@ def test_connection_limit(rmemcached_server: ServerFactory) -> None:
 def test_what_counts_for_the_connection_limit(
     rmemcached_server: ServerFactory, listeners: int, threads: int, taken: int
 ) -> None:
-    """As with memcached: its descriptors, not only connections."""
+    """The limit counts the daemon's descriptors, not only connections, as memcached's does."""
     addresses = ",".join(f"127.0.0.{number + 1}" for number in range(listeners))
     server = rmemcached_server("-c", "40", "-t", str(threads), "-l", addresses)
     talks: list[Conversation] = []
@@ -641,7 +641,7 @@ WAIT = [
 
 
 def test_verbosity_shows_commands_and_replies(rmemcached_server: ServerFactory) -> None:
-    """As memcached 1.6.45 writes them."""
+    """-vv writes commands and replies as memcached 1.6.45 does."""
     assert said(rmemcached_server("-vv"), CONVERSATION) == SAID.splitlines()
 
 
@@ -654,7 +654,7 @@ def test_verbosity_shows_states(rmemcached_server: ServerFactory) -> None:
 
 
 def test_verbosity_lists_the_slab_classes(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> None:
-    """-vv: the classes, as memcached lists them."""
+    """-vv lists the slab classes as memcached does."""
     ours, theirs = rmemcached_server("-vv"), memcached_server("-vv")
     expected = [line for line in theirs.stderr().splitlines() if line.startswith("slab class")]
     assert len(expected) == 39

@@ -151,7 +151,7 @@ def test_killed_with_a_read_in_flight(scene: tuple[Server, Conversation, Nursery
 
 
 def test_killed_with_a_write_in_flight(scene: tuple[Server, Conversation, Nursery]) -> None:
-    """The item is held while the WRITE is under way, also when overwritten; its memory comes back with the death."""
+    """The item is held while the WRITE is under way, even if overwritten; its memory comes back with the death."""
     server, control, nursery = scene
     items = control.number("curr_items")
     with rdma_client(server) as other:
@@ -230,7 +230,7 @@ def test_gone_before_it_began(scene: tuple[Server, Conversation, Nursery], attac
 
 
 def test_memory_taken_back_under_a_read(scene: tuple[Server, Conversation, Nursery]) -> None:
-    """The client deregisters a region, or destroys its queue pair, in the middle of the daemon's READ."""
+    """A region deregistered in the middle of the daemon's READ fails the set, and leaves the old value."""
     server, control, _ = scene
     with rdma_client(server) as other:
         assert other.set("key", b"old")

@@ -131,7 +131,7 @@ def why_not(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp
 
 @pytest.mark.parametrize("verbose", [False, True], ids=["", "-v"])
 def test_without_a_device_of_the_system(rmemcached_server: Callable[..., Server], why_not: str, verbose: bool) -> None:
-    """Daemon and client work on the software devices and say so once, the daemon with -v."""
+    """Daemon and client work on the software devices and report so once, the daemon with -v."""
     server = rmemcached_server(*(["-v"] if verbose else []))
     with Conversation(server) as talk:
         assert talk.stats("rdma")["rdma_device"] == "soft_iw0,soft_shm0"

@@ -20,7 +20,7 @@ BUSY = b"BUSY currently processing crawler request\r\n"
 
 
 def dump(client: Conversation, kind: str = "metadump", classes: str = "all") -> list[bytes]:
-    """The lines between OK and the end. The crawler may be busy for a moment, by order of the maintainer."""
+    """The lines between OK and the end. The crawler may be busy for a moment with the maintainer's work."""
     begin(client, kind, classes)
     return rest_of(client, kind)
 
@@ -43,7 +43,7 @@ def rest_of(client: Conversation, kind: str = "metadump") -> list[bytes]:
 
 
 def keys(lines: list[bytes]) -> list[bytes]:
-    """Of metadump's lines."""
+    """The keys in metadump's lines."""
     return [line.split(b" ", 1)[0][4:] for line in lines]
 
 
@@ -164,7 +164,7 @@ def test_half_closed_reader_gets_it_all(rmemcached_server: ServerFactory) -> Non
 
 
 def stalled_dump(server: Server) -> Conversation:
-    """A dump whose reader does not read. The daemon is full of items with long keys."""
+    """A dump with a stalled reader. The daemon is full of items with long keys."""
     reader = Conversation(server)
     fill(reader, 60_000, b"k" * 240, 1)
     begin(reader)
@@ -172,7 +172,7 @@ def stalled_dump(server: Server) -> Conversation:
 
 
 def test_stalled_and_killed_reader(rmemcached_server: ServerFactory, tmp_path: object) -> None:
-    """The crawler is busy until the reader dies; all else goes on."""
+    """The crawler is busy until the stalled reader dies; all else goes on."""
     server = rmemcached_server("-m", "256", path=f"{tmp_path}/sock")
     with Conversation(server) as client:
         assert client.ask(b"lru_crawler sleep 0\r\n") == b"OK\r\n"

@@ -31,7 +31,7 @@ FEW = b"SERVER_ERROR rdma: the server has too few file descriptors left\r\n"
 
 
 def served(server: Server, control: Conversation) -> None:
-    """Everything works, by both transports."""
+    """Whether everything works, by both transports."""
     for client in (rdma_client(server), tcp_client(server)):
         for size in (10, 100_000):
             assert client.set("served", bytes(size))
@@ -119,7 +119,7 @@ def test_the_last_descriptors_are_for_plain_connections(rmemcached_server: Calla
 
 @pytest.mark.parametrize("spare", [0, 256 << 10, 2 << 20, 8 << 20])
 def test_memory_runs_out(rmemcached_server: Callable[..., Server], spare: int) -> None:
-    """No memory is left but `spare` bytes: queue pairs, long lines, statistics and items are refused."""
+    """With only `spare` bytes of memory left, queue pairs, long lines, statistics and items are refused."""
     server = rmemcached_server("-t", "2", "-m", "64", "-c", "2000")
     with Conversation(server) as control, rdma_client(server) as old_client:
         assert old_client.set("old", bytes(100_000))
@@ -164,7 +164,7 @@ def test_memory_runs_out(rmemcached_server: Callable[..., Server], spare: int) -
 
 
 def test_read_buffers_run_out(rmemcached_server: Callable[..., Server]) -> None:
-    """-o read_buf_mem_limit: the daemon closes connections with too many unanswered bytes of commands, and goes on."""
+    """-o read_buf_mem_limit: connections that would exceed the limit are closed, and the daemon goes on."""
     server = rmemcached_server("-t", "1", "-o", "read_buf_mem_limit=1")
     with Conversation(server) as control:
         talks: list[socket.socket] = []

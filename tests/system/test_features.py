@@ -55,7 +55,7 @@ MORE: dict[str, tuple[list[Step], str]] = {
 
 
 class Socket:
-    """A connection of its own; of a UNIX socket too."""
+    """A connection of its own, also to a UNIX socket."""
 
     def __init__(self, server: Server) -> None:
         self.sock = server.connect(TIMEOUT)

@@ -57,7 +57,7 @@ BOTH = 2  # connections: to ask the daemon, and another client's
 
 @pytest.fixture(autouse=True)
 def bystander(server: Server) -> Iterator[None]:
-    """Whatever a test does: another client is undisturbed, and nothing is left in the daemon."""
+    """Another client, undisturbed by the test. Afterwards nothing is left in the daemon."""
     with Conversation(server) as control, rdma_client(server) as other:
         assert other.set("bystander", bytes(10_000))
         alone(control, BOTH)
@@ -271,7 +271,7 @@ def answer(stream: Conversation) -> bytes:
 
 
 def refused(server: Server, frame: bytes) -> None:
-    """The frame is answered by a rejection, or by nothing, and the connection is closed."""
+    """The daemon answers the frame by a rejection, or not at all, and closes the connection."""
     with Conversation(server) as stream:
         stream.send(frame)
         reply = answer(stream)
@@ -410,7 +410,7 @@ def test_garbage_behind_the_start(server: Server, crc: int) -> None:
 
 
 def test_request_never_completed(server: Server) -> None:
-    """Dropped after 10 seconds, not sooner; the slow test of this file."""
+    """The daemon drops an unfinished request after 10 seconds, not sooner. The slow test of this file."""
     begin = time.monotonic()
     with Conversation(server, LATE) as silent, Conversation(server, LATE) as partial:
         silent.send(b"M")
@@ -421,7 +421,7 @@ def test_request_never_completed(server: Server) -> None:
 
 
 def test_a_queue_pair_waits_for_its_stream(server: Server) -> None:
-    """Meanwhile the lifeline is an ordinary connection."""
+    """A queue pair waits for its stream; meanwhile the lifeline is an ordinary connection."""
     with Peer(server, attach=False) as peer:
         assert peer.lifeline.ask(b"mn\r\n") == b"MN\r\n"
         assert not wait_readable(peer.lifeline.sock, 0.05)

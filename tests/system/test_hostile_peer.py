@@ -80,7 +80,7 @@ def peer(server: Server) -> Iterator[Peer]:
 
 
 def ended(peer: Peer, words: bytes) -> None:
-    """The daemon says `words` on the lifeline and closes both connections."""
+    """The daemon writes `words` on the lifeline and closes both connections."""
     assert peer.last_words() == words
     if not peer.failed:
         with pytest.raises(ConnectionError):
@@ -120,7 +120,7 @@ def test_first_message_is_not_ready(server: Server, kind: int) -> None:
 
 
 def test_message_too_long(server: Server) -> None:
-    """Longer than the daemon's receives."""
+    """A message longer than the daemon's receives ends the queue pair."""
     with Peer(server) as peer:
         peer.send_raw(message(DATA, payload=bytes(8192)))
         assert peer.last_words().startswith((b"SERVER_ERROR rdma: receive failed: ", b""))
@@ -149,7 +149,7 @@ def test_send_without_a_credit(server: Server) -> None:
                 break
         with pytest.raises(ConnectionError):
             peer.wait(lambda: False)
-        # The device may find no receive for the message before the daemon has counted its credits.
+        # The device may find no receive left before the daemon finds the missing credit.
         assert peer.last_words() in (b"SERVER_ERROR rdma: a message without a credit\r\n", BROKEN_STREAM, b"")
 
 
@@ -328,7 +328,7 @@ def test_get_with_a_sink_longer_than_its_region(peer: Peer) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 4096, SIZE - 1])
 def test_get_with_too_short_a_sink(peer: Peer, length: int) -> None:
-    """The value comes in messages, and the memory is not touched."""
+    """With a sink too short the value comes in messages, and the memory is not touched."""
     memory = bytearray(b"x" * SIZE)
     region = peer.region(memory, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
     request = get_request(region.addr, region.rkey, length)
@@ -352,7 +352,7 @@ def test_get_touches_nothing_beyond_the_value(peer: Peer) -> None:
 
 
 def test_get_that_needs_no_sink(peer: Peer) -> None:
-    """A descriptor of nonsense harms nobody where the value travels in messages, or there is none."""
+    """A false sink does no harm if the value travels in messages, or if there is no value."""
     assert peer.ask(get_request(1, 1, 1, "absent")) == b"EN\r\n"
     assert peer.ask(get_request(1, 1, SIZE, "safe10"), b"\0\r\n") == b"VA 10\r\n" + bytes(10) + b"\r\n"
     assert peer.ask(b"mg safe%d s @1:1:ffffffff\r\n" % SIZE) == b"HD s%d\r\n" % SIZE
@@ -383,7 +383,7 @@ def test_set_of_nothing(peer: Peer) -> None:
 
 
 def test_commands_behind_a_set_wait(peer: Peer) -> None:
-    """The same lane sees its own set; another lane is served meanwhile."""
+    """Commands behind a set wait on the same lane, and see the new value."""
     memory = bytearray(b"s" * SIZE)
     region = peer.region(memory, Access.REMOTE_READ)
     peer.send(DATA, b"ms order %d @%x:%x\r\nmg order s\r\nmd order\r\n" % (SIZE, region.addr, region.rkey))

@@ -60,7 +60,7 @@ def store(clock: Clock, value: bytes) -> None:
 
 
 def narrow(server: Server) -> Conversation:
-    """A connection whose receive buffer is small."""
+    """A connection with a small receive buffer."""
     talk = Conversation.__new__(Conversation)
     talk.sock = socket.socket()
     talk.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
@@ -71,7 +71,7 @@ def narrow(server: Server) -> Conversation:
 
 
 def test_a_slow_reader_gets_all(clock: Clock) -> None:
-    """24 MB, in 24 parts, with most of the idle time-out between them."""
+    """A slow reader gets 24 MB, in 24 parts with most of the idle time-out between them."""
     value = bytes(range(256)) * (SIZE // 256)
     store(clock, value)
     with narrow(clock.server) as slow:
@@ -121,7 +121,7 @@ def test_who_takes_nothing_is_closed(clock: Clock) -> None:
 
 
 def test_quit_behind_a_reply_that_is_not_taken(clock: Clock) -> None:
-    """Such a connection has no state of a command any more, and is closed all the same."""
+    """A connection with an untaken reply before `quit` is closed, though no command is under way any more."""
     store(clock, bytes(SIZE))
     with narrow(clock.server) as stalled:
         stalled.send(b"get key\r\nquit\r\n")

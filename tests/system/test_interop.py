@@ -74,7 +74,7 @@ def test_every_size_to_4096_by_tcp(rdma: Any, tcp: Any) -> None:
 
 
 def limit_sizes() -> list[int]:
-    """Around the eager limit, the multiples of a message, and the chunk of every slab class."""
+    """Sizes around the eager limit, the multiples of a message, and the chunk of every slab class."""
     sizes = set(range(4090, 4120))
     for multiple in range(1, 9):
         for bytes_of_message in (8192, 8184):
@@ -227,7 +227,7 @@ def test_expiry_both_ways(module_rmemcached: Server, rdma: Any, tcp: Any, size: 
 
 
 def test_the_same_keys_from_both_sides(rdma: Any, tcp: Any) -> None:
-    """A long random mixture of commands, alternating between the paths, against a dictionary."""
+    """A long random mixture of commands, alternating between the paths, agrees with a dictionary."""
     source = random.Random(7)
     model: dict[str, bytes] = {}
     keys = [f"mixed{i}" for i in range(12)]
@@ -286,7 +286,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", some(OPTIONS))
 def test_with_other_settings_of_the_transport(rmemcached_server: Callable[..., Server], options: str) -> None:
-    """Few credits, small messages, everything or nothing in messages: one value at a time, and many in flight."""
+    """Values are right with few credits, small messages, all or no values in messages, singly and many in flight."""
     server = rmemcached_server("-m", "128", "-o", options)
     source = random.Random(options)
     tcp = tcp_client(server)

@@ -54,7 +54,7 @@ def server(lifelines: None) -> Iterator[Server]:
 
 @pytest.fixture
 def control(server: Server) -> Iterator[Conversation]:
-    """Another client is undisturbed, and nothing is left in the daemon."""
+    """A control connection. Another client is undisturbed, and afterwards nothing is left in the daemon."""
     with Conversation(server) as conversation:
         with rdma_client(server) as other:
             assert other.set("bystander", bytes(10_000))
@@ -67,7 +67,7 @@ def control(server: Server) -> Iterator[Conversation]:
 
 
 def ended(peer: Lanes, line: bytes) -> None:
-    """The daemon has given the queue pair up, and says why."""
+    """The daemon has given up the queue pair, with the reason on the lifeline."""
     with pytest.raises(ConnectionError):
         peer.wait(lambda: False)
     assert peer.last_words() == line
@@ -104,7 +104,7 @@ def test_the_offer_says_what_there_is(control: Conversation, server: Server) -> 
 
 
 def test_lanes_are_apart(server: Server, control: Conversation) -> None:
-    """Halves of commands on many lanes become whole commands of each."""
+    """Halves of commands on many lanes become the whole commands of each lane."""
     with Lanes(server) as peer:
         lanes = range(0, 1000, 7)
         peer.open(*lanes)
@@ -119,7 +119,7 @@ def test_lanes_are_apart(server: Server, control: Conversation) -> None:
 
 
 def test_quit_closes_the_lane(server: Server, control: Conversation) -> None:
-    """The daemon announces the close, drops input up to the client's CLOSE, and takes the number again afterwards."""
+    """The daemon announces the close, drops input up to the client's CLOSE, and the number is free afterwards."""
     with Lanes(server) as peer:
         peer.open(0, 3)
         peer.put(3, b"mn\r\nquit\r\nmn\r\n")
@@ -169,7 +169,7 @@ def test_close_waits_for_the_lanes_reads(server: Server, control: Conversation) 
 
 
 def test_close_waits_for_the_lanes_writes(server: Server, control: Conversation) -> None:
-    """No byte comes into the client's memory behind the daemon's CLOSE."""
+    """No byte comes into the client's memory after the daemon's CLOSE."""
     size = 1_000_000
     control.send(b"set big 0 0 %d\r\n" % size + b"v" * size + b"\r\n")
     assert control.line() == b"STORED\r\n"
@@ -400,7 +400,7 @@ def test_a_command_without_an_end_closes_its_lane(server: Server, control: Conve
 
 
 def test_many_lanes_fetch_at_once(server: Server, control: Conversation) -> None:
-    """More READs than the send queue has room for: each lane waits for its own."""
+    """With more READs than room in the send queue each lane waits for its own READ."""
     with Lanes(server) as peer:
         memory = bytearray(range(250)) * (SIZE // 250)
         region = peer.region(memory, Access.REMOTE_READ)
@@ -417,7 +417,7 @@ def test_many_lanes_fetch_at_once(server: Server, control: Conversation) -> None
 
 
 def test_a_client_without_credits_takes_no_receives_of_others(server: Server, control: Conversation) -> None:
-    """On the software devices the queue pairs of a worker share their receives."""
+    """A client without credits takes no receives of others, though queue pairs share receives on software devices."""
     with Lanes(server) as greedy, Lanes(server) as modest:
         modest.open(1)
         assert modest.talk(1, b"mn\r\n") == b"MN\r\n"
@@ -559,7 +559,7 @@ def test_each_lane_authenticates_itself(lifelines: None, tmp_path: Path) -> None
 
 
 class Authenticated(Lanes):
-    """Its lifeline has authenticated itself."""
+    """A peer whose lifeline has authenticated itself."""
 
     def exchange(self, credits: int, tokens: object) -> None:
         assert self.lifeline.ask(b"set auth 0 0 11\r\nuser secret\r\n") == b"STORED\r\n"
@@ -653,7 +653,7 @@ def test_what_the_daemon_writes_names_the_lane(lifelines: None) -> None:
 
 @pytest.mark.resident
 def test_memory_of_idle_lanes(lifelines: None) -> None:
-    """At most 2 KB for each further lane."""
+    """Each further idle lane takes at most 2 KB."""
     lanes = 4000
     with start_rmemcached("-t", "1", "-c", "6000") as server, Lanes(server, credits=64) as peer:
         peer.open(0)

@@ -56,7 +56,7 @@ class LanePeer(Peer):
         return self
 
     def grant(self, until: Callable[[], Any], timeout: float = TIMEOUT) -> None:
-        """Waits for `until()`, and gives credits back as they come."""
+        """Waits for `until()`, and gives each received credit back."""
         while not until():
             seen = self.received
             if self.owed and self.credits:
@@ -73,7 +73,7 @@ def server(rdma_transport: str) -> Iterator[Server]:
 
 @pytest.fixture
 def control(server: Server) -> Iterator[Conversation]:
-    """Another client is undisturbed, and nothing is left in the daemon."""
+    """A control connection. Another client is undisturbed, and afterwards nothing is left in the daemon."""
     with Conversation(server) as conversation, rdma_client(server) as other:
         assert other.set("bystander", bytes(10_000))
         yield conversation
@@ -153,7 +153,7 @@ def test_beginnings_of_commands_have_a_limit(server: Server, control: Conversati
 
 @pytest.mark.resident
 def test_replies_that_wait_have_a_limit(server: Server, control: Conversation) -> None:
-    """Long texts asked for on all lanes, and no credit to send them with."""
+    """Long replies on all lanes, without a credit to leave, take limited memory."""
     prefixes = 400
     for first in range(0, prefixes, 100):
         names = b" ".join(b"prefix%d:x" % number for number in range(first, first + 100))

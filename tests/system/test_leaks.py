@@ -29,8 +29,8 @@ pytestmark = pytest.mark.usefixtures("rdma_transport")
 
 ROUNDS = rounds(1000)
 WARM_UP = rounds(100)  # rounds until allocators and pools have their size
-# Bytes that the other rounds may cost: 900 far less than one queue pair's buffers (256 KB) for each hundred. With
-# fewer rounds the first rounds are a larger part: one huge page is 2 MB.
+# Bytes for the remaining rounds: 900 may cost far less than one queue pair's buffers (256 KB) for each hundred. With
+# fewer rounds the first rounds are a larger part: a huge page is 2 MB.
 GROWTH = (2 if ROUNDS == 1000 else 6) << 20
 
 
@@ -87,7 +87,7 @@ def test_connect_set_get_disconnect(scene: tuple[Server, Conversation], rdma: bo
 
 
 def test_connect_and_vanish(scene: tuple[Server, Conversation]) -> None:
-    """Without a word on either connection, in the middle of a command, and with a reset."""
+    """Vanished clients leave nothing: without a word, in the middle of a command, or with a reset."""
     server, control = scene
 
     def round_trip(number: int) -> None:

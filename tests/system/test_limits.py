@@ -66,7 +66,7 @@ def test_nothing_is_read_for_an_item_too_large(rmemcached_server: Callable[..., 
 
 
 def fill(client: Any, error: type[Exception], size: int) -> int:
-    """Sets new keys until memory is used up; returns how many there was room for."""
+    """Sets new keys until memory is used up. Returns the number of keys with room."""
     for number in range(100_000):
         try:
             assert client.set(f"fill{number}", bytes(size))
@@ -78,7 +78,7 @@ def fill(client: Any, error: type[Exception], size: int) -> int:
 
 @pytest.mark.parametrize("size", [1000, 10_000, 100_000, 900_000])
 def test_out_of_memory(rmemcached_server: Callable[..., Server], size: int) -> None:
-    """-M: an error instead of an eviction, at the same point and with the same consequences as over TCP."""
+    """-M gives an error instead of an eviction, at the same point and with the same consequences as over TCP."""
     counts = []
     for transport in ("soft_shm", "soft_iw", "tcp"):
         server = rmemcached_server("-m", "8", "-M")

@@ -1,4 +1,4 @@
-"""All values longer than a connection's share of its worker's turn are stored, beside any other traffic."""
+"""All values longer than a connection's share of its worker's turn are stored, beside any traffic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARE = 64 * 1024  # bytes received in any case
 
 
 def read(plain: socket.socket, length: int) -> bytes:
-    """Raises AssertionError when the connection ends before."""
+    """Reads so many bytes. Raises AssertionError if the connection ends before."""
     received = bytearray()
     while len(received) < length:
         more = plain.recv(length - len(received))
@@ -36,7 +36,7 @@ def ask(plain: socket.socket, request: bytes, reply: bytes) -> None:
 
 @pytest.mark.parametrize("size", [SHARE - 2, SHARE + 1, TURN, 1_000_000])
 def test_many_at_once(rmemcached_server: ServerFactory, size: int) -> None:
-    """Together they want many turns. Another connection is answered meanwhile, and each has a get behind its sets."""
+    """Long sets that need many turns are stored, each before its get, and a short request is served in between."""
     server = rmemcached_server("-t", "1", "-m", "128")
 
     def store(number: int, plain: socket.socket) -> None:

@@ -15,7 +15,7 @@ ServerFactory = Callable[..., Server]
 
 
 def test_stats_conns(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> None:
-    """Listeners, a socket of UDP for each thread, a client: as memcached prints them."""
+    """`stats conns` shows listeners, a socket of UDP for each thread, and a client, as memcached does."""
 
     def rows(talk: Conversation, ports: dict[int, str]) -> list[list[str]]:
         rows: dict[str, list[str]] = {}
@@ -96,7 +96,7 @@ def test_core_files(rmemcached_server: ServerFactory) -> None:
 
 
 def test_memory_at_the_start(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> None:
-    """-L: as many pages as memcached takes."""
+    """-L takes as many pages as with memcached."""
     found = []
     for start in (rmemcached_server, memcached_server):
         with Conversation(start("-L", "-m", "64")) as talk:

@@ -69,7 +69,7 @@ def others_are_served(server: Server) -> None:
 
 @pytest.mark.parametrize("size", [100, 10_000])
 def test_pipelined_gets_without_reading(server: Server, size: int) -> None:
-    """100 000 gets; the replies are read only when others have been served meanwhile."""
+    """100 000 gets without reading take limited memory; the replies all come when the client reads."""
     request, reply = b"get key\r\n", b"VALUE key 0 %d\r\n%s\r\nEND\r\n" % (size, bytes(size))
     count = 100_000
     with Conversation(server) as control, Conversation(server) as greedy:
@@ -170,7 +170,7 @@ def test_lane_that_waits_for_a_read_stops_its_client(server: Server) -> None:
 
 @pytest.mark.parametrize("keys", [1000, 20_000, 100_000])
 def test_long_multigets(server: Server, keys: int) -> None:
-    """Lines of up to a megabyte; with hits and misses, over both transports."""
+    """Lines of up to a megabyte, with hits and misses, get right replies over both transports."""
     with Conversation(server) as talk, Peer(server) as peer:
         for number in range(0, 1000, 2):
             talk.send(b"set m%d 0 0 5 noreply\r\n%05d\r\n" % (number, number))

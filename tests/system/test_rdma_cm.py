@@ -51,7 +51,7 @@ def test_ports_that_are_none(value: str) -> None:
 
 
 def test_addresses_that_are_listened_on() -> None:
-    """Each once, whatever listens there for TCP and UDP; none of loopback."""
+    """The daemon listens on each address once, for any sockets of TCP and UDP there, and on none of loopback."""
     settings = Settings()
     settings.port = settings.udp_port = -1
     settings.interfaces = ["127.0.0.1", "0.0.0.0"]

@@ -32,7 +32,7 @@ def server() -> Iterator[Server]:
 
 
 class Known(Peer):
-    """Authenticates its lifeline first."""
+    """A peer with an authenticated lifeline."""
 
     def exchange(self, credits: int, tokens: Sequence[str]) -> None:
         assert self.lifeline.ask(AUTHENTICATE) == b"STORED\r\n"
@@ -73,7 +73,7 @@ def serves(server: Server) -> None:
 
 
 def test_a_queue_pair_that_has_not_asked_is_refused(server: Server) -> None:
-    """A queue pair that has not asked may not read, even with the right key, and nobody else notices."""
+    """A queue pair may not read before it asks, even with the right key, and nobody else notices."""
     with Peer(server) as allowed, Peer(server) as other:
         where = ask(allowed)
         assert read(allowed, where) == MAGIC
@@ -144,7 +144,7 @@ def test_who_is_not_authenticated_has_no_queue_pair(tmp_path: Path) -> None:
 
 
 def test_hits_are_told_by_who_may_read(server: Server) -> None:
-    """Whichever lane of the queue pair has asked; not by another queue pair of the device, nor by the client's next."""
+    """All lanes of an asking queue pair may report hits; no further queue pair may, even of the client."""
     refused = b"CLIENT_ERROR rdma: this client was not given the items' memory\r\n"
     with Conversation(server) as control:
         before = control.number("direct_hits")
@@ -162,7 +162,7 @@ def test_hits_are_told_by_who_may_read(server: Server) -> None:
 
 
 def test_only_who_may_read_has_reads_in_flight(server: Server) -> None:
-    """A daemon without the option keeps nothing for the READs of clients."""
+    """A daemon without the option keeps no room for READs of clients."""
     with Peer(server) as peer:
         assert peer.qp.query()["max_rd_atomic"] == 16
     with start_rmemcached(*FLAGS) as plain, Peer(plain) as peer:

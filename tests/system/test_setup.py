@@ -43,7 +43,7 @@ def hasty() -> Iterator[Server]:
 
 @pytest.fixture
 def control(hasty: Server) -> Iterator[Conversation]:
-    """Before and after the test there is no queue pair."""
+    """A control connection. Before and after the test there is no queue pair."""
     with Conversation(hasty) as conversation:
         connections = conversation.number("curr_connections")
         open_files = descriptors(hasty.pid)
@@ -156,7 +156,7 @@ def stopped(tid: int) -> Iterator[None]:
 
 
 def request_stream(server: Server, peer: Peer) -> socket.socket:
-    """Sends the request for a queue pair's stream, and waits for nothing."""
+    """Sends the request for a queue pair's stream, without waiting."""
     if rdma() == "soft_shm":
         stream = shm_socket(peer.offer)
         stream.sendall(SHM_REQUEST + peer.private_data)
@@ -179,7 +179,7 @@ def test_a_stream_on_its_way_to_its_worker_is_a_connection(hasty: Server, contro
         accepted = control.number("total_connections")
         number = int.from_bytes(bytes.fromhex(peer.offer["token"])[:4], sys.byteorder)
         with stopped(workers[number]):
-            # Of two successive connections each has another worker, and so has one of these two requests.
+            # Two successive connections have different workers: one of these two requests goes to the running worker.
             for talk in (control, second):
                 talk.send(b"mn\r\n")
             eventually(lambda: readable(control.sock) or readable(second.sock))
@@ -193,6 +193,6 @@ def test_a_stream_on_its_way_to_its_worker_is_a_connection(hasty: Server, contro
             assert live.number("curr_connections") == before + 2
             assert not any(map(readable, streams))
         assert (second if live is control else control).line() == b"MN\r\n"
-        # The first has become the stream, which is no connection any more. The daemon refuses the second.
+        # A socket has become the stream, no connection any more. The daemon refuses the remaining socket.
         eventually(lambda: control.number("curr_connections") == before)
         assert all(stream.recv(16) for stream in streams)

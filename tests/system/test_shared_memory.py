@@ -73,7 +73,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def control(server: Server) -> Iterator[Conversation]:
-    """Afterwards nothing of any queue pair is left, neither memory nor descriptors."""
+    """A control connection. Afterwards nothing of any queue pair is left, neither memory nor descriptors."""
     with Conversation(server) as talk:
         alone(talk)
         before = descriptors(server.pid), shared_mappings(server.pid)
@@ -94,7 +94,7 @@ def abstract_names() -> set[str]:
 
 
 def named_files() -> set[str]:
-    """Whatever else is on the machine may have some, too."""
+    """The files with a name. Other programs on the machine may have some, too."""
     return {name for folder in ("/dev/shm", "/tmp") for name in os.listdir(folder) if "rmemcached" in name}
 
 
@@ -491,7 +491,7 @@ def test_garbage_in_the_ring(server: Server, control: Conversation, case: str, w
 
 @pytest.mark.parametrize("case", ["paid", "sparse"])
 def test_a_ring_made_by_hand(server: Server, control: Conversation, case: str) -> None:
-    """The daemon serves a paid ring made by hand, and refuses an unpaid ring: it reads what the tests put there."""
+    """The daemon serves a paid ring made by hand, and refuses an unpaid ring: the tests' garbage reaches the daemon."""
     with Conversation(server) as talk, closing(ShmPeer(attached(talk), paid=case == "paid")) as peer:
         peer.hello()
         assert is_served(peer) if case == "paid" else everything(talk.sock) == RECORD_FAULT

@@ -91,7 +91,7 @@ def test_sockets_do_not_prolong_polling(rmemcached_server: ServerFactory) -> Non
 
 @pytest.mark.usefixtures("rdma_transport")
 def test_a_paced_client_is_not_polled_for(rmemcached_server: ServerFactory) -> None:
-    """Its gaps are longer than rdma_spin: the worker sleeps through them, all of them."""
+    """The worker sleeps through all gaps of a client that are longer than rdma_spin."""
     server = rmemcached_server("-t", "1", "-o", "rdma_spin=1")
     with rdma_client(server) as client, Conversation(server) as control:
         assert client.set("key", b"value")

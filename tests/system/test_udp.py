@@ -165,7 +165,7 @@ def test_a_large_value_to_store(peer: Peer) -> None:
 
 
 def test_every_reply_is_a_message(peer: Peer) -> None:
-    """As memcached 1.6: each command's, and each key's of a multiget; END goes with the last."""
+    """As in memcached 1.6, each command and each key of a multiget has its own message; END goes with the last."""
     peer.send(b"set m1 0 0 1\r\n1\r\nset m2 0 0 300\r\n" + b"2" * 300 + b"\r\n")
     assert [peer.message(), peer.message()] == [b"STORED\r\n"] * 2
     second = b"VALUE m2 0 300\r\n" + b"2" * 300 + b"\r\n"

@@ -47,7 +47,7 @@ class Watcher(Conversation):
 
 
 def anonymous(event: str) -> str:
-    """Without the descriptor."""
+    """The line without its descriptor."""
     return re.sub(r" cfd=\d+", "", event)
 
 
@@ -387,7 +387,7 @@ def test_ring_that_is_too_small_drops(rmemcached_server: ServerFactory) -> None:
 
 
 def test_many_threads_in_order(rmemcached_server: ServerFactory) -> None:
-    """Lines of all workers, whole, none twice; while watchers come, are killed and go."""
+    """Watchers get whole lines of all workers, none twice, while watchers come, are killed and go."""
     server = rmemcached_server("-t", "4", "-o", "worker_logbuf_size=16384,watcher_logbuf_size=65536")
     before = descriptors_at_rest(server)
     count = 3000

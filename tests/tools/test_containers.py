@@ -97,7 +97,7 @@ def test_the_image_runs_without_rights() -> None:
 
 
 def test_the_image_serves_says_so_and_ends() -> None:
-    """ENTRYPOINT with CMD, HEALTHCHECK with and without the daemon, and SIGTERM."""
+    """The image runs ENTRYPOINT with CMD, HEALTHCHECK with and without the daemon, and ends by SIGTERM."""
     (entry,), (options,) = arguments(FINAL, "ENTRYPOINT"), arguments(FINAL, "CMD")
     assert json.loads(entry) == ["rmemcached"]
     check = json.loads(arguments(FINAL, "HEALTHCHECK")[0].partition(" CMD ")[2])
@@ -125,7 +125,7 @@ def test_services_are_made_of_this_image() -> None:
 
 @pytest.mark.parametrize("name", ["daemon", "rdma"])
 def test_the_services_of_compose(name: str, tmp_path: Path) -> None:
-    """The daemon takes its options; the client takes shared memory by the socket; the exporter sees its set and get."""
+    """The daemon takes its options, the client shared memory by the socket, and the exporter sees the set and get."""
     port = free_port()
     (folder,) = arguments(FINAL, "VOLUME")
 

@@ -107,7 +107,7 @@ def test_what_the_server_has_switched_off(
 
 
 def test_shared_memory_that_is_out_of_sight(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
-    """As in a container without the folder: a better transport could be had, so the status is 1."""
+    """Without the folder of the socket, as in a container, the status is 1: a better transport is possible."""
     path = tmp_path / "shm.sock"
     server = rmemcached_server("-o", f"rdma_shm={path}")
     end = time.monotonic() + 20
@@ -163,7 +163,7 @@ def test_memcached(memcached_server: ServerFactory) -> None:
 
 
 def test_small_items(rmemcached_server: ServerFactory) -> None:
-    """A value of 1 MB does not fit: the rest is measured."""
+    """With items too small for a value of 1 MB the rest is measured."""
     _, by_name = document(place(rmemcached_server("-I", "512k")))
     assert by_name["tcp"]["p50"] > 0 and by_name["tcp"]["get_bandwidth"] is None and "-I" in by_name["tcp"]["change"]
 
@@ -273,7 +273,7 @@ class Between(Examination):
 def test_a_server_dies_while_it_is_measured(
     rmemcached_server: ServerFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Status 2, although a transport has worked; in words and as JSON."""
+    """The status is 2, although a transport has worked, in words and as JSON."""
     for as_json in (False, True):
         server = rmemcached_server()
         assert examine(Between(place(server), server.kill), as_json) == 2

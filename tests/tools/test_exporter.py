@@ -123,7 +123,7 @@ def test_names_are_used_once() -> None:
 def test_metrics_keep_the_rules_of_promtool(
     rmemcached_server: ServerFactory, exporter: Callable[..., Exporter]
 ) -> None:
-    """script/promtool asks promtool itself."""
+    """The metrics keep promtool's rules; script/promtool runs promtool itself."""
     server = rmemcached_server()
     with Client(server.address, transport="tcp") as client:
         client.set("key", b"value", noreply=False)

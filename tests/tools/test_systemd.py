@@ -111,7 +111,7 @@ def test_the_exporter_by_its_options_and_filter(tmp_path: Path) -> None:
 @pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])
 @pytest.mark.parametrize("options", [[], ["-d"]], ids=["foreground", "-d"])
 def test_the_daemon_says_when_it_serves(abstract: bool, options: list[str], tmp_path: Path) -> None:
-    """By the protocol of sd_notify; a client is served from then on."""
+    """The daemon reports by sd_notify when it serves; a client is served from then on."""
     path = tmp_path / "notify"
     name = f"\0rmemcached-test-{os.getpid()}" if abstract else str(path)
     daemon = tmp_path / "daemon.sock"

@@ -71,7 +71,7 @@ class Terminal:
         return "\n".join(self.screen.display)
 
     def until(self, pattern: str) -> re.Match[str]:
-        """Waits until the screen has this."""
+        """Waits until the screen has this text."""
         deadline = time.monotonic() + 30
         while (found := re.search(pattern, self.text(), re.MULTILINE)) is None:
             assert time.monotonic() < deadline and self.take(), f"{pattern!r} is not in\n{self.text()}"
@@ -88,7 +88,7 @@ class Terminal:
         return -self.process.signalstatus if self.process.signalstatus else int(self.process.exitstatus)
 
     def is_as_it_was(self) -> None:
-        """The settings of the line, the screen and the cursor."""
+        """Whether the line's settings, the screen and the cursor are as before."""
         said = self.received.decode()
         assert said.count(OTHER_SCREEN) == said.count(BACK) > 0
         assert said.rindex(SHOW_CURSOR) > said.rindex("\x1b[?25l")
@@ -180,7 +180,7 @@ def test_the_terminal_is_left_as_it_was(
 
 
 def test_it_is_stopped_and_goes_on(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal]) -> None:
-    """Ctrl-Z gives the terminal back for the time."""
+    """Ctrl-Z gives the terminal back until the command goes on."""
     shown = terminal(place(rmemcached_server()))
     shown.until(r"^> 127.* 0 ")
     shown.press("\x1a")
@@ -288,7 +288,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def test_once(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
-    """For pipes: no escape codes; every server with all there is. Status 1: a server is not there."""
+    """--once is for pipes: every server with all its figures, without escape codes. Status 1: a server is missing."""
     path = str(tmp_path / "socket")
     users = tmp_path / "users"
     users.write_text("me:secret\n")

@@ -68,7 +68,7 @@ isal = ctypes.PyDLL("libisal.so.2")
 
 
 def crc32c(data: bytes) -> int:
-    """verbs_ends' own takes most of the time."""
+    """By libisal: verbs_ends' own takes most of the time."""
     return int(isal.crc32_iscsi(data, len(data), ctypes.c_uint(0xFFFFFFFF))) & 0xFFFFFFFF ^ 0xFFFFFFFF
 
 
@@ -205,7 +205,7 @@ class Victim:
 
 
 def seeds() -> list[Conversation]:
-    """Conversations without fault, mostly."""
+    """Conversations, mostly without a fault."""
     single = [
         send(b"hello"),
         untagged(5, msn=1),
@@ -433,7 +433,7 @@ LIES = 8
 
 
 class RingFeed:
-    """Also tells lies about counters and records."""
+    """Feeds a ring, and also lies about counters and records."""
 
     def __init__(self, qp: QP, one: Conversation, victim: Victim) -> None:
         from shm_ends import RawPeer
@@ -501,7 +501,7 @@ class RingFeed:
 
 
 def do_work(qp: QP, mr: MR, kinds: tuple[int, ...]) -> None:
-    """Requests of the program, whose answers the peer may give."""
+    """Posts requests of the program, whose answers may come from the peer."""
     far = {"remote_addr": 4096, "rkey": OFFERED}
     for i, kind in enumerate(kinds):
         request = (

@@ -67,7 +67,7 @@ class RawPeer(ShmPeer):
                 self.records.append(octets)
 
     def write(self, octets: bytes) -> None:
-        """Octets of the stream, in as few cells as can be."""
+        """Writes octets of the stream, in as few cells as possible."""
         for at in range(0, len(octets), CHUNK_MAX):
             self.cell(octets[at : at + CHUNK_MAX], STREAM)
 

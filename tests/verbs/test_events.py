@@ -313,7 +313,7 @@ def test_a_peer_closed_in_error_does_not_spin() -> None:
 
 @pytest.mark.once
 def test_a_full_socket_does_not_spin_and_goes_on() -> None:
-    """EPOLLOUT is asked for while there is something to write and the socket is full; then no longer."""
+    """EPOLLOUT is watched only while octets wait and the socket is full."""
     with End(16 << 20) as end:
         peer, _ = raw_initiator(end, crc=False)
         end.qp.post_recv((1, [end.mr.sge(0, 8)]))

@@ -130,7 +130,7 @@ def test_what_is_no_list(fabric: str) -> None:
 
 
 def test_close_while_it_is_read(fabric: str) -> None:
-    """The READ is answered, or refused; its memory is not used afterwards."""
+    """The READ is answered, or refused; the memory is not used after the close."""
     with End(LARGEST) as a, End(100) as b:
         connect(a, b)
         mr = MR.of_list(b.pd, [bytearray(b"z" * (1 << 20)) for _ in range(3)])

@@ -38,7 +38,7 @@ def arrived(end: End, octets: int) -> bool:
 
 
 def deliver(peer: Peer, end: End, stream: bytes, cuts: list[int]) -> None:
-    """Sends the pieces between the cuts; each is all received, or the stream broken, before the next is sent."""
+    """Sends the pieces between the cuts. Before the next piece, the last is received or the stream broken."""
     start = end.qp.counters()["rx_bytes"]
     for first, last in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         peer.sock.settimeout(PATIENCE)
@@ -49,7 +49,7 @@ def deliver(peer: Peer, end: End, stream: bytes, cuts: list[int]) -> None:
 
 
 def reads(end: End, peer: Peer, sinks: list[list[tuple[int, int]]]) -> list[tuple[int, int]]:
-    """Posts a READ for each list of (offset, length); the (address, length) of each sink."""
+    """Posts a READ for each list of (offset, length). Returns the (address, length) of each sink."""
     wrs = [
         SendWR(Opcode.RDMA_READ, [end.mr.sge(*part) for part in parts], wr_id=n, remote_addr=1, rkey=2)
         for n, parts in enumerate(sinks)
@@ -77,7 +77,7 @@ def segmented(opcode: int, stag: int, to: int, data: bytes, sizes: list[int]) ->
     ids=str,
 )
 def test_read_responses_of_any_segmentation(sizes: list[int], crc: bool) -> None:
-    """Three READs, the second with three elements, complete for responses of regular and irregular segments."""
+    """Four READs, the second with three elements, complete for responses of regular and irregular segments."""
     for pieces in (1, 2, 7):
         with End(SIZE) as end:
             peer, _ = raw_responder(end, crc=crc)
@@ -119,7 +119,7 @@ def test_read_responses_cut_at_every_octet(crc: bool) -> None:
 
 @pytest.mark.parametrize("scratch", [False, True])
 def test_writes_touch_what_they_cover(scratch: bool, crc: bool) -> None:
-    """WRITEs of changing sizes and places, SENDs between them. Only with SCRATCH may anything behind a WRITE change."""
+    """Bytes behind a WRITE change only with SCRATCH, for WRITEs of changing sizes and places between SENDs."""
     chance = random.Random(5)
     with End(SIZE, ALL | Access.SCRATCH if scratch else ALL) as end:
         inbox = bytearray(4096)

@@ -31,7 +31,7 @@ def switches(thread: str) -> int:
 
 
 def wait_event(end: End) -> None:
-    """Until there is an event of the end's channel. The descriptor is readable, too, while the thread is at work."""
+    """Waits for an event of the end's channel. The descriptor is readable, too, while the thread is at work."""
     assert end.channel is not None
     os.set_blocking(end.channel.fileno(), False)
     deadline = time.monotonic() + PATIENCE
@@ -94,7 +94,7 @@ def test_a_channel_becomes_readable() -> None:
 
 
 def test_both_sides() -> None:
-    """Threads on both sides, while the program polls too: nothing is lost or comes twice."""
+    """With threads on both sides, and polls of the program too, nothing is lost or comes twice."""
     a, b = connected()
     with a, b:
         a.context.start_progress()
@@ -151,7 +151,7 @@ def test_twice_and_ended() -> None:
 
 
 def test_queues_come_and_go() -> None:
-    """Completion queues, channels and queue pairs are made and destroyed while the thread works for others."""
+    """The thread goes on working while completion queues, channels and queue pairs are made and destroyed."""
     a, b = connected()
     with a, b:
         b.context.start_progress()
@@ -182,7 +182,7 @@ def test_queues_come_and_go() -> None:
 
 
 def test_the_peer_goes() -> None:
-    """The end of a stream is seen without a poll: receives are flushed."""
+    """The thread notices the end of a stream without a poll: receives are flushed."""
     a, b = connected()
     with b:
         b.context.start_progress()

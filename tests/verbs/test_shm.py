@@ -147,7 +147,7 @@ def test_local_protection_of_one_sided_requests() -> None:
 
 
 def test_many_regions_come_and_go() -> None:
-    """More than can be mapped at a time, more than the registry remembers: still right, and nothing is left."""
+    """Regions beyond the limits of mappings and registry are read right, and nothing is left."""
     gc.collect()
     maps = Path("/proc/self/maps").read_text().count("memfd:rmemcached")
     a, b = connected()
@@ -445,7 +445,7 @@ while end.channel.get_event() or True:
 
 @pytest.mark.parametrize("watching", ["polls", "waits"])
 def test_the_death_of_a_peer_is_seen(watching: str) -> None:
-    """By the end of the connection: who waits is woken up."""
+    """The end of the connection tells of a peer's death, and wakes a waiting program."""
     with End() as end, child(end, SERVE) as (process, _, _):
         end.qp.post_recv((2, []))
         end.cq.arm()

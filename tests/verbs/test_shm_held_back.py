@@ -73,7 +73,7 @@ locked = 0
 
 
 def test_a_peer_that_goes_while_its_records_are_held_back() -> None:
-    """Its queue pair ends at once."""
+    """The end of a peer with records held back ends its queue pair at once."""
     found = in_a_process(
         SHORT,
         """

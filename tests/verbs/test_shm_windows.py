@@ -101,7 +101,7 @@ def answers(peer: RawPeer) -> list[int]:
 
 
 def seal(peer: RawPeer, fd: int, length: int, seals: int = SEAL_FUTURE_WRITE | SEAL_SEAL) -> None:
-    """As an owner does whose region is mapped."""
+    """Seals a region as the owner of a mapped region does."""
     fcntl.fcntl(fd, F_ADD_SEALS, seals)
     peer.post(region_record(SEALED, length))
     peer.end.poll()
@@ -315,7 +315,7 @@ def large_file(hole: int | None = None, size: int = LARGE) -> int:
 @pytest.mark.parametrize("access", [Access.REMOTE_READ, Access.REMOTE_READ | Access.REMOTE_WRITE])
 @pytest.mark.parametrize("hole", [0, 20 * MB, LARGE - 4096, None])
 def test_a_large_region_is_looked_at_slice_by_slice(access: int, hole: int | None) -> None:
-    """A region of more than 16 MB with all its pages is mapped, and costs as little as a small region."""
+    """A region above 16 MB is mapped only if no page is missing at any place, at no further cost."""
     end, peer = paid_peer()
     with end:
         region = large_file(hole)
@@ -377,7 +377,7 @@ def test_an_end_in_the_middle_of_a_look(how: str) -> None:
 
 
 def block_cachestat() -> None:
-    """As a kernel before 6.5: the system call is not there."""
+    """Makes cachestat fail as on a kernel before 6.5, without the system call."""
     refused = [(0x20, 0, 0, 0), (0x15, 0, 1, 451), (6, 0, 0, 0x50000 | errno.ENOSYS), (6, 0, 0, 0x7FFF0000)]
     filters = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *code) for code in refused))
     program = struct.pack("=HxxxxxxQ", len(refused), ctypes.addressof(filters))
@@ -583,7 +583,7 @@ def test_a_sparse_registry_or_ring_is_not_taken() -> None:
 
 @pytest.mark.parametrize("cell", ["a message", "of the stream", "a short one, and a hole behind it"])
 def test_a_cell_over_a_hole_ends_the_queue_pair(cell: str) -> None:
-    """The word of a cell is there, and its octets were never written."""
+    """The word of a cell whose octets were never written ends the queue pair."""
     end, peer = paid_peer()
     with end:
         end.qp.post_recv(*((i, [end.mr.sge(0, 8192)]) for i in range(64)))

@@ -85,7 +85,7 @@ def test_every_cut_of_a_frame(raw: RawPeer) -> None:
 
 
 def test_what_is_passed_cannot_be_changed(raw: RawPeer) -> None:
-    """Page and ring, registry, and a region without remote write: by no mapping, write, truncation or reopening."""
+    """No mapping, write, truncation or reopening changes page, ring, registry, or a region without remote write."""
     mr, memory = shared_region(raw.end, 8192, Access.LOCAL_WRITE | Access.REMOTE_READ)
     memory[:6] = b"secret"
     raw.write(fpdu(verbs_ends.read_request_segment((1, 2), 6, (mr.rkey, mr.addr)), crc=False))
@@ -152,7 +152,7 @@ def test_the_queue_pairs_rights_are_not_widened_by_a_mapping() -> None:
 
 
 def test_impossible_heads(fabric: str) -> None:
-    """They matter once the ring seems full."""
+    """An impossible head ends the queue pair once the ring seems full."""
     for head in (RING_SIZE + LINE, 1 << 40, 1 << 63, 2**64 - LINE, 3, LINE + 1):
         with End() as end:
             peer = RawPeer(end)
@@ -290,7 +290,7 @@ def test_octets_that_look_like_the_next_cell(raw: RawPeer) -> None:
 
 
 def test_consumption_is_told(raw: RawPeer) -> None:
-    """Of messages each quarter of the ring, of the stream at once."""
+    """Consumption of messages is told each quarter of the ring, of the stream at once."""
     told = []
     for i in range(RING_SIZE // LINE):
         raw.end.qp.post_recv((i, [raw.end.mr.sge(0, 8)]))
@@ -418,7 +418,7 @@ def test_offers_without_end(raw: RawPeer) -> None:
 
 
 def test_garbage_in_the_ring(fabric: str) -> None:
-    """Mutated conversations: the queue pair ends, or goes on; nothing else happens."""
+    """Mutated conversations only end the queue pair, or go on."""
     draw = random.Random(20)
     for _ in range(150):
         with End(256) as end:
@@ -443,7 +443,7 @@ def test_garbage_in_the_ring(fabric: str) -> None:
 
 
 def test_a_peer_that_does_not_introduce_itself() -> None:
-    """Closing before the introduction ends the queue pair at once."""
+    """A close before HELLO ends the queue pair at once."""
     with End() as end:
         ours, theirs = socket.socketpair()
         end.qp.attach(ours)

@@ -303,7 +303,7 @@ def test_event_of_an_overrun_queue() -> None:
 
 @pytest.mark.soft("RTR and RTS without a peer")
 def test_communication_established() -> None:
-    """The responder is still in RTR when the first message comes."""
+    """The first message to a responder still in RTR gives the event COMM_EST."""
     with End() as a, End() as b:
         b.qp.modify(State.RESET)
         b.qp.to_init(ALL)

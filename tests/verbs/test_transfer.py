@@ -100,7 +100,7 @@ def test_read(pair: tuple[End, End], size: int) -> None:
 
 @pytest.mark.parametrize("total", [0, 1, 7, 100, 1000, 65456, 65457, 200_000, 1_000_000])
 def test_scatter_gather(pair: tuple[End, End], total: int) -> None:
-    """Eight parts on each side, cut differently, some empty; all three operations."""
+    """All three operations move eight parts on each side, cut differently, some empty."""
     a, b = pair
     cut = random.Random(total)
 
@@ -144,7 +144,7 @@ def test_scatter_gather(pair: tuple[End, End], total: int) -> None:
 
 
 def test_inline_data_may_change_after_posting() -> None:
-    """Also while the request waits for its stream; of no region at all."""
+    """Inline data, of no region at all, may change after the post, even before there is a stream."""
     with End() as a, End() as b:
         limit = a.qp.query()["max_inline_data"]
         memory = bytearray(limit)
@@ -309,7 +309,7 @@ def test_send_with_invalidate() -> None:
 
 @pytest.mark.parametrize("crc", [False, True])
 def test_traffic_in_both_directions_at_once(crc: bool) -> None:
-    """READs, WRITEs and SENDs of random sizes both ways; every octet is checked."""
+    """READs, WRITEs and SENDs of random sizes both ways move every octet right."""
     area = 1 << 20
     with End(4 * area, max_send_wr=128) as a, End(4 * area, max_send_wr=128) as b:
         connect(a, b, crc=crc)

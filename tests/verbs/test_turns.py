@@ -131,7 +131,7 @@ def test_a_read_is_answered_in_turns() -> None:
 
 @pytest.mark.parametrize("opcode", [Opcode.RDMA_WRITE, Opcode.RDMA_READ])
 def test_posts_and_polls_share_a_turn_of_the_program(opcode: Opcode) -> None:
-    """However many queue pairs have something to move, and however often the program posts and polls."""
+    """A turn holds for any number of busy queue pairs, posts and polls."""
     count, each, piece, turn = 6, 32, 64 << 10, 256 << 10
     with End(count * piece) as here, End(count * piece) as there:
         here.buffer[:] = os.urandom(count * piece)

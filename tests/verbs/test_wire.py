@@ -128,7 +128,7 @@ def received(end: End, count: int) -> None:
 
 
 def test_frames_are_parsed_at_every_cut() -> None:
-    """A conversation of all kinds of frames, delivered in two pieces, cut anywhere; with CRC and without."""
+    """Frames of all kinds, delivered in two pieces with a cut anywhere, are parsed, with CRC and without."""
     for crc in (True, False):
         with End() as end:
             frames = [
@@ -161,7 +161,7 @@ def test_frames_are_parsed_at_every_cut() -> None:
 
 
 def test_large_fpdus_are_taken() -> None:
-    """siw and hardware may send FPDUs of any size up to 65535 octets of ULPDU."""
+    """FPDUs of any size up to 65535 octets of ULPDU are taken, as siw and hardware may send them."""
     for crc in (True, False):
         with End(1 << 18) as end:
             peer, _ = raw_initiator(end, crc=crc)

@@ -26,7 +26,7 @@ FABRIC = FABRICS[0]  # set by the fixture `fabric`
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:
-    """Both ends of a loopback TCP connection."""
+    """The two ends of a loopback TCP connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ours = socket.create_connection(listener.getsockname())
         theirs, _ = listener.accept()
@@ -157,7 +157,7 @@ def statuses(found: list[WC]) -> list[Status]:
 def connect(
     a: End, b: End, *, crc: bool = False, responder_crc: bool = False, ird: int = 16, ord: int = 16, mss: int = 0
 ) -> None:
-    """Connects two ends; a is the initiator of a stream. mss: TCP segment size to force, for small FPDUs."""
+    """Connects two ends; a is the initiator of a stream. mss: a forced TCP segment size, for small FPDUs."""
     if FABRIC == "verbs":
         for end, peer in ((a, b), (b, a)):
             answered, asked = min(ird, end.limits["ird"]), min(ord, end.limits["ord"])
