@@ -538,7 +538,7 @@ def test_calls_that_fail_together_are_one_failure(three: list[Server], key: str)
         with ThreadPoolExecutor(threads) as pool:
             found = list(pool.map(call, range(threads)))
         assert ConnectionRefusedError in found
-        # The server still has the key, a miss now.
+        # The server still has the key, whose get is a miss now.
         assert cluster.hasher.get_node(key) == name
         assert cluster.get(key) is None
 

@@ -118,8 +118,8 @@ def tcp_client(server: Server, **arguments: Any) -> PymemcacheClient:
 
 
 def alone(control: Conversation, connections: int = 1) -> None:
-    """Waits until the daemon has so many connections, `control` among them. Connections of an earlier test, and of the
-    start, may still have to end."""
+    """Waits until the daemon has so many connections, `control` among them. Connections of an earlier test, or the
+    connection that awaited the daemon's start, may still have to end."""
     eventually(lambda: control.number("curr_connections") == connections, what=f"{connections} connections")
 
 

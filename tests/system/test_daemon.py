@@ -601,7 +601,7 @@ def said(server: Server, conversation: list[bytes]) -> list[str]:
         found = re.sub(r"(?m)^([<>]?)\d+(?=[: ])", r"\1N", server.stderr())
         return found if found.endswith("\n") and found.count(end) == found.count(new) > 0 else ""
 
-    # Wait for the end of the start's connection, which has states of its own.
+    # Wait for the end of the connection that awaited the daemon's start, which has states of its own.
     eventually(everything)
     with Conversation(server) as talk:
         for request in conversation:

@@ -225,7 +225,7 @@ def test_evictions(rmemcached_server: ServerFactory) -> None:
 def test_connections(rmemcached_server: ServerFactory) -> None:
     server = rmemcached_server()
     with Conversation(server) as control:
-        # The connection of the wait for the daemon's start has ended.
+        # The connection that awaited the daemon's start has ended.
         alone(control)
     with Watcher(server, "connevents") as watcher:
 

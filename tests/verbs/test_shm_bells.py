@@ -107,7 +107,7 @@ def test_a_bell_of_another_container_is_not_rung(beside: bool) -> None:
     ours, theirs = socket.socketpair()
     fds = (ours.fileno(), theirs.fileno())
     code = IN_A_CONTAINER.format(paths=PATHS, fds=fds)
-    # Root needs no user namespace, impossible below a changed root directory.
+    # Root needs no user namespace, and could make none below a changed root directory.
     user = () if os.geteuid() == 0 else ("--user", "--map-current-user")
     container = ("unshare", *user, "--pid", "--fork", "--kill-child")
     if beside and subprocess.run([*container, "true"], capture_output=True).returncode:
@@ -149,7 +149,7 @@ def test_a_bell_that_rings_without_end_is_one_event() -> None:
         end.poll()
         end.cq.arm()
         assert not is_readable(end.channel.fileno())
-        # A full bell cannot be rung any more, its peer's own loss.
+        # A full bell cannot be rung any more, to its peer's own loss.
         with pytest.raises(BlockingIOError):
             os.eventfd_write(peer.bell, 1)
 
