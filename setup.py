@@ -3,12 +3,12 @@
 Environment:
     RMEMCACHED_DEBUG=1            debug build: -O0, -g, C assertions on
     RMEMCACHED_SANITIZE=KIND      build for a sanitizer: thread, address or undefined; or fuzz: for the fuzzer, with two
-                                  sanitizers and a record of what code ran (see script/sanitize)
-    RMEMCACHED_TESTING=1          build the modules that only tests use, too; a build in place does unless this is 0
-    CC=COMMAND                    the compiler; by default Python's own, through ccache where that is installed
+                                  sanitizers and a record of executed code (see script/sanitize)
+    RMEMCACHED_TESTING=1          build the tests' own modules, too; the default of a build in place (0: without)
+    CC=COMMAND                    the compiler; by default Python's own, through an installed ccache
     RMEMCACHED_EXTENSIONS=a,b     build only the named extension modules, or "none" (development)
-    RMEMCACHED_PYTHON=COMMAND     the Python that runs what is built, where that is for another kind of machine than
-                                  this one (see script/aarch64)
+    RMEMCACHED_PYTHON=COMMAND     the Python that runs the build's modules, in a build for another kind of machine
+                                  (see script/aarch64)
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ PACKAGES = (
     "rmemcached.reference",
 )
 
-# Packages whose source folder is beside rmemcached/, where a link stands for it.
+# Packages whose source folder is beside rmemcached/, with a link in their place.
 LINKED = ("client", "bench")
 
-# header -> Debian package that has it
+# header -> its Debian package
 HEADERS = {
     "Python.h": "python3-dev",
     "infiniband/verbs.h": "libibverbs-dev",
@@ -64,30 +64,30 @@ HEADERS = {
 }
 
 COMPILE_ARGS = ["-std=gnu11", "-Wall", "-Wno-unused-function", "-pthread"]
-# Without optimization the compiler does not know how long the strings are that it warns of.
+# Without optimization the compiler warns of strings whose length it does not know.
 COMPILE_ARGS += ["-O0", "-g", "-Wno-format-truncation"] if DEBUG else ["-O2", "-g1", "-fno-plt", "-falign-functions=64"]
 LINK_ARGS = ["-pthread"]
-# Python's own flags have -DNDEBUG, which takes assertions out.
+# Python's own flags have -DNDEBUG, which removes assertions.
 COMPILE_ARGS += ["-UNDEBUG" if DEBUG or SANITIZE else "-DNDEBUG"]
 SANITIZERS = {"thread": "thread", "address": "address", "undefined": "undefined", "fuzz": "address,undefined"}
 if SANITIZE in SANITIZERS:
     COMPILE_ARGS += [f"-fsanitize={SANITIZERS[SANITIZE]}", "-fno-omit-frame-pointer", "-O1", "-g"]
     LINK_ARGS += [f"-fsanitize={SANITIZERS[SANITIZE]}"]
 if SANITIZE == "thread":
-    # Fences order atomic accesses here, which the sanitizer knows; nothing else is published through them.
+    # Fences order atomic accesses here, and the sanitizer knows atomic accesses; fences publish nothing else.
     COMPILE_ARGS += ["-Wno-tsan"]
-# Objects of one kind of build are not taken for those of another.
+# Each kind of build has its own objects.
 KIND = SANITIZE or ("debug" if DEBUG else "")
 BUILD_BASE = f"build/{KIND}" if KIND else "build"
 
-# Modules that only tests use, and their parts.
+# The tests' own modules, and their parts.
 TEST_MODULES = "_testing*"
 
-# What the fuzzer is about, and the record of what code of it ran.
+# The fuzzer's subject, and the record of executed code.
 FUZZED = "rmemcached.verbs.soft"
 COVERAGE = "tests/verbs/coverage.c"
 
-# Libraries that a module's C code is linked with.
+# Libraries linked to a module's C code.
 LIBRARIES = {
     "rmemcached.verbs.soft": ["isal"],
     "rmemcached.verbs.system": ["dl"],  # a part of libc since glibc 2.34
@@ -104,8 +104,8 @@ DIRECTIVES = {
     "embedsignature.format": "clinic",
 }
 
-# Packages whose modules need no GIL: the client, what it is made of, and what measures it. In the
-# others threads do without Python.
+# Packages whose modules need no GIL: the client, its parts, and its benchmarks. The threads of other packages do
+# without Python.
 WITHOUT_GIL = (
     "rmemcached",
     *(f"rmemcached.{name}" for name in ("bench", "client", "rdma", "sys", "verbs")),
@@ -118,13 +118,13 @@ def compiler() -> list[str]:
 
 
 def take_ccache() -> None:
-    """Compiles through ccache, where it is installed and nobody has chosen a compiler."""
+    """Compiles through an installed ccache, unless the user has chosen a compiler."""
     if not os.environ.get("CC") and shutil.which("ccache"):
         os.environ["CC"] = f"ccache {' '.join(compiler())}"
 
 
 def check_machine(byte_order: str, pointer_size: int, page_size: int) -> None:
-    """Ends the build with one line on a machine that the code is not made for."""
+    """Ends the build with a line on a machine unfit for the code."""
     for wrong, what in (
         (byte_order != "little", f"a little-endian machine, and this one is {byte_order}-endian"),
         (pointer_size != 8, f"a 64-bit machine, and here pointers have {8 * pointer_size} bits"),
@@ -135,7 +135,7 @@ def check_machine(byte_order: str, pointer_size: int, page_size: int) -> None:
 
 
 def check_requirements() -> None:
-    """End the build with one line naming the package when the compiler or a header is missing."""
+    """Ends the build with a line that names the package of a missing compiler or header."""
     check_machine(sys.byteorder, struct.calcsize("P"), os.sysconf("SC_PAGESIZE"))
     if SANITIZE and SANITIZE not in SANITIZERS:
         sys.exit(f"rmemcached: RMEMCACHED_SANITIZE={SANITIZE} is not one of {', '.join(SANITIZERS)}")
@@ -153,7 +153,7 @@ def check_requirements() -> None:
 
 
 def version() -> str:
-    """The version from rmemcached/__init__.py, without importing it."""
+    """The version in rmemcached/__init__.py, read without an import."""
     for line in (ROOT / "rmemcached" / "__init__.py").read_text().splitlines():
         if line.startswith("__version__"):
             return line.split('"')[1]
@@ -161,13 +161,13 @@ def version() -> str:
 
 
 def parts(source: Path) -> set[Path]:
-    """The files that a .pyx file includes: parts of its C unit, not modules of their own."""
+    """The files included by a .pyx file: parts of its C unit, not modules of their own."""
     included = re.findall(r'^\s*include "([^"]+)"', source.read_text(), re.MULTILINE)
     return {source.parent / name for name in included}
 
 
 def extensions() -> list[Extension]:
-    """One Extension per .pyx file in the package folders that no other one includes."""
+    """An Extension for each .pyx file of the package folders, without included files."""
     found = []
     unknown = set(ONLY) - {"none"}
     folders = {package: ROOT / package.replace(".", "/") for package in PACKAGES}
@@ -196,10 +196,10 @@ def extensions() -> list[Extension]:
 
 
 def remove_stale(modules: list[Extension]) -> None:
-    """Removes what earlier builds left where this one would take it for its own.
+    """Removes leftovers of earlier builds that this build would take for its own.
 
-    A build in place does not see that a module was compiled with other options. A wheel takes whatever is in the
-    build's folder: also modules that are not built any more, or not without RMEMCACHED_TESTING.
+    A build in place does not notice that a module was compiled with other options. A wheel takes everything in the
+    build's folder, also former modules, and modules built with RMEMCACHED_TESTING only.
     """
     if "--inplace" in sys.argv:
         for module in modules:
@@ -218,10 +218,10 @@ def remove_stale(modules: list[Extension]) -> None:
 
 
 def link_packages() -> None:
-    """Makes the links rmemcached/client and rmemcached/bench where there are none.
+    """Makes the links rmemcached/client and rmemcached/bench unless they exist.
 
-    A source distribution has files only, each of them once. Archives and file systems without links have a file in the
-    link's place, which names its target.
+    A source distribution has files only, each once. Archives and file systems without links have in a link's place a
+    file with the name of its target.
     """
     for name in LINKED:
         link = ROOT / "rmemcached" / name
@@ -231,9 +231,9 @@ def link_packages() -> None:
 
 
 def data_files(lib: Path, made: Path) -> list[tuple[str, list[str]]]:
-    """Manual pages and completion of shells, as the modules in `lib`, which were just built, say them.
+    """Manual pages and completion of shells, made by the modules in `lib`, which were just built.
 
-    A build with what only developers need has none, nor has one of some modules or with a sanitizer.
+    A developers' build has none, nor has a build of some modules or with a sanitizer.
     """
     if KIND or ONLY or TESTING:
         return []
@@ -251,7 +251,7 @@ def data_files(lib: Path, made: Path) -> list[tuple[str, list[str]]]:
 
 
 class Build(build_command):
-    """With files for man and shells, which the wheel puts into share/."""
+    """Adds files for man and shells, which the wheel puts into share/."""
 
     def run(self) -> None:
         super().run()

@@ -1,5 +1,5 @@
-# Sourced by the scripts that need .venv: makes it, with everything the project needs.
-# PYTHON names the interpreter (default: that of .venv if there is one, else python3).
+# Sourced by the scripts that need .venv: makes .venv, with everything for the project.
+# PYTHON names the interpreter (default: .venv's if there is a .venv, else python3).
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-python3}
@@ -9,7 +9,7 @@ die() {
     exit 1
 }
 
-# missing_packages EXTRAS: prints the names of the Debian packages that have to be installed
+# missing_packages EXTRAS: prints the names of the Debian packages still to be installed
 missing_packages() {
     local extras=$1 include
     command -v cc >/dev/null || echo gcc libc6-dev
@@ -63,7 +63,7 @@ install_packages() {
     fi
 }
 
-# fitting_venv: whether .venv is of this folder, not a copy of another one's, and of the Python that PYTHON names.
+# fitting_venv: whether .venv is of this folder, not a copy of the .venv of another, and of the Python named by PYTHON.
 fitting_venv() {
     local which='import sys; print(sys.base_prefix, sys.version)'
     # The programs of a virtual environment name its folder.
@@ -73,7 +73,7 @@ fitting_venv() {
 
 # prepare EXTRAS: makes .venv and builds the project in place.
 #
-# .venv has the project as an editable install: Python finds it in the clone and elsewhere, and always the same build.
+# .venv has the project as an editable install: Python finds the same build in the clone and elsewhere.
 # RMEMCACHED_DEBUG, RMEMCACHED_EXTENSIONS and CFLAGS reach the build; its output is in build/build.log.
 prepare() {
     local extras=$1 requirements pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet)
@@ -84,8 +84,8 @@ prepare() {
     mapfile -t requirements < <(.venv/bin/python -c 'import tomllib
 print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")')
     "${pip[@]}" install "${requirements[@]}" || die "what the build needs could not be installed"
-    # pip installs no extension module, because it would compile all of them each time. compat: the install is a line in
-    # a .pth file, which costs no time when Python starts.
+    # pip installs no extension module: it would compile all of them each time. compat: the install is a line in a .pth
+    # file, which costs no time when Python starts.
     RMEMCACHED_EXTENSIONS=none "${pip[@]}" install --no-build-isolation --config-settings editable_mode=compat \
         --editable ".[$extras]" || die "the installation failed"
     mkdir -p build
@@ -98,8 +98,8 @@ print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], s
     .venv/bin/python -P -m rmemcached.reference .venv || die "the manual pages could not be made"
 }
 
-# build_beside KIND VARIABLE=VALUE...: after `prepare`, builds the project with these variables into build/KIND/site. The
-# build in place stays as it is; Python imports this one with PYTHONPATH=$PWD/build/KIND/site.
+# build_beside KIND VARIABLE=VALUE...: after `prepare`, builds the project with these variables into build/KIND/site.
+# The build in place stays as it is; Python imports the new build with PYTHONPATH=$PWD/build/KIND/site.
 build_beside() {
     local kind=$1
     shift
@@ -107,7 +107,8 @@ build_beside() {
         --target "build/$kind/site" . || die "the $kind build failed"
 }
 
-# check_imported KIND COMMAND...: ends the script unless this command, a Python with its environment, imports that build.
+# check_imported KIND COMMAND...: ends the script unless this command, a Python with its environment, imports the
+# build.
 check_imported() {
     local kind=$1
     shift

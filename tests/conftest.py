@@ -1,6 +1,6 @@
-"""Fixtures that every test folder shares: daemons on ephemeral loopback ports, and a check of live objects.
+"""Fixtures for every test folder: daemons on ephemeral loopback ports, and a check of live objects.
 
-A test fails when a daemon that it asked for ends by itself, or with an error.
+A test fails when one of its daemons ends by itself, or with an error.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from rmemcached.sys.debug import debug_build, live_objects  # noqa: E402
 
 ServerFactory = Callable[..., Server]
 
-# Folders of tests that use the layers, or the client, in their own process.
+# Folders whose tests use the layers, or the client, in their own process.
 IN_PROCESS = {"store", "verbs", "protocol", "drive_machine", "client"}
-LEFT_SECONDS = 5.0  # until threads that a test has told to end must be gone
+LEFT_SECONDS = 5.0  # limit for the end of threads after a test told them to end
 FAILED = pytest.StashKey[bool]()
 LEFT_OUT = pytest.StashKey[list[str]]()
-# Options of all daemons and stores, with the marker of the tests that cannot pass so.
+# Options of all daemons and stores, with the marker of the tests that fail with them.
 EXCLUDING = {"lru_algorithm=s3fifo": "segmented"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that cannot pass with RMEMCACHED_TEST_OPTIONS are left out, and listed at the end."""
+    """Leaves out the tests that fail with RMEMCACHED_TEST_OPTIONS, and lists them at the end."""
     options = os.environ.get("RMEMCACHED_TEST_OPTIONS", "")
     names = [mark for option, mark in EXCLUDING.items() if option in options]
     marks = [(item, next(filter(None, map(item.get_closest_marker, names)), None)) for item in items]
@@ -67,7 +67,7 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, bool | None]:
-    """A test that has failed holds its sockets and queue pairs by its traceback: they go before the next test."""
+    """Frees sockets and queue pairs before the next test: the traceback of a failed test holds them."""
     result = yield
     if item.stash.get(FAILED, False):
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
@@ -79,7 +79,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, b
 
 @pytest.fixture(autouse=True)
 def daemons_that_are_asked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Daemons of tests with the marker without_direct let no client read by itself."""
+    """Daemons of tests with the marker without_direct permit no direct reads."""
     if request.node.get_closest_marker("without_direct"):
         options = os.environ.get("RMEMCACHED_TEST_OPTIONS", "")
         monkeypatch.setenv("RMEMCACHED_TEST_OPTIONS", f"{options} -o rdma_direct=off")
@@ -87,16 +87,16 @@ def daemons_that_are_asked(request: pytest.FixtureRequest, monkeypatch: pytest.M
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """On a debug build, a test fails when more objects are alive after it than before.
+    """On a debug build, a test fails if more objects are alive after the test than before.
 
-    A test that failed already may leave objects: its traceback refers to them.
+    A failed test may leave objects: its traceback refers to them.
     """
     if not debug_build or request.path.relative_to(ROOT / "tests").parts[0] not in IN_PROCESS:
         yield
         return
     before = live_objects()
     yield
-    # Until all is over pytest keeps what fixtures gave the test.
+    # pytest keeps the values of fixtures for the test until the end.
     request.node.funcargs.clear()
     if not request.node.stash.get(FAILED, False) and (left := left_behind(before, LEFT_SECONDS)):
         pytest.fail(f"left behind: {left}")
@@ -125,7 +125,7 @@ def _factory(start: ServerFactory) -> Iterator[ServerFactory]:
 
 @pytest.fixture(scope="module", params=transport.RDMA_TRANSPORTS)
 def rdma_transport(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Runs each test once for each transport; transport.rdma() returns that transport meanwhile."""
+    """Runs each test once for each transport. Meanwhile transport.rdma() returns the transport."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(transport.VARIABLE, request.param)
         yield request.param
@@ -133,19 +133,19 @@ def rdma_transport(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def rmemcached_server() -> Iterator[ServerFactory]:
-    """rmemcached_server(*flags, path=None) starts our daemon; it is stopped after the test."""
+    """rmemcached_server(*flags, path=None) starts our daemon. The fixture stops the daemon at the end."""
     yield from _factory(start_rmemcached)
 
 
 @pytest.fixture
 def memcached_server() -> Iterator[ServerFactory]:
-    """memcached_server(*flags, path=None) starts the installed memcached; it is stopped after the test."""
+    """memcached_server(*flags, path=None) starts the installed memcached. The fixture stops the server at the end."""
     yield from _factory(start_memcached)
 
 
 @pytest.fixture
 def scripted() -> Iterator[Callable[[Callable[[bytes], Iterator[bytes]]], Scripted]]:
-    """scripted(answers) starts a server that answers so; it is stopped after the test."""
+    """scripted(answers) starts a server with these answers. The fixture stops the server after the test."""
     started: list[Scripted] = []
 
     def start(answers: Callable[[bytes], Iterator[bytes]]) -> Scripted:
@@ -159,7 +159,7 @@ def scripted() -> Iterator[Callable[[Callable[[bytes], Iterator[bytes]]], Script
 
 @pytest.fixture(scope="session")
 def shared_rmemcached() -> Iterator[Server]:
-    """One daemon of ours (-m 512 -I 8m -t 2) for all tests that neither end, flush nor fill it."""
+    """A daemon of ours (-m 512 -I 8m -t 2) for all tests that do not end, flush or fill the daemon."""
     server = start_rmemcached("-m", "512", "-I", "8m", "-t", "2")
     yield server
     _stop_all([server])
@@ -167,7 +167,7 @@ def shared_rmemcached() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def module_rmemcached() -> Iterator[Server]:
-    """One daemon of ours (-m 256 -I 8m -t 2) for the tests of a module, which may fill it."""
+    """A daemon of ours (-m 256 -I 8m -t 2) for the tests of a module, which may fill its memory."""
     server = start_rmemcached("-m", "256", "-I", "8m", "-t", "2")
     yield server
     _stop_all([server])
@@ -175,7 +175,7 @@ def module_rmemcached() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def shared_memcached() -> Iterator[Server]:
-    """One memcached (-m 256 -I 8m -t 2) for all tests that neither end nor flush it."""
+    """A memcached (-m 256 -I 8m -t 2) for all tests that do not end or flush the server."""
     server = start_memcached("-m", "256", "-I", "8m", "-t", "2")
     yield server
     _stop_all([server])

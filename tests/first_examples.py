@@ -1,11 +1,11 @@
-"""Whether the first example of each page runs, for somebody who has installed the package and has read no further.
+"""Runs the first example of each page, as a reader would who has installed the package and has read no further.
 
     python -P tests/first_examples.py [PAGE...]     # default: README.md and all of docs/
 
-Of a page these are its first block of Python, and its first command line if that is one of the package's. Each page has
-a daemon of its own, started by README's line. What a page wants besides is installed by pip into this Python's
-environment; EXTRAS lists it, and the page has to name it. One line for each page says what was run. The status is 1 if
-something failed.
+The examples of a page are its first block of Python, and its first command line if the command is the package's. Each
+page has a daemon of its own, started by README's line. Further packages for a page, listed in EXTRAS and named by the
+page, are installed by pip into this Python's environment. A line for each page lists the examples run. The status is 1
+after a failure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMANDS = re.compile(r"^    (rmemcached(?:-\w+)?(?: .*)?)$", re.MULTILINE)
 PORT = "11211"
 
-# page -> what pip installs before its example
+# page -> packages installed by pip before its example
 EXTRAS = {
     "docs/benchmarks.md": "rmemcached[bench]",
     "docs/frameworks.md": "rmemcached[django]",
@@ -44,16 +44,16 @@ NOT_ONE_COMMAND = {
     "docs/soft-rnic.md": "waits for its client, on another host",
 }
 
-# what stands on a page for names of the reader's own -> what is taken for it
+# a page's name for a place of the reader's own -> its replacement
 NAMES = {"cache.example": "127.0.0.1", "/run/cache": "$XDG_RUNTIME_DIR"}
 
 
 class Failed(Exception):
-    """An example that does not do what its page says."""
+    """An example that does not work as its page says."""
 
 
 def environment(folder: str, **more: str) -> dict[str, str]:
-    """That of a shell in which the environment of this Python is activated, of a user who has logged in."""
+    """The environment of a logged-in user's shell, with this Python's virtual environment activated."""
     return {**os.environ, "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}", "XDG_RUNTIME_DIR": folder, **more}
 
 
@@ -66,7 +66,7 @@ def run(command: list[str], folder: str, what: str) -> None:
 
 
 def words_of(line: str, port: int, folder: str) -> list[str]:
-    """A command line as the shell takes it: without its comment, with variables; but with a port that is free."""
+    """A command line as the shell takes the line, without its comment, with variables, but with a free port."""
     for name, own in NAMES.items():
         line = line.replace(name, own)
     words = shlex.split(line.replace("$XDG_RUNTIME_DIR", folder), comments=True)
@@ -76,7 +76,7 @@ def words_of(line: str, port: int, folder: str) -> list[str]:
 
 @contextlib.contextmanager
 def daemon(line: str, port: int, folder: str) -> Iterator[None]:
-    """The daemon of this line, from when it says that it serves until it has ended by SIGTERM."""
+    """The daemon of this line, from its report of serving to its end by SIGTERM."""
     with contextlib.ExitStack() as stack:
         notified = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         notified.bind(f"{folder}/notify")
@@ -94,7 +94,7 @@ def daemon(line: str, port: int, folder: str) -> Iterator[None]:
 
 
 def exporter(line: str, port: int, folder: str) -> None:
-    """Starts the exporter of this line, asks it once, and ends it."""
+    """Starts the exporter of this line, asks for the metrics once, and ends the exporter."""
     words = [*words_of(line, port, folder), f"127.0.0.1:{port}", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(words, cwd=folder, env=environment(folder), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -107,7 +107,7 @@ def exporter(line: str, port: int, folder: str) -> None:
 
 
 def command(line: str, port: int, folder: str) -> None:
-    """Runs the command of a line to its end, or until it serves."""
+    """Runs the command of a line to its end, or until the daemon serves."""
     if line.startswith("rmemcached-exporter"):
         exporter(line, port, folder)
     elif line.startswith("rmemcached-"):
@@ -133,7 +133,7 @@ def typed(line: str) -> str:
 
 
 def examples(page: str, folder: str) -> list[str]:
-    """Runs a page's first examples, and says which there were."""
+    """Runs a page's first examples, and names them."""
     text = (ROOT / page).read_text()
     found = []
     if page in EXTRAS:

@@ -1,10 +1,10 @@
-"""Whether the rmemcached that is imported works: its commands, the daemon, and set and get over what needs no device.
+"""Checks the imported rmemcached: its commands, the daemon, and set and get over the transports without a device.
 
-    python - < tests/smoke.py       # what Python finds when it is started in this folder
-    python -P - < tests/smoke.py    # what is installed
+    python - < tests/smoke.py       # the rmemcached found by a Python started in this folder
+    python -P - < tests/smoke.py    # the installed rmemcached
 
-It is read from stdin, so that Python finds modules as for somebody who types. It says in one line what was tried, or
-ends with status 1.
+Python reads this file from stdin, and so finds modules as for a user who types. The output is a line with the checks,
+or the status is 1.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def check(right: object, what: str) -> None:
 
 @contextlib.contextmanager
 def daemon(command: Sequence[str]) -> Iterator[int]:
-    """A daemon in the background, and its port. Its command ends when it serves."""
+    """A daemon in the background, and its port. Its command ends when the daemon serves."""
     with socket.create_server((HOST, 0)) as free:
         port: int = free.getsockname()[1]
     user = ["-u", "root"] if os.geteuid() == 0 else []

@@ -1,4 +1,4 @@
-"""The debug build's own checks, on a debug build: they find what they are for. On any other there are none."""
+"""The debug build's own checks find their faults. Any other build has no checks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ print(end.run("serve"), flush=True)
 threading.Thread(target=lambda: print(end.run("serve"))).start()
 """
 
-# A daemon in a process that has a store besides its own.
+# A daemon in a process with a further store.
 LEAKING_DAEMON = """
 import sys
 from rmemcached.cli import main

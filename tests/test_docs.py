@@ -1,4 +1,4 @@
-"""README, CONTRIBUTING and docs/ can be followed: code runs, links lead somewhere, what is named exists."""
+"""README, CONTRIBUTING and docs/ are right: code runs, links have targets, and named things exist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ServerFactory = Callable[..., Server]
 
 FOLDERS = ("rmemcached", "client", "bench", "tests", "docs", "script")
 SUFFIXES = (".py", ".pyx", ".pxd", ".pyi", ".pxi", ".md", ".tsv", ".toml", ".supp")
-EXAMPLES = {"part.pxd", "part.pyx"}  # names that stand for others
+EXAMPLES = {"part.pxd", "part.pyx"}  # names for any other part
 SOURCES = (".py", ".pyx", ".pxd", ".pyi", ".sh")
 FENCE = re.compile(r"^( *)```([\w{}]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
@@ -40,7 +40,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def code(page: Path) -> Iterator[str]:
-    """Each piece of code on a page: spans, and the lines of blocks that are fenced or indented by four spaces."""
+    """Each piece of code on a page: spans, and the lines of fenced blocks and of blocks indented by four spaces."""
     text = page.read_text()
     for _, _, block in FENCE.findall(text):
         yield from block.splitlines()
@@ -51,7 +51,7 @@ def code(page: Path) -> Iterator[str]:
 
 
 def slug(heading: str) -> str:
-    """The anchor that GitHub gives a heading."""
+    """GitHub's anchor for a heading."""
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
@@ -73,7 +73,7 @@ BASENAMES = {file.rpartition("/")[2] for file in FILES} | {path.name for path in
 
 
 def missing(word: str) -> bool:
-    """Whether a word of a piece of code is the name of a file of this tree, and there is none of that name."""
+    """Whether a word in code has the form of a file name of this tree, without such a file."""
     if word in EXAMPLES:
         return False
     if word.partition("/")[0] in FOLDERS and "/" in word:
@@ -84,7 +84,7 @@ def missing(word: str) -> bool:
 
 @pytest.fixture
 def readme_daemon(rmemcached_server: ServerFactory) -> Server:
-    """The daemon as README starts it, on a free port."""
+    """The daemon with README's command, on a free port."""
     (command,) = {line.partition("#")[0] for line in code(README) if line.startswith("rmemcached -p ")}
     words = shlex.split(command)[1:]
     where = words.index("-p")
@@ -93,7 +93,7 @@ def readme_daemon(rmemcached_server: ServerFactory) -> Server:
 
 @pytest.mark.parametrize("where", ["in the clone", "elsewhere"])
 def test_readme_example(readme_daemon: Server, where: str, tmp_path: Path) -> None:
-    """It runs as it stands, but for the port, and prints what its comments say."""
+    """The example runs unchanged, but for the port, and prints the text of its comments."""
     built = any(ROOT.glob("rmemcached/store/store.*.so"))
     assert built or where == "elsewhere", "script/build builds the project in place, as README's commands do"
     (example,) = blocks(README, "python")
@@ -115,7 +115,7 @@ def test_readme_example(readme_daemon: Server, where: str, tmp_path: Path) -> No
         assert comment.startswith(line)
 
 
-# README's and the guide's are run with what they print. docs/soft-rnic.md shows two ends in one block, on two hosts:
+# README's and the guide's blocks are run with their output. docs/soft-rnic.md shows two ends in a block, on two hosts:
 # tests/verbs has such programs.
 GUIDE = {name for name in NAMES if name.startswith("docs/client")}
 ELSEWHERE = {*GUIDE, "README.md", "docs/frameworks.md", "docs/soft-rnic.md"}
@@ -136,7 +136,7 @@ def test_python_blocks_run(rmemcached_server: ServerFactory, name: str) -> None:
 
 
 def paragraphs(text: str) -> Iterator[str]:
-    """What stands between blank lines, headings, rows of tables and beginnings of list items, without code."""
+    """The text between blank lines, headings, rows of tables and beginnings of list items, without code."""
     paragraph: list[str] = []
     for line in [*FENCE.sub("\n", text).splitlines(), ""]:
         words = line.strip()
@@ -150,7 +150,7 @@ def paragraphs(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_paragraph_is_long(name: str) -> None:
-    """Nobody reads more than 120 words in one piece."""
+    """A paragraph has at most 120 words."""
     assert [text for text in paragraphs((ROOT / name).read_text()) if len(text.split()) > 120] == []
 
 
@@ -190,7 +190,7 @@ def test_the_site_is_built_without_a_warning_and_needs_no_network(tmp_path: Path
         assert {name for name in re.findall(r"`(-[\w-]+|\w+(?==))", said) if name not in commands} == set()
         assert f"\n{parser.prog}" in commands
     for page, text in pages.items():
-        # A link to read may lead anywhere. What a page loads is beside it.
+        # A link for readers may lead anywhere. Files loaded by a page are beside the page.
         loaded = re.findall(r"<(?:script|img|link|iframe)[^>]*?(?:src|href)=\"([^\"]+)\"", text)
         files = [each.partition("?")[0].partition("#")[0] for each in loaded]
         assert [each for each in files if "://" in each or each.startswith("//")] == []
@@ -221,13 +221,13 @@ def test_links(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_files(name: str) -> None:
-    """Files that are named by their path, or by a bare name with a suffix of ours."""
+    """Files named by their path, or by a bare name with a suffix of ours, exist."""
     wrong = {word for piece in code(ROOT / name) for word in FILE.findall(piece) if missing(word)}
     assert not wrong
 
 
 def unknown_to_bench(piece: str) -> set[str]:
-    """What a command line of rmemcached-bench has that the command does not: a subcommand, or options."""
+    """The subcommand or options in a command line of rmemcached-bench that the command does not know."""
     found = re.search(r"(?<![\w/-])rmemcached-bench ([a-z]+)( .*)?", piece)
     if found is None:
         return set()
@@ -245,7 +245,7 @@ def test_commands_of_bench_are_checked() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_commands(name: str) -> None:
-    """Commands that the package installs, options of scripts and benchmarks, and options of -o."""
+    """Commands of the package, options of scripts and benchmarks, and options of -o exist."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     page = (ROOT / "docs" / "compatibility.md").read_text()
     options = set(re.findall(r"^\| `(\w+)(?:=[^`]*)?` \|", page.partition("## Options of `-o`")[2], re.MULTILINE))
@@ -258,7 +258,7 @@ def test_commands(name: str) -> None:
         if found and (ROOT / found[1]).exists():
             file = "tests/peer/peer_suite.py" if found[1].endswith("peer-suite") else found[1]
             source = (ROOT / file).read_text()
-            # What follows is another program's.
+            # The rest belongs to another program.
             own = re.split(r" -c | -- | \.venv/", found[2] or "")[0]
             given = re.findall(r"(?<!\S)--[a-z][\w-]*", own)
             wrong |= {f"{found[1]} {option}" for option in given if option not in source}
@@ -266,7 +266,7 @@ def test_commands(name: str) -> None:
 
 
 def test_first_commands_can_be_typed() -> None:
-    """script/package types the first command of each page as it stands, but for those with a reason."""
+    """script/package types the first command of each page unchanged, but for exceptions with a reason."""
     first = runpy.run_path(str(ROOT / "tests" / "first_examples.py"), run_name="read")
     assert {*first["NOT_ONE_COMMAND"], *first["NOT_ONE_PROGRAM"], *first["EXTRAS"]} <= set(NAMES)
     readers_own = []
@@ -279,7 +279,7 @@ def test_first_commands_can_be_typed() -> None:
 
 @pytest.mark.parametrize("name", ["CONTRIBUTING.md", "docs/architecture.md", "docs/glossary.md"])
 def test_identifiers(name: str) -> None:
-    """A piece of code that is a single word with an underscore or a capital occurs in the sources."""
+    """A piece of code consisting of a word with an underscore or a capital occurs in the sources."""
     known = {word for file in FILES if file.endswith(SOURCES) for word in re.findall(r"\w+", (ROOT / file).read_text())}
     words = {piece.rstrip("()") for piece in code(ROOT / name)}
     unknown = {word for word in words if re.fullmatch(r"[^\W_]\w*[_A-Z]\w*[^\W_]", word)} - known

@@ -1,4 +1,4 @@
-"""Imports point downward only: docs/layers.tsv has the layers, and every import in the tree is held against it."""
+"""Imports point downward only: docs/layers.tsv has the layers, and every import in the tree is checked."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from parts import violations
 ROOT = source.ROOT
 LAYERS = read_layers()
 
-# Folders of modules each of whose parts calls only those that are included before it.
+# Folders of modules whose parts call only earlier parts.
 LAYERED = {"rmemcached", "rmemcached/store"}
 
-# Modules that import each other in a circle, and why they must.
+# Modules that import each other in a circle, with the reason.
 CIRCLES: dict[frozenset[str], str] = {}
 
 
 def described(tree: Tree) -> list[str]:
-    """A line for each import of each circle that has no reason."""
+    """A line for each import of each circle without a reason."""
     return [
         f"{entry.file}:{entry.line}: imports {entry.target}, which imports {entry.module}, directly or not"
         for group in cycles(tree)
@@ -50,7 +50,7 @@ def test_architecture_shows_these_layers() -> None:
     assert page == draw(page, LAYERS), "script/layers draws the picture anew"
 
 
-# A line that a file of this tree could have, the file, and the line of the report; None: there is none.
+# A possible line of a file of this tree, the file, and the line of the report; None: no report.
 LINES = {
     "python": ("from rmemcached.cli import main", "rmemcached/store/wrong.py", "cli"),
     "python, of a package": ("from rmemcached import cli", "rmemcached/store/wrong.py", "cli"),
@@ -136,7 +136,7 @@ def test_module_is_in_one_layer() -> None:
         layer_of("client/connection", twice)
 
 
-# What is wrong with the second part of a unit, whose first part has `offered` in its header and `kept` not.
+# The faults of a unit's second part. The first part has `offered` in its header, but not `kept`.
 UNITS = {
     "right": ("    return offered()", []),
     "wrong": ("    return kept()", ["unit/two.pyx: kept of one.pyx is in no header"]),

@@ -1,6 +1,6 @@
-"""What a wheel has: the modules, without those of tests. What a source distribution has: every tracked file, once.
+"""A wheel has the modules, without the tests' own. A source distribution has every tracked file, once.
 
-script/package builds both in full, and tries them; here is what is cheap.
+script/package builds both in full, and tries them; the cheap checks are here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ for extension in runpy.run_path("setup.py", run_name="list")["extensions"]():
 
 
 def setup(*arguments: str, testing: bool, tree: Path = ROOT) -> str:
-    """Runs Python in a source tree as a build does, and gives what it printed."""
+    """Runs Python in a source tree like a build. Returns the output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RMEMCACHED_")}
     if testing:
         environment["RMEMCACHED_TESTING"] = "1"
@@ -61,7 +61,7 @@ def test_files_of_modules_for_tests(testing: bool, tmp_path: Path) -> None:
 
 
 def test_every_command_is_in_the_wheel(tmp_path: Path) -> None:
-    """A folder of modules is a package only if setup.py lists it."""
+    """setup.py has to list each folder of modules, to make it a package."""
     setup("setup.py", "-q", "build_py", "--build-lib", str(tmp_path), testing=False)
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     modules = {place.partition(":")[0].replace(".", "/") + ".py" for place in scripts.values()}
@@ -73,7 +73,7 @@ LINKS = {"rmemcached/client": "client", "rmemcached/bench": "bench"}
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], Path]:
-    """The tracked files, and the folder of an unpacked source distribution that was made of them."""
+    """The tracked files, and the folder of an unpacked source distribution made of them."""
     if not (ROOT / ".git").exists():
         pytest.skip("only in a clone")
     folder = tmp_path_factory.mktemp("sdist")
@@ -86,7 +86,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], Path]:
     (archive,) = folder.glob("*.tar.gz")
     with tarfile.open(archive) as content:
         assert not [member.name for member in content if not (member.isfile() or member.isdir())]
-    # By tar: Python 3.12 wants a `filter` of extractall, which the 3.11 of Debian 12 does not have.
+    # By tar: Python 3.12 wants a `filter` of extractall, unknown to the 3.11 of Debian 12.
     subprocess.run(["tar", "-xzf", archive, "-C", folder], check=True)
     return tracked, folder / archive.name.removesuffix(".tar.gz")
 
@@ -109,7 +109,7 @@ def test_source_distribution_lists_the_same_modules(unpacked: tuple[set[str], Pa
 
 
 def test_metadata(unpacked: tuple[set[str], Path]) -> None:
-    """All that there is to say, and no address that nobody has."""
+    """The metadata are complete, and have no address without an owner."""
     found = HeaderParser().parsestr((unpacked[1] / "PKG-INFO").read_text())
     assert (found["Name"], found["Version"], found["License-Expression"]) == ("rmemcached", __version__, "BSD-3-Clause")
     assert found["Author"] == "the rmemcached authors" and found["Requires-Python"] == ">=3.11"
@@ -121,7 +121,7 @@ def test_metadata(unpacked: tuple[set[str], Path]) -> None:
 
 
 def test_what_is_looked_for_in_a_wheel() -> None:
-    """The check of script/package finds what is missing and what is too much."""
+    """The check of script/package finds missing and superfluous files."""
     right = ["rmemcached/py.typed", "rmemcached/client/_client.pyi", "rmemcached/sys/clock.cpython-311-x.so"]
     right += ["rmemcached/sys/clock.pxd", "rmemcached-1.dist-info/RECORD", "rmemcached.libs/libisal-1.so.2"]
     assert wheel_content.faults(right, {"rmemcached.sys.clock"}) == []
@@ -144,7 +144,7 @@ def test_what_is_looked_for_in_a_wheel() -> None:
 
 @pytest.mark.parametrize("folder", ["the source tree", "elsewhere"])
 def test_the_environment_of_readme_works(folder: str, tmp_path: Path) -> None:
-    """import, python -m and the commands, in the clone's root as elsewhere; set and get over what needs no device."""
+    """import, python -m and the commands work in the clone's root as elsewhere, with set and get without a device."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-"],
@@ -168,7 +168,7 @@ def test_the_environment_of_readme_works(folder: str, tmp_path: Path) -> None:
     ],
 )
 def test_machines_that_the_code_is_not_made_for(machine: tuple[str, int, int], what: str) -> None:
-    """The build ends with one line; and so does the daemon of a wheel that was built elsewhere, for pages."""
+    """A build on such a machine ends with a line, and so does the daemon of a foreign wheel with wrong pages."""
     check = runpy.run_path(str(ROOT / "setup.py"), run_name="list")["check_machine"]
     check("little", 8, 4096)
     with pytest.raises(SystemExit) as refused:
@@ -182,7 +182,7 @@ def test_machines_that_the_code_is_not_made_for(machine: tuple[str, int, int], w
 
 @pytest.mark.parametrize("in_its_place", ["a file", "a link to nothing"])
 def test_tree_without_links(in_its_place: str, unpacked: tuple[set[str], Path], tmp_path: Path) -> None:
-    """Archives and file systems without links have a file that names the target."""
+    """Archives and file systems without links have a file with the name of the target."""
     tree = tmp_path / "tree"
     shutil.copytree(unpacked[1], tree, symlinks=True)
     for name, folder in LINKS.items():
@@ -215,7 +215,7 @@ COMMANDS = ["-m rmemcached -u root", "-m rmemcached.devices", "-m rmemcached.per
     ["-c import rmemcached.client", "-c import rmemcached.verbs as verbs; verbs.devices()", *COMMANDS],
 )
 def test_tree_without_a_build_says_so(command: str, without_a_build: Path) -> None:
-    """Python is started in the folder, where the sources hide a package that is installed."""
+    """Python is started in the folder, where the sources hide an installed package."""
     option, words = command.split(maxsplit=1)
     arguments = [words] if option == "-c" else words.split()
     done = subprocess.run(

@@ -25,7 +25,7 @@ COMMANDS = sorted(PARSERS)
 
 @pytest.fixture(scope="module")
 def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that a build makes."""
+    """The folder made by a build."""
     folder = tmp_path_factory.mktemp("reference")
     done = subprocess.run(
         [sys.executable, "-P", "-m", "rmemcached.reference", str(folder)],
@@ -82,7 +82,7 @@ def options(command: Command) -> list[str]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_manual_pages(name: str, share: Path) -> None:
-    """Without a warning, and with every option and subcommand."""
+    """The manual pages have no warning, and every option and subcommand."""
     page = share / MANUALS / f"{name}.1"
     checked = subprocess.run(["mandoc", "-T", "lint", page], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
@@ -115,7 +115,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 def complete(share: Path, *words: str) -> set[str]:
-    """What bash offers for the last of these words."""
+    """bash's offers for the last of these words."""
     done = subprocess.run(
         ["bash", "--norc", "-c", COMPLETE, "bash", str(share / BASH / words[0]), *words],
         env={**os.environ, "LAST": words[-1]},
@@ -157,7 +157,7 @@ def test_bash_completes_extended_options(share: Path) -> None:
         "rdma_direct,no_rdma",
         "rdma_direct,no_rdma_crc",
     }
-    # readline takes what is behind the last "=".
+    # readline takes the text behind the last "=".
     assert complete(share, "rmemcached", "-o", "lru_algorithm=s") == {"segmented", "s3fifo"}
     assert complete(share, "rmemcached", "-o", "hashpower=20,lru_alg") == {"20,lru_algorithm="}
     assert len(complete(share, "rmemcached", "--extended", "")) == len(EXTENDED) + 1
@@ -165,7 +165,7 @@ def test_bash_completes_extended_options(share: Path) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_zsh_takes_its_files(name: str, share: Path) -> None:
-    """compinit finds each, and zsh can read it."""
+    """compinit finds each file, and zsh can read all of them."""
     file = share / ZSH / f"_{name}"
     assert file.read_text().startswith(f"#compdef {name}\n")
     script = (
@@ -186,7 +186,7 @@ print rea''dy
 
 
 def test_zsh_completes(share: Path) -> None:
-    """In a terminal, as it is typed: what is behind Tab. Also of commands with arguments that have only their place."""
+    """zsh completes words typed in a terminal before Tab, also for commands with positional arguments only."""
     shell = pexpect.spawn(
         *("zsh", ["-f"]), env={**os.environ, "TERM": "dumb"}, dimensions=(60, 200), encoding="utf-8", timeout=20
     )
@@ -215,7 +215,7 @@ def test_zsh_completes(share: Path) -> None:
 
 
 def test_data_files_of_a_wheel(tmp_path: Path) -> None:
-    """A build has them, of the modules that it has built; builds for development have none."""
+    """A build has the files, made by its own modules; builds for development have none."""
     build = runpy.run_path(str(ROOT / "setup.py"), run_name="list")["data_files"]
     build.__globals__.update(KIND="", ONLY=[], TESTING=False)
     found = build(ROOT, tmp_path / "made")

@@ -22,7 +22,7 @@ CHECKS = {
     "cython-lint": ["cython-lint", "rmemcached", "client", "bench"],
 }
 
-# What cython-lint says of inline functions that a part of a C unit offers to the others: there they are inlined.
+# cython-lint's warning of inline functions offered by a part of a C unit to the other parts, which inline them.
 INLINE_IN_UNIT = re.compile(r".* implemented and marked inline in .*\n")
 
 FUNCTION_LINES = 60
@@ -35,7 +35,7 @@ OURS = [file for file in FILES if file.startswith(("rmemcached/", "client/"))]
 
 CYTHON_FUNCTION = re.compile(r"^([ \t]*)(?:async )?(?:cdef|cpdef|def) (?!class |struct |enum|union |packed |extern )")
 EXTERN = re.compile(r"cdef extern from [\"'](<[^>]*>)[\"']")
-# Headers of libraries, which those declare that use them.
+# Headers of libraries, declared by their users.
 LIBRARIES = re.compile(r"<(infiniband|rdma|isa-l)/|<Python\.h>")
 
 
@@ -74,7 +74,7 @@ def python_functions(text: str) -> Iterator[Function]:
 
 
 def cython_functions(text: str) -> Iterator[Function]:
-    """By indentation: a function ends before the next line that is not indented more than its first one."""
+    """By indentation: a function ends before the next line without more indentation than its first line."""
     lines = text.splitlines()
     code = [re.sub(r"\"[^\"]*\"|'[^']*'", "", line).rstrip() for line in without_text(text).split("\n")]
     for first, line in enumerate(code):
@@ -142,20 +142,20 @@ cdef class Two(One):
 
 
 def test_files_are_of_readable_size() -> None:
-    """One subject a file."""
+    """A file has at most FILE_LINES lines, for one subject."""
     long = {file: count for file in FILES if (count := len((ROOT / file).read_text().splitlines())) > FILE_LINES}
     assert not long
 
 
 def test_every_part_has_a_header() -> None:
-    """What is included is a .pyx whose .pxd says what it is for."""
+    """Each included file is a .pyx with a .pxd that explains the part."""
     parts = {part for part in OWNERS if not (ROOT / f"{part}.pxd").exists()}
     assert not [file for file in FILES if file.endswith(".pxi")]
     assert not parts
 
 
 def test_system_headers_are_declared_once() -> None:
-    """In rmemcached/sys, and each name in one file there."""
+    """System headers are declared in rmemcached/sys, and each name in one file."""
     elsewhere = [
         f"{file}:{text.count(chr(10), 0, match.start()) + 1}: {match[1]}"
         for file in OURS
@@ -167,7 +167,7 @@ def test_system_headers_are_declared_once() -> None:
     assert not elsewhere, "\n".join(elsewhere)
 
 
-# Functions that the caller enters with a lock held say so by their name, and begin by looking whether it is.
+# The names of functions entered with a lock held tell so, and the functions first check the lock.
 CALLED_WITH_A_LOCK = re.compile(r"(^|_)do_|_locked$")
 LOOKS = re.compile(r"assert_held|assert_item_lock|assert_(read|write)_held|assert_owner|assert_(cq|domain)")
 # Named so without wanting a lock, and why.
@@ -191,7 +191,7 @@ def test_functions_that_want_a_lock_look_for_it() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-# Cython evaluates a condition with "and" or "or" into a variable, before the macro can leave it out.
+# Cython evaluates a condition with "and" or "or" into a variable, before the macro can remove the condition.
 ASSERTION = re.compile(r"\bassert_that(\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\))")
 CALLS = re.compile(r"(?!(?:and|or|not|sizeof)\b)\b\w+\(")
 
@@ -205,7 +205,7 @@ def costly_conditions(text: str) -> list[str]:
 
 
 def test_conditions_of_assertions_cost_nothing_in_a_release_build() -> None:
-    """A condition that calls a function has no "and" and no "or": it would be evaluated in every build."""
+    """A condition that calls a function has no "and" and no "or": every build would evaluate the condition."""
     free = "assert_that(f(a))\nassert_that(a and\n    (b - sizeof(c)))\n"
     assert costly_conditions(f"{free}assert_that(a or f(b))\n{free}assert_that(a\n and f(b(c)))\n") == [
         "(a or f(b))",
@@ -215,7 +215,7 @@ def test_conditions_of_assertions_cost_nothing_in_a_release_build() -> None:
     assert not costly
 
 
-# Functions whose results glibc wants used where it checks (-D_FORTIFY_SOURCE, which Ubuntu's compiler sets).
+# Functions whose results glibc wants used in a build with checks (-D_FORTIFY_SOURCE, set by Ubuntu's compiler).
 WANTED_RESULT = re.compile(
     r"^[ \t]*((?:read|write|pread|pwrite|readv|writev|fread|fwrite|fgets|ftruncate|truncate|dup|pipe2?|chdir|fchdir|"
     r"getcwd|chown|fchown|lockf|nice|realpath|system|asprintf|posix_memalign|realloc|set[ug]id)\(.*)$",
@@ -229,7 +229,7 @@ def unused_results(text: str) -> list[str]:
 
 
 def test_results_that_the_system_wants_used_are_used() -> None:
-    """A bare call is a warning with the compiler of some systems, and the build of tests fails."""
+    """No call ignores a result that glibc wants used: some compilers would warn, and the tests' build would fail."""
     used = "    n = read(fd, &a, 8)\n    while write(fd, &a, 8) < 0:\n    ssize_t read(int fd)\n"
     assert unused_results(f"{used}    read(fd, &a, 8)\n{used}") == ["read(fd, &a, 8)"]
     unused = {file: calls for file in OURS if (calls := unused_results((ROOT / file).read_text()))}
@@ -237,7 +237,7 @@ def test_results_that_the_system_wants_used_are_used() -> None:
 
 
 def test_programs_can_be_run() -> None:
-    """A file that begins with an interpreter's name is executable."""
+    """A file with an interpreter's name in its first line is executable."""
     files = [path for name in ("script", "bench", "tests") for path in (ROOT / name).rglob("*") if path.is_file()]
     programs = [path for path in files if path.read_bytes()[:2] == b"#!"]
     assert len(programs) > 10
@@ -264,7 +264,7 @@ PLAIN = ("tests/shared/english.py",)
 
 
 def test_english_is_plain() -> None:
-    """Of the words of a file's comments, docstrings or text, few stand in for a noun (tests/shared/english.py)."""
+    """Few words of a file's comments, docstrings or text stand in for a noun (tests/shared/english.py)."""
     wrong = [line for file in english.files() if file.startswith(PLAIN) and (line := english.too_many(file))]
     advice = (
         "name the thing in place of " + ", ".join(sorted(english.STAND_INS)) + "; python tests/shared/english.py FILE"

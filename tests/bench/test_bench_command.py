@@ -1,4 +1,4 @@
-"""rmemcached-bench with real daemons: each subcommand runs, compares what it reads, and writes whole files."""
+"""rmemcached-bench with real daemons: each subcommand runs, compares the values read, and writes whole files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_latency(tmp_path: Path) -> None:
 
 
 def test_each_round_has_processes_of_its_own(tmp_path: Path) -> None:
-    """And none of them is left."""
+    """Each round starts processes of its own, and none is left."""
     program, log = tmp_path / "memcached", tmp_path / "log"
     program.write_text(f'#!/bin/sh\necho $$ $PPID >> {log}\nexec {contenders.memcached_path()} "$@"\n')
     program.chmod(0o755)
@@ -138,7 +138,7 @@ def test_paced(tmp_path: Path) -> None:
     figures, _, outline = measured(tmp_path, "paced", *quick.split(), "--contenders", "soft_shm,tcp,memcached")
     assert len(figures["cases"]) == 8 and figures["cases"][0]["parameters"]["exponential"]
     assert all(row["median"] > 0 for row in figures["results"])
-    # Two servers that poll for two clients would need four cores.
+    # Two polling servers with two clients would need four cores.
     floored = {(row["contender"], "2 clients" in row["case"]) for row in figures["results"] if row["to_floor"]}
     assert floored == {("tcp", False), ("memcached", False), ("tcp", True), ("memcached", True), ("soft_shm", False)}
     # p50 against the think time for each operation and number of clients, and percentiles of each case
@@ -307,7 +307,7 @@ def test_quick_options_are_options() -> None:
 
 
 def test_descriptors_are_as_many_as_the_system_allows() -> None:
-    """Shells have a thousand, where a process may have a million. The echo server needs them, too."""
+    """The benchmark raises a shell's soft limit of descriptors, also for the echo server."""
     words = "cpu --connections 150 --rounds 1 --seconds 0.01 --depths 1 --operations get --contenders tcp"
     limited = ["bash", "-c", 'ulimit -Sn 90; exec "$@"', "limited", sys.executable, "-P", "-m", "rmemcached.bench"]
     done = run_program([*limited, *words.split()], 100)
@@ -326,7 +326,7 @@ def test_one_core_is_enough_for_all() -> None:
 
 
 def test_compare_has_a_status(tmp_path: Path) -> None:
-    """Of a real run, and of the same with one contender made slower."""
+    """compare exits with a status for a real run, and for the same run with a slower contender."""
     words = "latency --seconds 0.01 --rounds 5 --sizes 100 --operations get --contenders tcp,memcached"
     figures, _, _ = measured(tmp_path, *words.split())
     first, second = tmp_path / "out.json", tmp_path / "slower.json"
@@ -344,7 +344,7 @@ def test_compare_has_a_status(tmp_path: Path) -> None:
 
 
 def test_lines_floor(tmp_path: Path) -> None:
-    """It answers one client after the other, each in memory of its own, and sleeps between them."""
+    """The floor answers the clients one after the other, each in memory of its own, and sleeps between them."""
     before = os.sched_getaffinity(0)
     with floor.start_lines(str(tmp_path), before, len(before) == 1) as server:
         for value in (b"12345", b"x" * 100_000):
@@ -385,7 +385,7 @@ def test_a_copy_without_the_gil() -> None:
 
 @pytest.mark.parametrize("transport", ["tcp", "unix"])
 def test_echo_server(transport: str, tmp_path: Path) -> None:
-    """It answers as many replies as requests have come, however they are cut."""
+    """The server answers as many replies as whole requests, however the requests are cut."""
     with floor.start_echo(transport, str(tmp_path), {0}) as server:
         with floor.echo_connection(server, 10, b"abc", together=4) as plain:
             plain.sendall(bytes(25))
@@ -427,7 +427,7 @@ def test_call_that_copies() -> None:
 
 
 def test_a_wrong_value_ends_it(memcached_server: Any) -> None:
-    """Somebody else changes the value meanwhile."""
+    """A value changed meanwhile by another client ends the benchmark."""
     server: Server = memcached_server()
     over = threading.Event()
 

@@ -29,7 +29,7 @@ CONTENDERS = ("--contenders", "tcp,memcached")
 
 @pytest.fixture(autouse=True, scope="module")
 def with_signals() -> Iterator[None]:
-    """Processes heed signals that the tests ignore: a shell starts what is in the background so, and nohup."""
+    """Restores signals ignored by the tests: nohup, and a shell with a background command, ignore them."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -39,7 +39,7 @@ def with_signals() -> Iterator[None]:
 
 
 class Family:
-    """A command in a session of its own, and the processes that it has started."""
+    """A command in a session of its own, and its child processes."""
 
     def __init__(self, words: str, *more: str) -> None:
         self.command = subprocess.Popen(
@@ -51,7 +51,7 @@ class Family:
         )
 
     def members(self) -> dict[int, str]:
-        """{number: command line} of the session, but for what has ended and waits for its parent."""
+        """{number: command line} of the session's processes, without zombies."""
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, IndexError):
@@ -62,7 +62,7 @@ class Family:
         return found
 
     def await_member(self, text: str, count: int = 1) -> int:
-        """Until so many have this text in their command line. Returns the number of one."""
+        """Waits until so many processes have this text in their command line. Returns the number of the first."""
         while self.command.poll() is None:
             found = [number for number, line in self.members().items() if text in line]
             if len(found) >= count:
@@ -70,7 +70,7 @@ class Family:
         raise AssertionError(self.command.communicate())
 
     def ended(self, within: float = 40) -> tuple[int, str]:
-        """(status, stderr) when all have ended."""
+        """(status, stderr) after the end of all processes."""
         watched = []
         for number in self.members():
             with contextlib.suppress(ProcessLookupError):
@@ -96,7 +96,7 @@ def family(words: str, *more: str) -> Iterator[Family]:
 
 @pytest.mark.parametrize("words, last", [(LATENCY, "bare --port"), (PACED, "spawn_main")])
 def test_interrupted_at_the_terminal(words: str, last: str) -> None:
-    """Ctrl-C reaches all of them, and nobody says more than the status."""
+    """Ctrl-C reaches all processes, which end without output."""
     with family(words, *CONTENDERS) as made:
         made.await_member(last)
         os.killpg(made.command.pid, signal.SIGINT)
@@ -104,7 +104,7 @@ def test_interrupted_at_the_terminal(words: str, last: str) -> None:
 
 
 def test_interrupted_again_and_again() -> None:
-    """Servers end all the same."""
+    """Repeated Ctrl-C still ends all servers."""
     with family(PACED, *CONTENDERS) as made:
         made.await_member("spawn_main")
         for _ in range(5):
@@ -132,14 +132,14 @@ def test_the_command_alone_is_killed(words: str, last: str, more: tuple[str, ...
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_the_command_alone_is_killed_while_it_stores_keys(how: int) -> None:
-    """Nobody hears of its progress then."""
+    """The end of the command alone, while keys are stored without any reports, ends all processes."""
     with family(STORING, *CONTENDERS) as made:
         number = made.await_member("-m rmemcached -")
         words = made.members()[number].split()
         server = Running(("127.0.0.1", int(words[words.index("-p") + 1])))
         stored = 0
         while not stored:
-            with contextlib.suppress(ConnectionRefusedError):  # it does not listen yet
+            with contextlib.suppress(ConnectionRefusedError):  # the server does not listen yet
                 stored = int(server.stats()["cmd_set"])
         made.command.send_signal(how)
         assert made.ended() == (130 if how == signal.SIGINT else -how, "")
@@ -243,7 +243,7 @@ def test_a_damaged_file_is_named(
 
 
 def test_all_shows_what_was_measured_before_it_failed(tmp_path: Path) -> None:
-    """The second subcommand finds no room for its file."""
+    """`all` reports the first subcommand though the second finds no room for its file."""
     (tmp_path / "throughput.json").symlink_to("/dev/full")
     done = run("all", str(tmp_path), "--quick", "--only", "memory,throughput", status=1)
     assert f"{tmp_path}/throughput.json: No space left on device" in done.stderr

@@ -1,4 +1,4 @@
-"""rmemcached-bench beside servers that are broken, hostile, or die: one line says which one and what."""
+"""rmemcached-bench beside broken, hostile and dying servers: a line names the server and the fault."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ BENCH = (sys.executable, "-P", "-m", "rmemcached.bench")
 STATISTICS = b"STAT version 1.6.45\r\nEND\r\n"
 
 
-# ---- what is no memcached --------------------------------------------------------------------------------------------
+# ---- servers other than memcached
+# ------------------------------------------------------------------------------------
 
 
 def endless(piece: bytes) -> Callable[[bytes], Iterator[bytes]]:
@@ -39,7 +40,7 @@ def endless(piece: bytes) -> Callable[[bytes], Iterator[bytes]]:
 
 @pytest.mark.parametrize("piece", [b"x" * 65536, b"STAT name value\r\n" * 4000, b"STAT " + b"x" * 65536])
 def test_endless_statistics_end(scripted: Script, piece: bytes) -> None:
-    """Whatever it sends costs no more than a megabyte."""
+    """Endless statistics cost no more than a megabyte."""
     server = scripted(endless(piece))
     for words in (("load", "--server"), ("latency", "--contenders")):
         said = run(*words, server.place, status=1).stderr.splitlines()
@@ -77,7 +78,7 @@ def test_a_version_controls_no_terminal_and_no_page(scripted: Script, tmp_path: 
 
 
 def test_an_answer_that_never_ends_is_given_up(scripted: Script) -> None:
-    """Its bytes come one by one, each in time."""
+    """An answer of single bytes, each in time but without an end, is given up."""
 
     def answers(line: bytes) -> Iterator[bytes]:
         while not server.ended.wait(0.05):
@@ -116,7 +117,8 @@ def test_a_transport_that_is_not_there_is_named(words: str, monkeypatch: pytest.
     assert len(said) == 1 and said[0].startswith("rmemcached-bench: verbs: "), said
 
 
-# ---- what dies half way ----------------------------------------------------------------------------------------------
+# ---- servers that die half way
+# ---------------------------------------------------------------------------------------
 
 
 def counts(server: Server | Running) -> int:
@@ -147,7 +149,7 @@ def test_a_running_server_that_dies_is_one_line(rmemcached_server: Any, words: s
 
 
 def test_a_server_of_its_own_that_dies_says_why(tmp_path: Path) -> None:
-    """Its status and its last words."""
+    """The error has the status and the last words of the dead server."""
     program, pipe = tmp_path / "memcached", tmp_path / "pipe"
     os.mkfifo(pipe)
     program.write_text(f'#!/bin/sh\necho $$ "$@" > {pipe}\necho the last words >&2\nexec {memcached_path()} "$@"\n')
@@ -158,7 +160,7 @@ def test_a_server_of_its_own_that_dies_says_why(tmp_path: Path) -> None:
         server = Running(("127.0.0.1", int(command[command.index("-p") + 1])))
         asked = 0
         while asked < 1000 and bench.poll() is None:
-            with contextlib.suppress(ConnectionRefusedError):  # it does not listen yet
+            with contextlib.suppress(ConnectionRefusedError):  # the server does not listen yet
                 asked = counts(server)
         os.kill(int(number), signal.SIGKILL)
         _, said = bench.communicate(timeout=60)

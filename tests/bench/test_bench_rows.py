@@ -19,8 +19,8 @@ from rmemcached.bench.document import Record
 from rmemcached.bench.measure import Round
 from rmemcached.bench.sheet import Sheet
 
-# Locks a mutex once while nobody has it; with the argument 1 also while main has it, which gives it up when the thread
-# sleeps in the kernel. At the end a wake that nobody waits for.
+# Locks a mutex once while the mutex is free. With the argument 1 also while main holds the mutex, until the thread
+# sleeps in the kernel. At the end wakes nobody.
 LOCKER = """
 #include <linux/futex.h>
 #include <pthread.h>
@@ -71,7 +71,7 @@ def medians(figures: document.Document) -> dict[tuple[str, str], float]:
 
 
 def test_direct(tmp_path: Path) -> None:
-    # So few items have more than 12 B each: a bound that is missed.
+    # So few items have more than 12 B each: the bound is missed.
     words = "direct --seconds 0.05 --items 30000 --rounds 1"
     figures, text, _ = measured(tmp_path, *words.split(), status=1)
     found = medians(figures)
@@ -189,19 +189,19 @@ def test_bounds_of_another_placement_are_other_cases() -> None:
 
 
 def test_values_of_bounds_fit_into_the_items_of_their_servers() -> None:
-    """Only servers whose values do not fit have another -I than the usual one."""
+    """Only servers for larger values have another -I than the usual."""
     assert {row for _, rows in bounds.PLACES[:2] for row in rows} == set(bounds.ROWS)
     for flags, rows in bounds.PLACES:
         assert {row.size < 1 << 20 for row in rows} == {"-I" not in flags}
 
 
 def ended(trace: Path) -> bool:
-    """Whether strace has written all: it is a process of its own, and may write after its program has ended."""
+    """Whether strace has written all. strace is a process of its own, and may write after the end of its program."""
     return trace.exists() and b"FUTEX_WAKE_PRIVATE" in trace.read_bytes()
 
 
 def test_lock_waits_are_seen(tmp_path: Path) -> None:
-    """A thread that waits for a mutex of another one is counted, and one that finds it free is not."""
+    """A wait for a locked mutex is counted, and the lock of a free mutex is not."""
     program = tmp_path / "waits.c"
     program.write_text(LOCKER)
     subprocess.run(["cc", "-O1", "-pthread", "-o", tmp_path / "waits", program], check=True)
@@ -221,7 +221,7 @@ def test_lock_waits_say_that_strace_is_absent(monkeypatch: Any) -> None:
 
 
 def sheet_of(values: dict[str, list[float]], bound: str) -> document.Document:
-    """A document with these values, one of each round."""
+    """A document with a value of each contender in each round."""
     whole = Record("direct", [], "")
     for number, found in enumerate(zip(*values.values(), strict=True), 1):
         record = Record("direct", [], "", round=Round(number))
@@ -265,7 +265,7 @@ MANY = {"ours": [5.0, 9.0, 8.0, 6.0, 7.0], "theirs": [10.0] * 5}
     ],
 )
 def test_a_bound_is_held_or_missed_or_undecided(values: dict[str, list[float]], bound: str, verdict: str) -> None:
-    """It is compared with the interval of the paired ratios, without one with the quartiles of the rounds."""
+    """A bound is compared with the interval of the paired ratios or, without interval, the quartiles of rounds."""
     found = sheet_of(values, bound)
     (row,) = [row for row in found["results"] if row["contender"] == "ours"]
     assert row["verdict"] == verdict

@@ -1,4 +1,4 @@
-"""The statistics of rmemcached-bench against numbers that are known."""
+"""The statistics of rmemcached-bench against known numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOWER, HIGHER = Figure("p50_us", "us"), Figure("per_second", "1/s", "higher")
 def made(
     columns: dict[str, list[float]], figure: Figure = LOWER, floors: dict[str, str] | None = None
 ) -> document.Document:
-    """A document of one case with these values, round by round; the first contender is the reference."""
+    """A document of a case with these values, round by round; the first contender is the reference."""
     case = Case("a case", {"size": 1}, (figure,), floors or {})
     record = document.Record("latency", [], next(iter(columns)))
     for name in columns:
@@ -79,7 +79,7 @@ def test_tail() -> None:
 
 
 def test_results_are_of_paired_rounds() -> None:
-    """Rounds that were slow for both do not widen the interval of the ratio."""
+    """Rounds that are slow for both contenders do not widen the interval of the ratio."""
     slow = [10.0, 20.0, 40.0, 10.0, 80.0, 30.0, 10.0]
     found = made({"memcached": slow, "half": [value / 2 for value in slow], "echo": slow}, floors={"half": "echo"})
     half = row(found, "half")
@@ -152,13 +152,13 @@ def test_orders_come_from_the_seed() -> None:
     others = [Round(1, 1, seed=2).orders(names, "a case"), Round(1, 1, seed=1).orders(names, "another")]
     assert all(sorted(other[0]) == names and other != first for other in others)
     assert Round(4, seed=3).shuffled(names) == Round(4, seed=3).shuffled(names) != Round(5, seed=3).shuffled(names)
-    # Over the turns of all rounds each has each place as often as each other one.
+    # Over the turns of all rounds each name has each place equally often.
     turns = [order for number in range(1, 9) for order in Round(number, 2, 7).orders(names, "a case")]
     assert all([order[place] for order in turns].count(name) == 2 for place in range(8) for name in names)
 
 
 def test_a_round_is_the_unit() -> None:
-    """Of what a process repeats there is one value, so that ten turns do not feign to be ten rounds."""
+    """A process has a single value for repeated measurements: ten turns do not count as ten rounds."""
     found = made({"memcached": [1.0, 1.0], "tcp": [1.0, 2.0]})
     found["samples"] += [{**found["samples"][0], "values": {"p50_us": value}} for value in (5.0, 9.0)]
     assert document.values_of(found, "a case", "tcp", "p50_us") == [1.0, 5.0]
@@ -181,7 +181,7 @@ def test_progress_is_for_terminals() -> None:
 
 
 def test_rank_test() -> None:
-    # Of C(10, 5) = 252 orders one has U = 0, one U = 1, and two have U = 2.
+    # Of C(10, 5) = 252 orders a single order has U = 0, a single order U = 1, and two have U = 2.
     assert estimate.rank_test([1, 2, 3, 4, 5], [6, 7, 8, 9, 10]) == pytest.approx(2 / 252)
     assert estimate.rank_test([1, 2, 3, 5, 6], [4, 7, 8, 9, 10]) == pytest.approx(2 * 4 / 252)  # U = 2
     assert estimate.rank_test([6, 7, 8, 9, 10], [1, 2, 3, 4, 5]) == pytest.approx(2 / 252)
@@ -196,7 +196,7 @@ def test_rank_test() -> None:
 
 
 def test_many_comparisons_of_the_same_find_nothing() -> None:
-    """Of 100 times 40 figures of one build, hardly any run is said to have changed."""
+    """In 100 runs of 40 figures each of the same build, hardly any run seems changed."""
     chance = random.Random(3)
     wrong = 0
     for _ in range(100):
@@ -234,7 +234,7 @@ def test_compare_in_both_directions(figure: Figure, forth: str, back: str) -> No
 
 
 def test_compare_is_of_ratios_unless_absolute() -> None:
-    """A machine of half the speed is no change; --absolute says so."""
+    """A machine of half the speed is no change without --absolute."""
     slower = made({name: [2 * value for value in values] for name, values in BEFORE.items()})
     (one,) = verdict.compare(made(BEFORE), slower)
     assert one.word == "same"

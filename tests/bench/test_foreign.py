@@ -18,7 +18,7 @@ from rmemcached.bench.processes import adopting
 
 SHORT = "throughput --contenders tcp --keys 100 --seconds 0.3 --depths 16 --rounds 2"
 SPIN = "while True: pass"
-# Starts a process that spins, and ends before it.
+# Starts a spinning process, and ends first.
 PARENT = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SPIN!r}])"
 
 
@@ -51,7 +51,7 @@ def test_it_is_said_on_stderr() -> None:
 
 
 def test_what_this_process_has_started_is_its_own() -> None:
-    """While it runs, and when it has ended."""
+    """The time of a child counts as own time, during its life and after its end."""
     before = foreign.own_seconds()
     with spinning() as process:
         eventually(lambda: used(process.pid) > 0.3)
@@ -60,7 +60,7 @@ def test_what_this_process_has_started_is_its_own() -> None:
 
 
 def test_what_is_adopted_is_its_own() -> None:
-    """As strace -D is, whose parent ends at once."""
+    """The time of an adopted process, such as strace -D after its parent's end, counts as own time."""
     with adopting() as kill_adopted:
         before = foreign.own_seconds()
         subprocess.run([sys.executable, "-c", PARENT], check=True)

@@ -1,4 +1,4 @@
-"""The load generator: what it sends and counts, that it sees whatever is wrong, and that its draws follow the laws."""
+"""The load generator: its requests and counts, its checks of replies, and the distributions of its draws."""
 
 from __future__ import annotations
 
@@ -59,14 +59,15 @@ COUNTERS = (
 )
 
 
-# ---- what it sends ---------------------------------------------------------------------------------------------------
+# ---- requests
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("multiget", [1, 100])
 @pytest.mark.parametrize("size", [10, 100_000])
 @pytest.mark.parametrize("batch", [False, True])
 def test_counts_are_the_servers(module_rmemcached: Server, multiget: int, size: int, batch: bool) -> None:
-    """Requests that a socket does not take at once are sent and compared, too."""
+    """The counts include requests that a socket does not take at once."""
     server = module_rmemcached
     with loading(
         server, 3, keys=20, value_size=size, depth=9, sets=0.3, multiget=multiget, batch=batch, complete=True
@@ -99,7 +100,7 @@ def test_each_transport(module_rmemcached: Server, transport: str, connections: 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("connections", [1, 2])
 def test_large_values_on_each_transport(module_rmemcached: Server, transport: str, connections: int) -> None:
-    """More than a lane or a socket keeps: sending goes on while replies are read."""
+    """Values beyond the buffers of a lane or socket arrive: sending goes on while replies are read."""
     with loading(
         module_rmemcached, connections, transport, keys=5, value_size=900_000, depth=3, sets=0.5, complete=True
     ) as made:
@@ -151,7 +152,7 @@ def test_think_times_are_kept(memcached_server: Any) -> None:
 
 
 def test_sizes_belong_to_keys(memcached_server: Any) -> None:
-    """Several distributions at once; what another client reads is what the generator says."""
+    """Another client reads the sizes of the generator, with several distributions at once."""
     server: Server = memcached_server()
     keys = distributions.Sizes("etc", distributions.etc_key).table("H", 4, 250)
     values = distributions.Sizes("etc", distributions.etc_value).table("I", 0, 1000)
@@ -165,11 +166,12 @@ def test_sizes_belong_to_keys(memcached_server: Any) -> None:
     assert len({len(made.key(number)) for number in range(100)}) > 10
 
 
-# ---- what is wrong ---------------------------------------------------------------------------------------------------
+# ---- faults
+# ----------------------------------------------------------------------------------------------------------
 
 
 def overwrite(server: Server, made: Load, value: bytes) -> None:
-    """Stores another value beside, under the one key that is asked for."""
+    """Stores another value under the only requested key."""
     with Client(server.address, default_noreply=False) as other:
         other.set(made.key(0).decode(), value)
 
@@ -189,7 +191,7 @@ def test_a_wrong_byte_is_seen(shared_rmemcached: Server, transport: str, size: i
 
 
 def test_a_foreign_value_is_seen(shared_rmemcached: Server) -> None:
-    """Another key's value of the same length; a shorter one also without a look at the bytes; a key that is missing."""
+    """The generator sees a foreign value of the same length, a shorter value even without a check of bytes, a miss."""
     with pytest.raises(ValueError, match="wrong value"), loading(shared_rmemcached, 1, keys=1) as made:
         overwrite(shared_rmemcached, made, Load(keys=10).value(7))
         made.run(20)
@@ -289,13 +291,13 @@ def slow(latencies: dict[int, int], ms: float) -> int:
 
 
 def test_a_stall_delays_what_was_due(memcached_server: Any) -> None:
-    """Two connections have two requests under way, and 200 are due while the server is stopped."""
+    """The 200 requests due during a stall count as late, though only two connections have requests under way."""
     server: Server = memcached_server()
     with loading(server, 2, keys=10, rate=1000.0) as made:
         made.fill()
         done = made.run(0.6, stall(server))
     assert done["unsent"] == 0 and abs(done["requests"] - 600) <= 1
-    # Half of those that were due meanwhile waited for 100 ms and more; evenly, so that all below are there, too.
+    # Half of the requests due meanwhile waited for 100 ms and more; evenly, so the counts below are there, too.
     assert slow(done["latencies"], 100) >= 90
     assert slow(done["latencies"], 190) >= 5
     assert slow(done["late"], 100) >= 80, "they waited here, not under way"
@@ -352,12 +354,12 @@ def test_latencies_are_an_hdr_histograms(memcached_server: Any) -> None:
 
 @pytest.mark.parametrize("exponent", [0.0, 0.3, 0.99, 1.0, 1.5, 2.7])
 def test_zipf(exponent: float) -> None:
-    """A chi-square test against rank ** -exponent; 0.1 % of the right generators would fail, and this one is seeded."""
+    """A chi-square test against rank ** -exponent. 0.1 % of correct generators would fail; the seed here is fixed."""
     keys, count = 200, 400_000
     found = Counter(Load(keys=keys, exponent=exponent, seed=7).draw_ranks(count))
     weights = [(rank + 1) ** -exponent for rank in range(keys)]
     expected = [count * weight / sum(weights) for weight in weights]
-    # What is expected less often than ten times is one class.
+    # Ranks expected less often than ten times form a class together.
     common = [rank for rank in range(keys) if expected[rank] >= 10]
     rare = [count - sum(part[rank] for rank in common) for part in (expected, found)]
     pairs = [(expected[rank], found[rank]) for rank in common] + ([(rare[0], rare[1])] if rare[0] > 1e-6 else [])
@@ -369,7 +371,7 @@ def test_zipf(exponent: float) -> None:
 
 
 def test_popular_keys_are_scattered() -> None:
-    """Ranks and numbers belong together one to one, and the most popular keys are not the first ones."""
+    """Ranks map to numbers, one to one, and the most popular keys do not have the first numbers."""
     made = Load(keys=1000, exponent=1.0, seed=3)
     numbers = Counter(made.draw(200_000))
     ranks = Counter(Load(keys=1000, exponent=1.0, seed=3).draw_ranks(200_000))
@@ -379,7 +381,7 @@ def test_popular_keys_are_scattered() -> None:
 
 
 def test_zipf_of_many_keys() -> None:
-    """The most popular of 100 million has 1 / H of the requests, H being the sum of rank ** -0.99."""
+    """The most popular of 100 million keys has 1 / H of the requests, H being the sum of rank ** -0.99."""
     keys, count, s = 100_000_000, 200_000, 0.99
     harmonic = sum(rank**-s for rank in range(1, 1000)) + ((keys + 0.5) ** (1 - s) - 999.5 ** (1 - s)) / (1 - s)
     first = Counter(Load(keys=keys, exponent=s, seed=2).draw_ranks(count))[0]
@@ -405,7 +407,7 @@ def test_lognormal_sizes() -> None:
 
 
 def test_etc_sizes() -> None:
-    """Means, and some quantiles, by the closed forms of the distributions."""
+    """Means, and some quantiles, agree with the closed forms of the distributions."""
     _, scale, shape = distributions.ETC_KEYS
     location = distributions.ETC_KEYS[0]
     keys = distributions.Sizes("etc", distributions.etc_key).table("H", 1, 250)
@@ -497,7 +499,7 @@ def test_load_on_a_unix_socket(rmemcached_server: Any, tmp_path: Path) -> None:
 
 
 def test_load_ends_with_its_server(rmemcached_server: Any) -> None:
-    """One line, and status 1."""
+    """The end of the server gives a line and status 1."""
     server: Server = rmemcached_server()
     words = ["load", "--server", f"127.0.0.1:{server.port}", "--seconds", "100", "--keys", "10"]
     with subprocess.Popen(
@@ -593,7 +595,7 @@ def test_progress_within_a_run(capsys: pytest.CaptureFixture[str]) -> None:
 )
 @pytest.mark.parametrize("rate", [0, 20_000])
 def test_loads_of_one_kind(memcached_server: Any, only: str, counter: str, rate: int) -> None:
-    """The server counts as many of the kind as the generator, and nothing is missing."""
+    """The server and the generator count the same number of requests of the kind, and no latency is missing."""
     server: Server = memcached_server()
     with loading(server, 3, keys=500, depth=7, batch=True, complete=True, only=only, rate=rate) as made:
         made.fill()

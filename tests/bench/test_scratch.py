@@ -1,4 +1,4 @@
-"""Folders of rounds: none is left for long, and none is removed that is in use, or somebody else's."""
+"""Old folders of rounds are removed soon, but no folder in use, and none of another owner."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ for number in range(200):
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where they are made."""
+    """The folder in which the folders of rounds are made."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     yield tmp_path
@@ -72,13 +72,13 @@ def test_a_folder_is_used_as_long_as_a_process_of_its_round_lives(folders: Path)
     killed.wait()
     remove_left()
     assert (used / "socket").exists()
-    # The other one reads the end of the pipe now.
+    # The child process reads the end of the pipe now.
     killed.communicate("")
     assert not used.exists()
 
 
 def test_what_is_not_a_rounds_stays(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links, files, other names, and folders of other users: whoever may write to /tmp can make them."""
+    """Links, files, foreign names, and folders of other users stay: everybody can make them in /tmp."""
     precious = folders / "precious"
     precious.mkdir()
     (precious / "file").write_text("text")
@@ -98,7 +98,7 @@ def test_what_is_not_a_rounds_stays(folders: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_file_system_without_locks(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That is an error, and no reason to make folders for ever. What was left stays."""
+    """A file system without locks gives an error, and no folder after folder. Old folders stay."""
     (folders / f"{PREFIX}left").mkdir()
     tries: list[int] = []
 
@@ -116,7 +116,7 @@ def test_a_file_system_without_locks(folders: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_many_at_once(folders: Path) -> None:
-    """None takes the folder of another one that has just made it."""
+    """No process takes another's new folder."""
     processes = [subprocess.Popen([sys.executable, "-P", "-c", TURNS]) for _ in range(4)]
     assert [process.wait(60) for process in processes] == [0] * 4
     assert not list(folders.iterdir())

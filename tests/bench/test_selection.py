@@ -1,4 +1,4 @@
-"""rmemcached-bench selection: it fails where a build has become slower, and cannot pass without measuring."""
+"""rmemcached-bench selection fails for a slower build, and cannot pass without measuring."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUICK = ("--seconds", "0.01", "--turns", "1", "--items", "2000")
 
 
 def made(ours: list[float], memcached: str = "memcached 1.6.18", case: str = CASE) -> Document:
-    """A document of one case; the peers take 1 us each."""
+    """A document of a case; the peers take 1 us each."""
     record = Record("selection", [], "memcached")
     record.contender({"name": "rmemcached", "server": "rmemcached 1", "client": "", "command": [], "floor": False})
     record.contender({"name": "memcached", "server": memcached, "client": "", "command": [], "floor": False})
@@ -41,7 +41,7 @@ def made(ours: list[float], memcached: str = "memcached 1.6.18", case: str = CAS
 
 
 def expected(*lines: tuple[str, str, float], machine: str | None = None) -> list[dict[str, Any]]:
-    """One record, of this machine unless it is named."""
+    """A record of this machine, or of the named machine."""
     ratios = [{"case": CASE, "to": to, "version": of, "ratio": at, "spread": 0.2} for to, of, at in lines]
     return [{"machine": machine or HERE, "runs": 2, "ratios": ratios}]
 
@@ -55,7 +55,7 @@ def test_worse_is_beyond_the_spread(ratio: float, worse: list[str]) -> None:
     lines, found = selection.judge(made([ratio] * 5), BOTH, [CASE])
     assert found == worse and len(lines) == 2
     assert all(line.startswith("WORSE" if worse else "ok") for line in lines)
-    # One round that was disturbed is none.
+    # A single disturbed round changes nothing.
     assert selection.judge(made([ratio, ratio, ratio, ratio, 9.0]), BOTH, [CASE])[1] == worse
 
 
@@ -87,7 +87,7 @@ def test_what_is_recorded_is_judged_as_the_same() -> None:
         ("floor: tcp", 0.5, 0.2),
     ]
     assert not any(selection.judge(each, [found], [CASE])[1] for each in runs)
-    # Runs that agree say nothing of another machine.
+    # Runs that agree prove nothing about another machine.
     assert {line["spread"] for line in selection.recorded([made([0.5] * 5)] * 3)["ratios"]} == {0.15}
 
 
@@ -164,7 +164,7 @@ def test_the_recorded_file_has_every_case() -> None:
 
 
 def test_a_slowed_build_fails() -> None:
-    """A server that writes each request to a file (-vv)."""
+    """A server slowed by -vv, which writes each request to a file, fails."""
     words = ("selection", "--rounds", "2", "--seconds", "0.05", "--cases", CASE)
     slowed = run(*words, "--flags=-vv", status=1).stderr
     assert f"WORSE: {CASE}" in slowed and f"once more, in 4 rounds: {CASE}" in slowed

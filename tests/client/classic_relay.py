@@ -1,4 +1,4 @@
-"""Servers that know no meta commands: a relay in front of memcached which takes them away."""
+"""Servers without meta commands: a relay in front of memcached takes the commands away."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ META = (b"mn", b"mg", b"ms", b"md", b"ma", b"me")
 
 
 TOO_LARGE = 8 << 20  # bytes; the servers' -I
-# What memcached answered while its meta commands were experimental: `ms` had the length behind an S, so that a value
-# sent as today was the next command.
+# Answers of memcached while its meta commands were experimental: `ms` had the length behind an S. A value sent as
+# today would have been the next command.
 EXPERIMENTAL = {
     "1.5.22": {b"mn": b"EN\r\n", b"ms": b"CLIENT_ERROR invalid or duplicate flag\r\n"},
     "1.6.9": {b"mn": b"MN\r\n", b"ms": b"CLIENT_ERROR invalid flag\r\n"},
@@ -24,13 +24,13 @@ EXPERIMENTAL = {
 
 
 class ClassicRelay:
-    """Behaves like its server, but for meta commands: it answers ERROR as memcached before 1.5.19 does, or as a version
-    of EXPERIMENTAL, or ends the connection as twemproxy does.
+    """A server without meta commands: answers ERROR as memcached before 1.5.19 does, or as a version of EXPERIMENTAL,
+    or ends the connection as twemproxy does.
 
-    closes: the commands that end the connection. refuses: what lines begin with that are answered with an error before
-    that, as by some proxies. unknown: the commands that are taken away. loud: commands with noreply that are too large
-    get their error anyway, as from a proxy that has no memory for them. asked: the commands taken away and `rdma`, as
-    they came, without their arguments.
+    closes: the commands that end the connection. refuses: beginnings of lines that get an error before, as from some
+    proxies. unknown: the commands taken away. loud: commands with noreply and too large a value get their error
+    anyway, as from a proxy without memory for them. asked: the received commands out of `unknown`, and `rdma`, without
+    their arguments.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class ClassicRelay:
                     if word in META and word in self.answers_to:
                         client.sendall(self.answers_to[word])
                     elif word in self.unknown:
-                        # The server's own ERROR does not overtake other answers.
+                        # The server's own ERROR does not overtake earlier answers.
                         upstream.sendall(b"unknown\r\n")
                     elif word == b"version" and self.version:
                         client.sendall(b"VERSION %b\r\n" % self.version.encode())

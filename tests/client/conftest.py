@@ -21,7 +21,7 @@ _numbers = itertools.count()
 
 
 class Backend(NamedTuple):
-    """A transport and the server it is to be used with."""
+    """A transport and the server to use over the transport."""
 
     transport: str
     server: Server
@@ -90,11 +90,11 @@ def oracle(make_oracle: Callable[..., PymemcacheClient]) -> PymemcacheClient:
 
 @pytest.fixture
 def key() -> str:
-    """A key that no other test has used."""
+    """A key unused by all earlier tests."""
     return f"key-{next(_numbers)}"
 
 
 @pytest.fixture
 def three(rmemcached_server: Callable[..., Server]) -> list[Server]:
-    """Three daemons of ours for one test, which may end them."""
+    """Three daemons of ours for a test, which may end them."""
     return [rmemcached_server("-t", "1") for _ in range(3)]

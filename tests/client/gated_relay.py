@@ -1,4 +1,4 @@
-"""Relays in front of servers that hold requests back until all of them have one."""
+"""Relays that hold requests to several servers back until each server has a request."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from servers import Server
 
-PATIENCE = 20.0  # seconds after which a gate opens by itself, for the test to fail
+PATIENCE = 20.0  # seconds after which a gate opens by itself, and the test fails
 
 
 class Gate:
-    """Holds requests of several relays while it is shut, until so many of them have one. It is open at first."""
+    """Holds requests of several relays back until so many relays have a request. The gate is open at first."""
 
     def __init__(self, relays: int) -> None:
         self.relays = relays
@@ -47,7 +47,7 @@ class Gate:
 
 
 class GatedRelay:
-    """Passes on what a client and a server say, line by line, behind a gate."""
+    """Passes on the lines of a client and a server, behind a gate."""
 
     def __init__(self, server: Server, gate: Gate, address: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         self.server = server

@@ -1,9 +1,9 @@
 """A process of gevent or eventlet that uses a Client: python greenlet_child.py HOW.
 
-HOW: a library, and how the client gets its sockets: gevent-module, gevent-patched (before the client is imported),
-gevent-late (after that), gevent-blocking (not at all), and the same for eventlet. Each line of stdin is JSON, [TEST,
-ARGUMENTS]: a function below, and its keyword arguments. The answer is a line with a JSON string: the traceback of what
-went wrong, or nothing.
+HOW: a library, and the source of the client's sockets: gevent-module, gevent-patched (before the import of the
+client), gevent-late (after the import), gevent-blocking (no patch), and the same for eventlet. Each line of stdin is
+JSON, [TEST, ARGUMENTS]: a function below, and its keyword arguments. The answer is a line with a JSON string: the
+traceback of a failure, or nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MANY = 24
 
 
 class Greenlets:
-    """What the tests want of gevent, and of eventlet."""
+    """The common interface of gevent and eventlet for the tests."""
 
     def __init__(self, how: str) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -52,7 +52,7 @@ class Greenlets:
         return {"socket_module": importlib.import_module(self.module)} if self.how == "module" else {}
 
     def start(self, work: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
-        """Starts a greenlet. Returns the function that waits for it, and returns or raises what it does."""
+        """Starts a greenlet. Returns a function that waits for the greenlet, and returns or raises its result."""
         started = self.library.spawn(work, *arguments)
         return started.get if self.name == "gevent" else started.wait
 
@@ -60,7 +60,7 @@ class Greenlets:
         self.library.sleep(seconds)
 
     def timeout(self, seconds: float) -> Any:
-        """A time limit of the library, which has begun."""
+        """A running time limit of the library."""
         limit = self.library.Timeout(seconds)
         if self.name == "gevent":
             limit.start()
@@ -75,7 +75,7 @@ class Greenlets:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """The server stands still for the time of the block. It is the child of another process."""
+    """The server, the child of another process, stands still for the time of the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         while True:
@@ -97,7 +97,7 @@ def make(green: Greenlets, server: list[Any] | str, **options: Any) -> Any:
 
 
 def commands(green: Greenlets, server: Any, pid: int) -> None:
-    """Of every kind; and "auto" is plain TCP unless the sockets are the system's."""
+    """Commands of every kind work, and "auto" is plain TCP unless the sockets are the system's."""
     with make(green, server) as client:
         assert client.set("key", b"value") is True
         assert client.get("key") == b"value"
@@ -115,7 +115,7 @@ def commands(green: Greenlets, server: Any, pid: int) -> None:
 
 
 def many(green: Greenlets, server: Any, pid: int) -> None:
-    """One Client, used by many greenlets at the same time. What one has set without an answer it gets."""
+    """A Client serves many greenlets at the same time, and each gets its own latest value, set without an answer."""
     with make(green, server, default_noreply=True) as client:
 
         def work(number: int) -> int:
@@ -137,7 +137,7 @@ def many(green: Greenlets, server: Any, pid: int) -> None:
 
 
 def others_run(green: Greenlets, server: Any, pid: int) -> None:
-    """While a call waits for the server; the server goes on only when the others have run."""
+    """Other greenlets run while a call waits for the server, which goes on only after they have run."""
     with make(green, server) as client:
         client.set("key", b"value")
         ticks = 0
@@ -147,7 +147,7 @@ def others_run(green: Greenlets, server: Any, pid: int) -> None:
                 green.sleep(0.005)
                 ticks += 1
             assert client.calls == 1
-            # This one waits in connecting.
+            # The second call waits in connecting.
             second = green.start(client.set, "large", LARGE)
             for _ in range(5):
                 green.sleep(0.005)
@@ -216,7 +216,7 @@ def time_limit(green: Greenlets, server: Any, pid: int) -> None:
 
 
 def batch(green: Greenlets, server: Any, pid: int) -> None:
-    """More than all buffers hold in both directions: a server that answers while it reads stops reading."""
+    """A batch exceeds all buffers in both directions: a server that answers while reading stops reading."""
     with make(green, server) as client:
         client.set("large", LARGE[:500_000])
         with client.pipeline() as queued:
@@ -230,7 +230,7 @@ def batch(green: Greenlets, server: Any, pid: int) -> None:
 
 
 def rdma(green: Greenlets, server: Any, pid: int, transport: str) -> None:
-    """An explicit one on patched sockets: it works, and blocks."""
+    """A transport named by the caller works on patched sockets, and blocks."""
     with make(green, server, transport=transport) as client:
         client.set("key", LARGE)
         assert client.get("key") == LARGE
@@ -240,7 +240,7 @@ def rdma(green: Greenlets, server: Any, pid: int, transport: str) -> None:
 
 
 def warned(green: Greenlets, server: Any, pid: int, transport: str) -> None:
-    """One line says that it blocks, whatever number of clients there is; none does over TCP."""
+    """A single line warns that RDMA blocks, whatever the number of clients. TCP clients get no warning."""
     lines: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
@@ -254,7 +254,7 @@ def warned(green: Greenlets, server: Any, pid: int, transport: str) -> None:
 
 
 def patched_meanwhile(green: Greenlets, server: Any, pid: int) -> None:
-    """A connection that is made afterwards does not block the greenlets, whatever the process has had."""
+    """After late patching a new connection does not block the greenlets, whatever connections came before."""
     with make(green, server) as first:
         first.set("key", b"value")
         green.patch()
@@ -274,7 +274,7 @@ def copies(green: Greenlets, server: Any, pid: int) -> None:
 
 
 def native_threads(green: Greenlets, server: Any, pid: int) -> None:
-    """Sockets of gevent belong to the event loop of a thread: another one makes its own."""
+    """Sockets of gevent belong to a thread's event loop: each thread makes its own."""
     with make(green, server) as client:
         client.set("key", b"value")
         pool = green.library.get_hub().threadpool
@@ -285,7 +285,7 @@ def native_threads(green: Greenlets, server: Any, pid: int) -> None:
 
 
 def tls_without_room(green: Greenlets, server: Any, pid: int, certificate: str) -> None:
-    """More than the buffers of a server hold that does not read: the others run, and the call ends in time."""
+    """A request beyond the buffers of a stopped server lets the others run, and the call ends in time."""
     path = {"gevent": "gevent.ssl", "eventlet": "eventlet.green.ssl"}[green.name]
     library = importlib.import_module(path if green.how == "module" else "ssl")
     context = library.SSLContext(library.PROTOCOL_TLS_CLIENT)
@@ -307,7 +307,7 @@ def tls_without_room(green: Greenlets, server: Any, pid: int, certificate: str) 
 
 
 def tls(green: Greenlets, server: Any, pid: int, certificate: str) -> None:
-    """The library's own TLS sockets."""
+    """The library's own TLS sockets work."""
     path = {"gevent": "gevent.ssl", "eventlet": "eventlet.green.ssl"}[green.name]
     library = importlib.import_module(path if green.how == "module" else "ssl")
     context = library.SSLContext(library.PROTOCOL_TLS_CLIENT)

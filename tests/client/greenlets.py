@@ -39,7 +39,7 @@ LARGE = bytes(range(256)) * 4096
 
 
 def stop_server() -> None:
-    """Returns when each of its threads stands still."""
+    """Stops the server. Returns when all its threads stand still."""
     os.kill(int(pid), signal.SIGSTOP)
     threads = Path(f"/proc/{pid}/task")
     while any((one / "stat").read_text().rpartition(")")[2].split()[0] != "T" for one in threads.iterdir()):
@@ -47,7 +47,7 @@ def stop_server() -> None:
 
 
 def run(*functions: object) -> list[object]:
-    """In greenlets, at the same time."""
+    """Runs the work in greenlets, at the same time."""
     if library == "gevent":
         started = [green.spawn(function) for function in functions]
         green.joinall(started, raise_error=True)
@@ -100,7 +100,7 @@ def test_others_run_meanwhile(client: Client) -> None:
 
 
 def test_time_out(client: Client) -> None:
-    """Of the client's, and of the library's, which the client lets through."""
+    """The client's time-out ends a call, and the library's time-out comes through the client."""
     client.set("key", b"value")
     stop_server()
     try:

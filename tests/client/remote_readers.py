@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Clients that read a daemon's items by RDMA READ, beside writers, for as long as one wants.
+"""Clients that read a daemon's items by RDMA READ, beside writers, for any length of time.
 
     script/direct-reads --remote TRANSPORT [SECONDS]
 
-TRANSPORT: soft_iw, or verbs where there is a device (script/vm). Two processes read what a third one writes:
-sets, incr, deletes, flush_all, expiry, evictions, page moves, an index that grows. Each value says of which key it is
-and which version; none may be older than what its writer has been told before, or torn. The exit status is 1 when one
-was wrong.
+TRANSPORT: soft_iw, or verbs on a machine with a device (script/vm). Two processes read the items written by a third:
+sets, incr, deletes, flush_all, expiry, evictions, page moves, a growing index. Each value contains its key and
+version. No value may be older than the writer's last acknowledged version, or torn. The exit status is 1 after a wrong
+value.
 """
 
 from __future__ import annotations
@@ -31,15 +31,18 @@ from rmemcached.client import Client, MemcacheError  # noqa: E402
 KEYS = 400
 NUMBERS = 40  # keys whose values are counted up
 READERS = 2
-ROUND = 30.0  # seconds with one daemon, at most
+ROUND = 30.0  # limit in seconds for one daemon
 TIMEOUT = 60.0
 FLAGS = ("-m", "64", "-t", "2", "-o", "rdma_direct_remote,slab_reassign,lru_crawler")
-LATE = 3.0  # seconds after which nothing is read that has expired or was flushed: two clocks judge, second by second
+LATE = 3.0  # seconds after which no reader sees an expired or flushed item: two clocks judge, second by second
 
 
 class Shared:
-    """What writer and readers tell each other. Of each key: the oldest version that may be seen, the newest that is on
-    its way, when what is older than `flushed` must be gone, and until when the newest may be seen."""
+    """The state shared by writer and readers.
+
+    Of each key: the oldest version that may be seen, the newest on its way, when versions up to `flushed` must be
+    gone, and until when the newest may be seen.
+    """
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("fork")
@@ -80,13 +83,13 @@ def write(server: Server, shared: Shared, seed: int) -> None:
             shared.newest[index] = version
             kind = chance.random()
             if index >= KEYS:
-                # It may have been evicted, or flushed.
+                # The item may have been evicted, or flushed.
                 if client.incr(name, 1) != version:
                     client.set(name, b"%020d" % version)
                 shared.least[index] = version
                 continue
             expire = 1 if kind < 0.02 else 0
-            # Until its reply has come, nobody can say when it ends.
+            # Until the reply comes, nobody knows the version's end.
             shared.until[index] = float("inf")
             if kind > 0.95:
                 client.delete(name)
@@ -98,7 +101,7 @@ def write(server: Server, shared: Shared, seed: int) -> None:
                 shared.until[index] = time.monotonic() + expire + LATE
             if kind > 0.9495:
                 client.flush_all()
-                # Nobody takes what is written here for older than it is.
+                # No reader may take the versions written here for old.
                 shared.flushed_at.value = float("inf")
                 for each in range(KEYS + NUMBERS):
                     shared.flushed[each] = shared.newest[each]
@@ -116,9 +119,9 @@ def write(server: Server, shared: Shared, seed: int) -> None:
 
 
 def check(shared: Shared, index: int, value: bytes, least: int, began: float, dead: int) -> str | None:
-    """What is wrong with a value; least and dead were looked up before it was read."""
+    """The fault of a value. The caller looked up least and dead before the read."""
     if index >= KEYS:
-        # As long as the first one, or as its digits.
+        # The value has the length of the first value, or of its digits.
         version = int(value)
         whole = value.strip() in (b"%d" % version, b"%020d" % version)
     else:
@@ -172,7 +175,7 @@ def read(server: Server, transport: str, shared: Shared, place: int) -> None:
 
 
 def one_round(transport: str, seconds: float, seed: int) -> tuple[int, int, str | None]:
-    """Values read, those that were read without asking, and what was wrong."""
+    """The number of values, the number of values read without asking, and the fault."""
     shared = Shared()
     context = multiprocessing.get_context("fork")
     with start_rmemcached(*FLAGS) as server:

@@ -1,4 +1,4 @@
-"""A server made by hand of verbs, for one queue pair of one client: what it does with it is the test's choice."""
+"""A server made by hand of verbs, for one queue pair of one client. The test chooses its answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READ_ID = 1 << 20
 class ServerByHand:
     """Listens on a port of its own. `accept` takes the client's connections up to READY.
 
-    version: of the protocol. tokens: more of its line of the exchange, or others.
+    version: of the protocol. tokens: further or changed words of the server's line of the exchange.
     """
 
     def __init__(self, transport: str, version: int = 1, **tokens: object) -> None:
@@ -57,7 +57,7 @@ class ServerByHand:
             self.qp.post_recv((index, [self.message_region.sge(index * MESSAGE_SIZE, MESSAGE_SIZE)]))
         self.asked: dict[str, str] = {}
         self.inbox = b""
-        self.taken: list[tuple[int, int]] = []  # type and lane of each message that has come
+        self.taken: list[tuple[int, int]] = []  # type and lane of each received message
         self.ready = False
         self.frame = b""  # the client's request for its iWARP stream
         self.read_status: Status | None = None

@@ -149,7 +149,7 @@ def test_cas(run: Run, make: Make, key: str) -> None:
 
 
 def test_many_tasks(run: Run, make: Make, key: str) -> None:
-    """More than may be under way at one time, of values of all sizes."""
+    """More tasks than requests may be under way at a time, with values of all sizes, all get their answers."""
 
     async def one(client: AsyncClient, number: int) -> None:
         name, value = f"{key}-{number}", b"%d-" % number + bytes(random.Random(number).choice((10, 3000, 20_000)))
@@ -189,7 +189,7 @@ def test_ten_thousand_gets_half_of_them_cancelled(run: Run, make: Make, key: str
 
 
 def test_a_timeout_of_asyncio(run: Run, make: Make, backend: Any, key: str) -> None:
-    """The answer that comes later is nobody else's."""
+    """No other call gets the late answer."""
 
     async def body() -> None:
         async with make() as client:
@@ -289,7 +289,7 @@ def test_no_server(run: Run) -> None:
 
 
 def test_a_server_that_takes_no_commands(run: Run) -> None:
-    """It ends each connection: calls do not connect again and again."""
+    """The server ends each connection: calls do not connect again and again."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for _ in KNOWN:
@@ -310,7 +310,7 @@ def test_a_server_that_takes_no_commands(run: Run) -> None:
 
 
 def test_a_loop_that_was_busy_for_longer_than_the_timeout(run: Run, make: Make, key: str) -> None:
-    """What came meanwhile is there."""
+    """A call gets answers that came while the loop was busy."""
 
     async def body() -> None:
         async with make(timeout=0.3) as client:
@@ -325,7 +325,7 @@ def test_a_loop_that_was_busy_for_longer_than_the_timeout(run: Run, make: Make, 
 
 
 def test_clients_on_one_loop(run: Run, make: Make, key: str) -> None:
-    """One that is closed leaves the others' events alone."""
+    """The close of a client leaves the events of the others alone."""
 
     async def body() -> None:
         clients = [make() for _ in range(3)]
@@ -378,7 +378,7 @@ def test_close_while_calls_are_under_way(run: Run, make: Make, backend: Any, key
 
 
 def test_close_while_it_connects(run: Run) -> None:
-    """Nobody answers there: a connection is accepted, and no more."""
+    """A close ends calls whose connection gets no answer."""
 
     async def body() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -393,7 +393,7 @@ def test_close_while_it_connects(run: Run) -> None:
 
 
 def test_a_server_that_reads_slowly_is_not_silent(run: Run) -> None:
-    """The time limit is for times in which nothing comes or goes."""
+    """The time limit is for times without any traffic."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for question, answer in KNOWN.items():
@@ -408,7 +408,8 @@ def test_a_server_that_reads_slowly_is_not_silent(run: Run) -> None:
         writer.close()
 
     async def body() -> None:
-        # Congestion control leaves pauses of half a second behind a full window of megabytes; behind a small one none.
+        # Behind a full window of megabytes, not behind a small window, congestion control leaves pauses of half a
+        # second.
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
         server = await asyncio.start_server(serve, sock=listener, limit=1 << 16)
@@ -423,7 +424,7 @@ def test_a_server_that_reads_slowly_is_not_silent(run: Run) -> None:
 
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_values_in_memory_have_a_limit(run: Run, rmemcached_server: ServerFactory, transport: str) -> None:
-    """Many large values under way need no more memory than some."""
+    """Many large values under way take limited memory."""
     values = {f"key-{number}": b"%d-" % number + bytes(100_000) for number in range(1000)}
 
     async def body() -> None:
@@ -442,7 +443,7 @@ def test_values_in_memory_have_a_limit(run: Run, rmemcached_server: ServerFactor
 
 
 def test_a_value_that_is_refused_before_all_of_it_was_sent(run: Run) -> None:
-    """The rest of it is the value's."""
+    """The rest of the refused value still goes to the server as part of the value."""
     size = 8 << 20
     rest: list[bytes] = []
 
@@ -475,7 +476,7 @@ def test_a_value_that_is_refused_before_all_of_it_was_sent(run: Run) -> None:
 
 @pytest.mark.parametrize(("command", "answer"), [("incr", b"VA 1\r\nx\r\n"), ("get", b"VA 1\r\nx\r\n")])
 def test_nobody_waits_for_ever(run: Run, command: str, answer: bytes) -> None:
-    """A number that is none, and a serde that raises what a future does not take."""
+    """A malformed number, or a serde's exception that a future refuses, ends the call."""
 
     class Stops:
         def serialize(self, key: Any, value: Any) -> tuple[Any, int]:
@@ -603,7 +604,7 @@ def test_a_serde_and_ignore_exc(run: Run, make: Make, make_client: Callable[...,
 
 
 def test_other_tasks_run_while_answers_come(run: Run, make: Make, key: str) -> None:
-    """A client that is busy all the time leaves the loop to others."""
+    """A busy client leaves the loop to other tasks."""
 
     async def body() -> None:
         async with make() as client:
@@ -669,7 +670,7 @@ def test_into_the_callers_memory(run: Run, make: Make, key: str) -> None:
 
 def test_dumps(run: Run, rmemcached_server: ServerFactory) -> None:
     async def body() -> None:
-        # Crawls that the maintainer begins would be in the way of these.
+        # Without crawls of the maintainer, which would be in the way.
         server = rmemcached_server("-o", "no_lru_maintainer")
         async with AsyncClient(server.address, timeout=20, default_noreply=False) as client:
             await client.set_many({f"key-{number}": b"value" for number in range(100)})
@@ -682,7 +683,7 @@ def test_dumps(run: Run, rmemcached_server: ServerFactory) -> None:
                 await client.set("watched", b"value")
             assert first.result()["key"] == "watched"
             await events.aclose()
-            # A wait that nothing ends but its cancellation.
+            # Only its cancellation ends the wait.
             silent = client.watch("evictions")
             waiting = asyncio.ensure_future(anext(silent))
             with pytest.raises(asyncio.TimeoutError):

@@ -1,4 +1,4 @@
-"""AsyncClusterClient: what it has that ClusterClient and AsyncClient have not."""
+"""AsyncClusterClient: the features beyond ClusterClient and AsyncClient."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_all_servers_are_asked_at_once(run: Main, relays: list[GatedRelay], gate
                 gate.shut()
                 assert await call(values) == expected
                 assert gate.opened.is_set()
-            # A call that is cancelled leaves the connections alone.
+            # A cancelled call leaves the connections alone.
             await cluster.set_many(values)
             gate.shut(5)
             with pytest.raises(TimeoutError):
@@ -146,7 +146,7 @@ def test_a_server_that_has_ended(run: Main, three: list[Server], key: str) -> No
                 with pytest.raises((OSError, MemcacheUnexpectedCloseError), match=name):
                     await strict.get_many(values)
                 assert await lenient.get_many(values) == rest
-            # By now it is dead, and others have its keys.
+            # By now the server is dead, and its keys belong to others.
             assert await lenient.set_many(values) == []
             assert await lenient.get_many(values) == values
             assert await lenient.get(key) is None
@@ -158,7 +158,7 @@ def test_a_server_that_has_ended(run: Main, three: list[Server], key: str) -> No
 
 
 class SlowlyClosing(AsyncClient):
-    """Closing takes a turn of the loop, at which the task may be cancelled."""
+    """Closing takes a turn of the loop, where a task may be cancelled."""
 
     closed = False
 

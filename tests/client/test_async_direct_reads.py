@@ -1,4 +1,4 @@
-"""AsyncClient's gets that ask nobody (docs/direct-reads.md), on asyncio's loop and on uvloop."""
+"""AsyncClient's direct reads (docs/direct-reads.md), on asyncio's loop and on uvloop."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 async def hits(server: Server) -> int:
-    """What the daemon has been told of."""
+    """The hits counted by the daemon."""
     with Client(server.address, **OPTIONS) as other:
         return int(other.stats()[b"direct_hits"])
 
@@ -63,7 +63,7 @@ def test_nobody_is_asked(run: Run, server: Server, key: str) -> None:
         async with AsyncClient(server.address, **OPTIONS) as client:
             await client.set_many(values)
             with Client(server.address, **OPTIONS) as asking:
-                # It has no connection yet by which it could read.
+                # The client still has no connection for direct reads.
                 numbers = {name: cas for name, (_, cas) in asking.gets_many(values).items()}
             into = {name: bytearray(len(value) + 10) for name, value in values.items()}
             with suspended(server.pid):
@@ -92,7 +92,7 @@ def test_nobody_is_asked(run: Run, server: Server, key: str) -> None:
 
 @pytest.mark.parametrize("connected", [False, True])
 def test_memory_can_be_mapped_ahead(run: Run, rmemcached_server: ServerFactory, connected: bool) -> None:
-    """With and without a connection; other tasks run meanwhile."""
+    """prefault() works with and without a connection, and tasks run meanwhile."""
     server = rmemcached_server("-m", "1024", *FLAGS)
     values = {str(number): os.urandom(1000_000) for number in range(600)}
     with Client(server.address, **OPTIONS) as writer:
@@ -109,7 +109,7 @@ def test_memory_can_be_mapped_ahead(run: Run, rmemcached_server: ServerFactory, 
                 await asyncio.sleep(0)
                 turns += 1
             mapped = task.result()
-            # A thread maps 512 MB at a time, and the loop waits for none of it.
+            # A thread maps 512 MB at a time. The loop does not wait for the thread.
             assert 550_000_000 < mapped < 1 << 30 and turns > 2
             assert mapped_items() - before > 550_000_000
             assert await client.prefault() == mapped
@@ -146,7 +146,7 @@ def test_memory_is_mapped_ahead_at_any_time(run: Run, rmemcached_server: ServerF
 
             in_child(child)
             server.kill()
-            # Whether the loop has heard of it or not.
+            # With or without the news of the end in the loop.
             with pytest.raises((OSError, MemcacheUnexpectedCloseError)):
                 await client.prefault()
             with Server(server.command, server.port):
@@ -159,7 +159,7 @@ def test_memory_is_mapped_ahead_at_any_time(run: Run, rmemcached_server: ServerF
 
 
 def test_what_has_been_sent_before_is_carried_out_before(run: Run, server: Server, key: str) -> None:
-    """Of this client, by any task; keys that nobody changes are read meanwhile."""
+    """A read comes after all earlier commands of this client for its key. Unchanged keys are read meanwhile."""
 
     async def body() -> None:
         async with AsyncClient(server.address, **OPTIONS) as client:
@@ -199,7 +199,7 @@ def test_what_has_been_sent_before_is_carried_out_before(run: Run, server: Serve
 
 
 def test_a_task_reads_what_it_has_written(run: Run, server: Server, key: str) -> None:
-    """Also when it did not wait for the answer, beside tasks that do the same."""
+    """A task reads its own writes, also those without an answer, beside more such tasks."""
 
     async def one(client: AsyncClient, name: str) -> None:
         for number in range(300):
@@ -220,7 +220,7 @@ def test_a_task_reads_what_it_has_written(run: Run, server: Server, key: str) ->
 
 
 def test_cas_of_several_tasks(run: Run, server: Server, key: str) -> None:
-    """Each increment counts, by gets without asking and cas."""
+    """Each increment counts, with direct reads for gets and cas."""
 
     async def one(client: AsyncClient) -> None:
         for _ in range(50):
@@ -240,7 +240,7 @@ def test_cas_of_several_tasks(run: Run, server: Server, key: str) -> None:
 
 @pytest.mark.parametrize("size", [100, 2_000_000])
 def test_all_who_read_have_their_turn(run: Run, server: Server, key: str, size: int) -> None:
-    """A task that reads without end keeps no other one from reading."""
+    """An endless reader leaves all tasks their turn."""
     most, least = 4000, 20
 
     async def body() -> None:
@@ -285,7 +285,7 @@ def test_a_reader_that_is_cancelled_gives_its_turn_up(run: Run, server: Server, 
 
 
 def test_the_next_loop_reads_as_well(run: Run, server: Server, key: str) -> None:
-    """Whatever the one before has left: its connection, and calls that waited for their turn. So does a child."""
+    """A client, or its child, reads on the next loop as well, after any leftovers: a connection, waiting calls."""
     client = AsyncClient(server.address, **OPTIONS)
     value = os.urandom(2_000_000)
 
@@ -320,7 +320,7 @@ def test_the_next_loop_reads_as_well(run: Run, server: Server, key: str) -> None
 
 
 def test_others_have_their_turn(run: Run, server: Server, key: str) -> None:
-    """A task that does nothing but read does not keep others from writing, nor from being cancelled."""
+    """An endless reader lets other tasks write, and be cancelled."""
 
     async def until_new(client: AsyncClient) -> None:
         while await client.get(key) != b"new":
@@ -382,7 +382,7 @@ def test_serdes_and_their_errors(run: Run, server: Server, key: str) -> None:
     run(body(True))
 
 
-# --- what the daemon is told ---
+# --- hits reported to the daemon ---
 
 
 def test_hits_are_counted(run: Run, server: Server, key: str) -> None:
@@ -397,7 +397,7 @@ def test_hits_are_counted(run: Run, server: Server, key: str) -> None:
                 assert int(after[name]) - int(before[name]) == 1000
             told = await hits(server)
             await client.get(key)
-        # Those that nothing was sent behind are told at the end.
+        # The client reports hits without a command behind them at the end.
         end = time.monotonic() + 10
         while await hits(server) == told:
             assert time.monotonic() < end
@@ -407,7 +407,7 @@ def test_hits_are_counted(run: Run, server: Server, key: str) -> None:
 
 
 def test_hits_are_told_in_time(run: Run, server: Server, key: str) -> None:
-    """By a client that goes on reading and sends nothing, within two seconds."""
+    """A client that only reads reports its hits within two seconds."""
 
     async def body() -> None:
         async with AsyncClient(server.address, **OPTIONS) as client:
@@ -425,7 +425,7 @@ def test_hits_are_told_in_time(run: Run, server: Server, key: str) -> None:
 
 
 def test_hits_and_large_values_that_wait_to_be_sent(run: Run, server: Server, key: str) -> None:
-    """The line is a line by itself, wherever it comes."""
+    """The line of hits stays in one piece between parts of large values."""
 
     async def read(client: AsyncClient) -> None:
         for _ in range(300):
@@ -447,7 +447,7 @@ def test_hits_and_large_values_that_wait_to_be_sent(run: Run, server: Server, ke
 
 
 def test_only_who_knows_the_password(run: Run, rmemcached_server: ServerFactory, tmp_path: Path, key: str) -> None:
-    """Also on a connection that begins with the password, and not with a request."""
+    """A connection whose first line is the password, not a request, reads too."""
     users = tmp_path / "users"
     users.write_text("user:secret\n")
     server = rmemcached_server("-Y", str(users), *FLAGS)
@@ -523,7 +523,7 @@ def test_another_loop_and_a_forked_child(run: Run, server: Server, key: str) -> 
     async def last() -> None:
         assert await client.get(key) == b"three"
         await client.close()
-        # A closed one makes a connection.
+        # A closed client makes a connection.
         assert await client.get(key) == b"three"
         await client.close()
 

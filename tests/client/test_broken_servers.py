@@ -1,4 +1,4 @@
-"""A server that breaks the protocol: the client says so at once, and keeps no more than it has promised."""
+"""The client reports a server's breach of the protocol at once, and keeps no more than promised."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEPT = 128 * 1024
 
 
 class Fault(NamedTuple):
-    """What the server sends so many times, and what the client calls it."""
+    """A message that the server sends so many times, and the client's name for the breach."""
 
     rule: str
     kind: int
@@ -37,7 +37,7 @@ FAULTS = [
 
 
 def call(server: ServerByHand, client: Client, threads: ThreadPoolExecutor) -> Future[bytes]:
-    """A call of the client, whose request has come."""
+    """A call of the client, whose request has arrived."""
     server.inbox = b""
     version: Future[bytes] = threads.submit(client.version)
     server.wait(lambda: server.inbox == b"version\r\n")
@@ -45,7 +45,7 @@ def call(server: ServerByHand, client: Client, threads: ThreadPoolExecutor) -> F
 
 
 def connect(server: ServerByHand, threads: ThreadPoolExecutor) -> tuple[Client, Client]:
-    """Two clients on one queue pair: lane 0 is the first one's."""
+    """Two clients on one queue pair. Lane 0 is the first client's."""
     clients = [
         Client(
             server.address, transport=server.transport, timeout=TIMEOUT, connect_timeout=TIMEOUT, default_noreply=False
@@ -74,20 +74,22 @@ def test_the_client_says_which_rule_was_broken(fault: Fault) -> None:
             for _ in range(fault.times):
                 server.send(fault.kind, **fault.more)
             while not version.done():
-                # What does not fit into the stream at once goes on when the server polls.
+                # Messages beyond the room of the stream go on when the server polls.
                 server.cq.poll(16)
                 wait([version], timeout=0.01)
             with pytest.raises(MemcacheUnexpectedCloseError, match=f"broken the protocol: {fault.rule}"):
                 version.result()
-            # Or it connects anew, if it has been idle for long enough to look first.
+            # After a long pause the client looks first, and connects anew.
             server.listener.close()
             with pytest.raises((MemcacheUnexpectedCloseError, ConnectionRefusedError), match=f"{fault.rule}|refused"):
                 second.version()
 
 
 def test_more_messages_than_credits() -> None:
-    """However many come, the client takes no more of them at a time than it has given credits. All of them are there
-    before it looks: a ring has room for them."""
+    """The client takes no more messages at a time than its credits.
+
+    All messages are there before the client looks: a ring has room for them.
+    """
     with ServerByHand("soft_shm", 2) as server, ThreadPoolExecutor(1) as threads:
         first, second = connect(server, threads)
         with first, second:

@@ -1,4 +1,4 @@
-"""Servers that want a name and a password (-Y), over every transport."""
+"""Servers that demand a name and a password (-Y), over every transport."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ USERS = {"user": "pass:word", "other": "secret", "tab": "pass\tword", "long": "x
 
 
 class Guarded:
-    """A server that knows USERS, and how to connect to it."""
+    """A server with USERS, and the ways to connect."""
 
     def __init__(self, server: Server, transport: str) -> None:
         self.server = server
@@ -122,7 +122,7 @@ def test_async_client(guarded: Guarded) -> None:
 
 @pytest.mark.parametrize("transport", ["tcp", *RDMA_TRANSPORTS])
 def test_a_server_that_asks_nobody(rmemcached_server: ServerFactory, transport: str) -> None:
-    """It keeps nothing of what it was told."""
+    """A server without -Y stores nothing of the client's words."""
     options: dict[str, Any] = {"transport": transport, "timeout": 20, "username": "user", "password": "password"}
     with Client(rmemcached_server().address, default_noreply=False, **options) as client:
         assert client.set("key", b"value") is True
@@ -141,7 +141,7 @@ def test_what_cannot_be_sent(words: tuple[Any, Any]) -> None:
 
 
 def test_what_is_no_text() -> None:
-    """Neither the error nor what it came from has the password."""
+    """Neither the error nor its cause has the password."""
     with pytest.raises(ValueError, match="password") as raised:
         Client("127.0.0.1", username="a", password="secret\udc80")
     assert raised.value.__cause__ is None
@@ -160,7 +160,7 @@ def test_passwords_that_servers_take(guarded: Guarded, name: str) -> None:
 
 @pytest.mark.parametrize("transport", ["tcp", *RDMA_TRANSPORTS])
 def test_a_password_with_a_blank(rmemcached_server: ServerFactory, tmp_path: Path, transport: str) -> None:
-    """memcached 1.6.18 does not take it; later ones do, and so does the daemon."""
+    """memcached 1.6.18 refuses such a password; later versions and the daemon take such passwords."""
     users = tmp_path / "users"
     users.write_text("user:pass word\n")
     options: dict[str, Any] = {"transport": transport, "timeout": 20, "default_noreply": False}
@@ -171,7 +171,7 @@ def test_a_password_with_a_blank(rmemcached_server: ServerFactory, tmp_path: Pat
 
 @pytest.mark.parametrize("user", [("user", "wrong"), (None, None), ("other", "secret")])
 def test_a_lane_that_another_client_has_left(guarded: Guarded, user: tuple[Any, Any]) -> None:
-    """A Client that does not know the password is not let in on the queue pair of one that does."""
+    """A Client without the password does not get in on the queue pair of a client with the password."""
     with guarded.client("other", "secret") as stays:
         with guarded.client() as first, guarded.client() as second:
             assert first.set("key", b"value") is True
@@ -189,7 +189,7 @@ def test_a_lane_that_another_client_has_left(guarded: Guarded, user: tuple[Any, 
 
 @pytest.mark.parametrize("line", [b"SERVER_ERROR out of memory storing object", b"what? secret"])
 def test_a_server_in_trouble_says_so(line: bytes) -> None:
-    """Not every refusal is one of the password."""
+    """Errors about other things than the password keep their class and text."""
     for address in answering({b"": line + b"\r\n"}):
         with (
             Client(address, transport="tcp", username="user", password="secret", timeout=20) as client,

@@ -1,4 +1,4 @@
-"""Memory for large values: regions that calls borrow, and buffers of the caller's, which need no copy."""
+"""Memory for large values: regions borrowed by calls, and buffers of the caller's, which need no copy."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ here = pytest.mark.skipif("soft_shm" not in RDMA_TRANSPORTS, reason="shared memo
 
 @here
 def test_in_a_steady_state_nothing_is_registered_or_mapped(make: Make) -> None:
-    """And no value goes through the ring: larger ones do, because that is faster."""
+    """In a steady state nothing is registered or mapped, and no large value goes through the ring, the slower way."""
     client = make("soft_shm")
     values = {f"key{size}": random_bytes(size) for size in (5000, MB, 3 * MB, 8 * MB)}
 
@@ -78,7 +78,7 @@ def test_in_a_steady_state_nothing_is_registered_or_mapped(make: Make) -> None:
             assert client.set(key, value) is True
             assert client.get(key) == value
 
-    # A sink gets larger by the first value that it has no room for.
+    # A sink grows with the first value above its size.
     for _ in range(3):
         turn()
     before = usage(), shared_memory(client)
@@ -93,8 +93,8 @@ def test_in_a_steady_state_nothing_is_registered_or_mapped(make: Make) -> None:
 
 @pytest.mark.parametrize("transport", [name for name in RDMA_TRANSPORTS if name != "soft_iw"])
 def test_in_a_steady_state_nothing_is_registered(make: Make, transport: str) -> None:
-    """Values that come again, new ones each time, memory of the caller's, and batches. On soft_iw that is an entry in a
-    table."""
+    """Repeated values, new values, memory of the caller's, and batches register nothing. On soft_iw a registration is
+    an entry in a table."""
     client = make(transport)
     same = random_bytes(MB)
     again = bytearray(random_bytes(2 * MB))
@@ -116,14 +116,14 @@ def test_in_a_steady_state_nothing_is_registered(make: Make, transport: str) -> 
 
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_many_clients_need_what_their_calls_need(make: Make, transport: str) -> None:
-    """Those that wait for their next call hold nothing."""
+    """Clients between calls hold nothing."""
     value = random_bytes(8 * MB)
     clients = [make(transport) for _ in range(20)]
     before = usage()
     clients[0].set("large", value)
     for client in clients:
         client.set("own", value)
-        # The first is too large for its sink.
+        # The first value is above the sink's size.
         for _ in range(3):
             assert client.get("large") == value
         client.get("none")
@@ -134,7 +134,7 @@ def test_many_clients_need_what_their_calls_need(make: Make, transport: str) -> 
 
 @here
 def test_unused_regions_have_a_limit(make: Make) -> None:
-    """What one call needs is not kept for ever."""
+    """Memory needed by a single call is not kept for ever."""
     client = make("soft_shm")
     value = random_bytes(60 * MB)
     assert client.set_many({f"key{number}": value for number in range(6)}) == []
@@ -147,7 +147,7 @@ def test_unused_regions_have_a_limit(make: Make) -> None:
 
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_what_a_call_has_borrowed_is_given_back(make: Make, transport: str) -> None:
-    """After hits, misses, values that are refused, and error lines."""
+    """A call gives its memory back after hits, misses, refused values, and error lines."""
     client = make(transport)
     value = random_bytes(300_000)
     client.set("key", value)
@@ -166,7 +166,7 @@ def test_what_a_call_has_borrowed_is_given_back(make: Make, transport: str) -> N
 
 @pytest.fixture
 def registrations() -> Iterator[Registrations]:
-    """Of a queue pair that has no peer; on every device they are the same."""
+    """The registrations of a queue pair without a peer. They work alike on every device."""
     queue = QueuePair("soft_iw", ("127.0.0.1", 1))
     found = Registrations(queue)
     yield found
@@ -174,7 +174,7 @@ def registrations() -> Iterator[Registrations]:
 
 
 def use(registrations: Registrations, value: bytes) -> bool:
-    """Whether the object had a registration, for a request."""
+    """Takes the object for a request. Returns whether the object had a registration."""
     found = registrations.take(value)
     if found is None:
         return False
@@ -191,7 +191,7 @@ def test_an_object_that_comes_again_stays_registered(registrations: Registration
 
 
 def test_what_nobody_else_has_goes_first(registrations: Registrations) -> None:
-    """It cannot come again. While a request names it, it stays."""
+    """An object without other owners, which cannot come again, is the first to go. A request keeps its object."""
     values = [random_bytes(size) for size in (1000, 1001, 1002)]
     for value in values:
         assert [use(registrations, value) for _ in range(3)] == [False, True, True]
@@ -208,7 +208,7 @@ def test_what_nobody_else_has_goes_first(registrations: Registrations) -> None:
 
 
 def test_registrations_have_limits(registrations: Registrations) -> None:
-    """The one that was not used for longest makes room."""
+    """The longest unused object makes room."""
     values = [random_bytes(1000 + number) for number in range(300)]
     for value in values:
         assert [use(registrations, value) for _ in range(3)] == [False, True, True]
@@ -221,19 +221,19 @@ def test_registrations_have_limits(registrations: Registrations) -> None:
 
 
 def test_new_objects_are_seldom_registered(registrations: Registrations) -> None:
-    """Also if each comes where the last one was."""
+    """New objects are seldom registered, even at the address of the last object."""
     for number in range(640):
         value = number.to_bytes(4, "big") * 1000
         assert use(registrations, value) in (False, True)
         del value
     assert registrations.registered <= 20
-    # One that comes again is found for all that.
+    # A repeated object is found for all that.
     value = random_bytes(MB)
     assert any(use(registrations, value) for _ in range(100)) and use(registrations, value)
 
 
 def test_one_object_that_always_comes_speaks_for_no_other(registrations: Registrations) -> None:
-    """Others that come twice, and never again, are seldom registered."""
+    """Objects that come twice, and never again, are seldom registered beside an object that always comes."""
     always = random_bytes(MB)
     for number in range(200):
         other = random_bytes(5000 + number)
@@ -248,7 +248,7 @@ def test_one_object_that_always_comes_speaks_for_no_other(registrations: Registr
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_values_out_of_buffers_and_into_them(make: Make, transport: str) -> None:
-    """All of one, or a part of it; what lies beside the part stays as it was."""
+    """A buffer is source and target as a whole or in part. Bytes beside the part stay as they were."""
     client = make(transport)
     source, target = client.buffer(5 * MB), client.buffer(5 * MB)
     assert len(source) == 5 * MB
@@ -271,7 +271,7 @@ def test_values_out_of_buffers_and_into_them(make: Make, transport: str) -> None
 
 @here
 def test_a_value_in_a_buffer_is_moved_once(make: Make) -> None:
-    """Its memory is the server's source and target: no region is borrowed, and nothing goes through the ring."""
+    """The buffer's memory is the server's source and target: no region is borrowed, and the ring stays unused."""
     client = make("soft_shm")
     size = 40 * MB
     source, target = client.buffer(size), client.buffer(size)
@@ -289,7 +289,7 @@ def test_a_value_in_a_buffer_is_moved_once(make: Make) -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_what_does_not_fit_is_refused(make: Make, transport: str) -> None:
-    """The connection is as good as before."""
+    """A value above the buffer's size is refused, and the connection is as good as before."""
     client = make(transport)
     buffer = client.buffer(10_000)
     for size in (10_001, 2 * MB):
@@ -322,9 +322,9 @@ def test_a_buffer_is_there_as_long_as_it_is_seen(make: Make, transport: str) -> 
         buffer.close()
     assert client.get_into("key", view[:MB]) == MB
     client.close()
-    # Nobody reaches it now, and it is the caller's.
+    # Nobody else reaches the memory now. The caller owns the view.
     assert view == random_bytes(MB)
-    # A new connection to the same server may use it.
+    # A new connection to the same server may use the view.
     assert client.set("other", view) is True and client.get_into("other", buffer) == MB
     assert client.get("other") == random_bytes(MB)
     del buffer
@@ -355,7 +355,7 @@ def test_a_buffer_of_another_server_is_ordinary_memory(
 @pytest.mark.without_direct("only a server that is asked writes to a Buffer")
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_server_that_did_not_answer_may_still_write(server: Server, make: Make, shared: bool) -> None:
-    """What it maps stays mapped, so that a Buffer is not used again until it has closed the lane. It does not."""
+    """The daemon keeps its mapping. A Buffer stays unused until the daemon has closed the lane, which never happens."""
     client, other = make("soft_shm", timeout=0.3 * PACE), make("soft_shm")
     value = random_bytes(MB)
     client.set("key", value)
@@ -370,7 +370,7 @@ def test_a_server_that_did_not_answer_may_still_write(server: Server, make: Make
         client.get_into("key", buffer)
     # Nothing was sent, so nothing is lost.
     assert client.stats()[b"total_connections"] == connections
-    # It is still the caller's memory, to read from.
+    # The memory is still the caller's, to read from.
     assert client.get("key") == value == memoryview(buffer)
     assert client.set("other", buffer) is True and client.get("other") == value
     assert client.get_into("key", client.buffer(MB)) == MB
@@ -379,13 +379,13 @@ def test_a_server_that_did_not_answer_may_still_write(server: Server, make: Make
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_late_read_finds_nothing_that_came_later(server: Server, make: Make, transport: str, shared: bool) -> None:
-    """A set has timed out, and the caller writes something else into its Buffer. The server does the set afterwards."""
+    """A set done by the server after its time-out never stores later content of the Buffer."""
     client, other, control = make(transport, timeout=0.3 * PACE), make(transport), make("tcp")
     value = random_bytes(3 * MB)
     buffer = client.buffer(3 * MB)
     with memoryview(buffer) as view:
         view[:] = value
-        # The server maps it, and uses it.
+        # The server maps the buffer, and uses the mapping.
         for _ in range(3):
             assert client.set("key", buffer) is True
         if shared:
@@ -394,12 +394,12 @@ def test_a_late_read_finds_nothing_that_came_later(server: Server, make: Make, t
             with pytest.raises(TimeoutError):
                 client.set("key", buffer)
             view[:] = bytes(3 * MB)
-        # The server is done with what the client has sent it when it has noticed the end of the queue pair.
+        # Once the server has noticed the end of the queue pair, all requests of the client are done.
         deadline = time.monotonic() + TIMEOUT
         while control.stats()[b"curr_connections"] != 1:
             assert time.monotonic() < deadline
         assert control.get("key") == value
-        # It is as good as before.
+        # The buffer is as good as before.
         view[:] = value[::-1]
         assert client.set("again", buffer) is True and control.get("again") == value[::-1]
         assert client.get_into("key", buffer) == 3 * MB and view == value
@@ -426,7 +426,7 @@ def test_a_child_leaves_buffers_alone(make: Make, transport: str) -> None:
 
 
 def in_child(work: Callable[[], None]) -> int:
-    """Forks; what `work` raises in the child is printed there, and makes `ended` fail."""
+    """Forks and runs `work`. An exception in the child is printed there, and makes `ended` fail."""
     child = os.fork()
     if child:
         return child
@@ -447,8 +447,7 @@ def ended(child: int) -> None:
 @pytest.mark.parametrize("client_of_its_own", [True, False], ids=["own client", "inherited client"])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_children_have_the_memory_for_themselves(make: Make, transport: str, client_of_its_own: bool) -> None:
-    """Each child, and its parent, gets values of its own into a Buffer that was made before the fork, and stores them
-    from it."""
+    """Each child, and its parent, gets values of its own into a Buffer from before the fork, and stores them."""
     size = 400_000
     client = make(transport)
     buffer = client.buffer(size)
@@ -473,7 +472,10 @@ def test_children_have_the_memory_for_themselves(make: Make, transport: str, cli
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_child_has_what_was_there_at_the_fork(make: Make, transport: str) -> None:
-    """In the Buffer, in views of it, and in values that were lent; also a grandchild, and whoever writes first."""
+    """A child sees the content at the fork in the Buffer, in its views, and in lent values.
+
+    The same holds for a grandchild, whoever writes first.
+    """
     client = make(transport)
     buffer = client.buffer(MB + 5)
     view = memoryview(buffer)
@@ -554,7 +556,7 @@ def test_a_closed_buffer_costs_a_fork_nothing(make: Make) -> None:
 @here
 @pytest.mark.resident
 def test_a_child_without_room_for_the_copy_is_told(make: Make) -> None:
-    """The Buffer says so, and the parent's memory stays as it is."""
+    """A Buffer without room for the child's copy raises an error, and the parent's memory stays as it was."""
     client = make("soft_shm")
     buffer = client.buffer(64 * MB)
     with memoryview(buffer) as view:

@@ -1,4 +1,4 @@
-"""Servers and proxies that know no meta commands: the same test bodies as over the others."""
+"""Servers and proxies without meta commands pass the same test bodies as the others."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_same_as_pymemcache(scenario: Any, relay: ClassicRelay, client: Any, ora
 
 
 def test_it_is_asked_once(relay: ClassicRelay, key: str) -> None:
-    """For each connection, or for each Client if the question ends the connection."""
+    """The client asks once for each connection, or for each Client if the question ends the connection."""
     with Client(relay.address, transport="tcp", timeout=20, default_noreply=False) as client:
         for _ in range(3):
             assert client.set(key, b"value") is True
@@ -95,7 +95,7 @@ def test_it_is_asked_once(relay: ClassicRelay, key: str) -> None:
 
 
 def test_a_proxy_that_knows_version_is_asked_for_it(make_relay: Callable[..., ClassicRelay], key: str) -> None:
-    """Newer ones of twemproxy answer it: errors of commands without an answer are told from answers there."""
+    """Newer versions of twemproxy answer `version`: errors of commands without an answer are told apart there."""
     relay = make_relay(closes=META, loud=True)
     with Client(relay.address, transport="tcp", timeout=20) as client:
         for _ in range(2):
@@ -108,8 +108,7 @@ def test_a_proxy_that_knows_version_is_asked_for_it(make_relay: Callable[..., Cl
 
 @pytest.mark.parametrize("version", EXPERIMENTAL)
 def test_meta_commands_of_another_kind(make_relay: Callable[..., ClassicRelay], key: str, version: str) -> None:
-    """Those of memcached 1.5.19 to 1.6.9 are not those of today: no value is sent with them, as it would be the next
-    command."""
+    """A value sent by the meta commands of memcached 1.5.19 to 1.6.9 would become a command: none is sent."""
     relay = make_relay(version=version)
     with Client(relay.address, transport="tcp", timeout=20) as client:
         for quiet in (True, False):
@@ -129,7 +128,7 @@ def test_meta_commands_of_another_kind(make_relay: Callable[..., ClassicRelay], 
 def test_an_error_that_may_be_another_commands_ends_the_connection(
     make_relay: Callable[..., ClassicRelay], key: str
 ) -> None:
-    """Behind commands without an answer, where nothing marks their end: no later answer is taken for another one."""
+    """Behind commands without an answer, where nothing marks their end, no later answer counts for a wrong command."""
     relay = make_relay(closes=PROXY, loud=True)
     with Client(relay.address, transport="tcp", timeout=20) as client:
         names = [f"{key}-{number}" for number in range(4)]
@@ -165,7 +164,8 @@ def test_auto(relay: ClassicRelay, key: str) -> None:
 
 
 def test_errors_of_sets_without_an_answer_are_no_answers(relay: ClassicRelay, key: str) -> None:
-    """A server that knows `version` is asked for it behind them; where it does not, it is as in pymemcache."""
+    """The client asks a server that knows `version` for `version` behind the sets; other servers are as in
+    pymemcache."""
     with Client(relay.address, transport="tcp", timeout=20) as client:
         client.set(key, b"value")
         assert client.get(key) == b"value"

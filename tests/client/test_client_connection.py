@@ -48,7 +48,7 @@ LARGE = os.urandom(300000)
 
 
 class Scripted:
-    """A server that reads what comes and answers with fixed bytes, then closes the connection."""
+    """A server that gives fixed answers to any input, then closes the connection."""
 
     def __init__(self, *answers: bytes, meta: bool = False) -> None:
         self.meta = meta
@@ -76,7 +76,7 @@ class Scripted:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        # A test that has failed may not have come to the last answer.
+        # A failed test may not have come to the last answer.
         self.ended = True
         self.listener.shutdown(socket.SHUT_RDWR)
         self.thread.join(10)
@@ -147,7 +147,7 @@ def test_default_port_and_brackets() -> None:
     ],
 )
 def test_no_server(server: Any, why: str) -> None:
-    """Each client says so at once, in one line that names it: a resolver would take another port, or say nothing."""
+    """Each client at once names the address in an error. A resolver would take another port, or say nothing."""
     makers: list[Callable[..., Any]] = [
         Client,
         AsyncClient,
@@ -232,7 +232,7 @@ EVERY_CLIENT = [
 @pytest.mark.parametrize("make", EVERY_CLIENT, ids=["Client", "AsyncClient", "ClusterClient", "AsyncClusterClient"])
 @pytest.mark.parametrize("serde", [23080.0, True, False, b"23080", [23080], (), object(), "serialize".upper])
 def test_what_is_neither_port_nor_serde_is_refused(make: Callable[..., Any], serde: Any) -> None:
-    """At once, and not by the first command, which would go to the usual port."""
+    """The client refuses the argument at once, not at the first command, which would go to the usual port."""
     with pytest.raises(
         TypeError, match=f"serde must have the methods .*, not be {re.escape(repr(serde))}; a port is an"
     ):
@@ -403,7 +403,7 @@ def test_nothing_leaks(backend: Any, key: str) -> None:
     before = counts()
     for _ in range(100):
         cycle()
-    # Fewer: what another test had left has ended.
+    # Fewer: leftovers of another test have ended.
     assert all(now <= then for now, then in zip(counts(), before, strict=True))
 
 
@@ -419,8 +419,9 @@ class Mallinfo(ctypes.Structure):
 
 @pytest.mark.parametrize("transport", ["tcp", "soft_shm", "soft_iw"])
 def test_a_client_that_is_in_no_call_has_no_buffers(shared_rmemcached: Server, transport: str, key: str) -> None:
-    """Calls share them, so that those of a process with many Clients stay in the cache. One that reads by itself keeps
-    5 KB of what it is to tell the daemon.
+    """Idle clients have no buffers: calls share them, to stay in the cache in a process with many Clients.
+
+    A client with direct reads keeps 5 KB of hits for the daemon.
     """
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = Mallinfo
@@ -441,7 +442,7 @@ def test_a_client_that_is_in_no_call_has_no_buffers(shared_rmemcached: Server, t
 
 @pytest.mark.parametrize("transport", ["tcp", "soft_shm", "soft_iw"])
 def test_an_answer_before_all_of_a_command_has_gone(shared_rmemcached: Server, transport: str, key: str) -> None:
-    """The rest is sent all the same, so that the next command is one of its own."""
+    """The rest of the command is sent all the same. The next command is a command of its own."""
     with Client(shared_rmemcached.address, transport=transport, timeout=20, default_noreply=False) as client:
         assert client.set(key, b"value")
         with pytest.raises(MemcacheClientError):
@@ -537,7 +538,7 @@ def test_the_servers_reason_is_in_the_message(shared_rmemcached: Any, key: str) 
 @pytest.mark.parametrize("spin", [None, 0])
 def test_timeout(backend: Any, spin: float | None, key: str) -> None:
     patient = Client(backend.server.address, transport=backend.transport, timeout=20, default_noreply=False)
-    # Connected before the server stops, which has to come within its time-out.
+    # Connected before the server stops, and the stop has to come within the time-out.
     impatient = Client(
         backend.server.address, transport=backend.transport, timeout=0.5, default_noreply=False, spin=spin
     )
@@ -590,7 +591,7 @@ def test_hostile_server(answer: bytes, error: type[Exception]) -> None:
 
 
 class Identity:
-    """A serde that leaves values alone; the client asks the server for the flags then."""
+    """A serde that leaves values alone. With a serde the client asks the server for the flags."""
 
     def serialize(self, key: Any, value: Any) -> tuple[Any, int]:
         return value, 0
@@ -600,7 +601,7 @@ class Identity:
 
 
 def test_reply_in_small_pieces(key: str) -> None:
-    """Every reply cut at every place."""
+    """A reply cut at any place is read."""
     text = b"VA 10 f7\r\n0123456789\r\n"
 
     def serve(listener: socket.socket) -> None:
@@ -625,7 +626,7 @@ def test_reply_in_small_pieces(key: str) -> None:
 
 
 def test_what_has_come_of_a_reply_stays_its_clients() -> None:
-    """Half of an error line comes while a set without an answer is sent, and another Client is used in between."""
+    """Half of an error line stays its Client's, while another Client is used in between."""
     value, rounds = bytes(32 << 20), 5
 
     def serve(listener: socket.socket, digit: bytes) -> None:
@@ -668,7 +669,7 @@ def test_signal_handlers_run_while_waiting(backend: Any, key: str, spin: float |
         seen = []
 
         def alarm(seconds: float) -> None:
-            """Again and again: a signal that comes just before the client begins to wait does not wake it up."""
+            """Again and again: a signal just before the client begins to wait does not wake the client."""
             signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
 
         def go_on(number: int, frame: object) -> None:
@@ -697,7 +698,7 @@ def test_signal_handlers_run_while_waiting(backend: Any, key: str, spin: float |
 
 
 def test_other_threads_run_while_one_waits(backend: Any, key: str) -> None:
-    """The GIL is released: the main thread can let the server go on."""
+    """A waiting call has released the GIL: the main thread can let the server go on."""
     with Client(backend.server.address, transport=backend.transport, timeout=20, default_noreply=False) as client:
         client.set(key, b"value")
         with suspended(backend.server.pid):

@@ -31,7 +31,7 @@ KEYS = [b"plain", b"with%percent", "ü".encode(), b"x" * 250, b"\x01\xff"]
 
 @pytest.fixture(params=["memcached-tcp", "rmemcached-tcp", *(f"rmemcached-{name}" for name in RDMA_TRANSPORTS)])
 def own(request: pytest.FixtureRequest) -> Iterator[Client]:
-    """A client of a server of its own."""
+    """A client with a server of its own."""
     name, _, transport = request.param.partition("-")
     server: Server = request.getfixturevalue(f"{name}_server")("-t", "1", "-o", "no_lru_maintainer")
     with Client(server.address, transport=transport, timeout=20, default_noreply=False) as client:
@@ -123,7 +123,7 @@ def test_over_a_unix_socket(rmemcached_server: ServerFactory, tmp_path: Path) ->
 
 @pytest.mark.parametrize("answer", [b"key=one exp=-1\r\n", b"key=one exp=-1\r\nkey=tw", b""])
 def test_a_server_that_ends_early(answer: bytes) -> None:
-    """What has come before counts; the end is an error, never a short answer."""
+    """Received entries count; the early end is an error, never a short answer."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

@@ -1,4 +1,4 @@
-"""What the client raises, and what it says."""
+"""The client's exceptions and their texts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def where(client: Client) -> str:
 
 
 def answering(answers: dict[bytes, bytes]) -> Iterator[tuple[str, int]]:
-    """A server that answers each line as the table says; "" stands for all others, and b"" is the end."""
+    """A server whose answers to the lines are in the table; "" stands for all the rest, and b"" is the end."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -132,7 +132,7 @@ def test_a_dead_server(rmemcached_server: ServerFactory, transport: str) -> None
         with pytest.raises((MemcacheUnexpectedCloseError, ConnectionError)) as caught:
             client.get("key")
         assert where(client) in str(caught.value)
-        # A client that sees the end before it sends connects anew, which fails before any command.
+        # A client aware of the end connects anew, which fails before any command.
         assert "get" in str(caught.value) or isinstance(caught.value, ConnectionRefusedError)
         with pytest.raises(ConnectionRefusedError, match=f"{server.port}"):
             client.get("key")
@@ -162,7 +162,7 @@ def test_a_server_that_is_full(request: pytest.FixtureRequest, name: str, transp
     server: Server = request.getfixturevalue(f"{name}_server")("-c", "64", "-t", "1")
     held: list[socket.socket] = []
     try:
-        # They are accepted, or refused, one after the other.
+        # The server accepts, or refuses, connections in their order.
         while True:
             held.append(server.connect(timeout=20))
             try:
@@ -199,7 +199,7 @@ def test_an_error_with_a_reason() -> None:
 
 
 def test_a_server_that_answers_error_to_everything_behind_a_set() -> None:
-    """None of the calls hangs."""
+    """No call hangs behind a refused set."""
     for address in answering({b"mn": b"MN\r\n", b"": b"ERROR\r\n", b"value": b""}):
         with Client(address, transport="tcp", timeout=20) as client:
             client.delete("key", noreply=True)
@@ -242,7 +242,7 @@ def test_raw_command_ends_at_an_error_line(client: Client) -> None:
 
 @pytest.mark.parametrize("command", ["stats", "get {key}", "gets {key} {key}", "mg {key} v", "mn\r\nmg {key} v\r\nmn"])
 def test_the_rest_of_a_raw_answer_is_nobodys(client: Client, key: str, command: str) -> None:
-    """Its end is not always known: what comes behind the tokens is not taken for another command's answer."""
+    """The end of a raw answer is not always known: bytes behind the tokens answer no other command."""
     large = b"MN\r\nHD\r\n" * 100_000
     client.set(key, large)
     client.set(key + "-1", b"another")
@@ -275,7 +275,7 @@ def test_a_password_that_is_echoed() -> None:
 
 @pytest.mark.parametrize("call", ["raw", "stats", "get", "metadump", "version"])
 def test_an_answer_without_an_end(call: str) -> None:
-    """It costs a client a bounded amount of memory."""
+    """An endless answer costs a client a bounded amount of memory."""
     answered: set[bytes] = set()
     endless = {"stats": b"STAT a 1\r\n" * 100_000, "raw": bytes(1 << 20)}.get(call, b"x" * (1 << 20))
     with socket.create_server(("127.0.0.1", 0)) as listener:

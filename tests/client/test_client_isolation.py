@@ -1,4 +1,4 @@
-"""What a client exposes to one server is out of reach of another, and its queue pairs are not predictable."""
+"""Memory exposed to a server is out of reach of all other servers, and queue pairs are not predictable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VALUE = bytes(range(250)) * 400
 
 
 def connect(server: ServerByHand, threads: ThreadPoolExecutor) -> Client:
-    """A client that is connected to the server: it waits for the reply to its first command."""
+    """A client connected to the server, which waits for the reply to its first command."""
     client = Client(server.address, transport=rdma(), timeout=TIMEOUT, connect_timeout=TIMEOUT, default_noreply=False)
     version = threads.submit(client.version)
     server.accept()
@@ -30,7 +30,7 @@ def connect(server: ServerByHand, threads: ThreadPoolExecutor) -> Client:
 
 
 def test_another_server_cannot_read_what_is_exposed_to_one() -> None:
-    """Both servers know the address and the key. The one that was given them may read, the other may not."""
+    """Both servers know address and key. Only the recipient of the client's request may read."""
     with (
         ServerByHand(rdma()) as ours,
         ServerByHand(rdma()) as theirs,
@@ -43,7 +43,7 @@ def test_another_server_cannot_read_what_is_exposed_to_one() -> None:
         named = re.search(rb"@([0-9a-f]+):([0-9a-f]+)", ours.inbox)
         assert named is not None, ours.inbox
         address, key = int(named[1], 16), int(named[2], 16)
-        # A client that waits for a reply answers READs.
+        # A client answers READs while waiting for a reply.
         found = threads.submit(other.get, "anything")
         theirs.wait(lambda: theirs.inbox.endswith(b"\r\n"))
         assert theirs.read(len(VALUE), address, key) == Status.REM_ACCESS_ERR

@@ -1,4 +1,4 @@
-"""Values in the caller's memory, and memory of the client's that the caller sees."""
+"""Values in the caller's memory, and memory of the client that the caller sees."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def value_of(size: int, start: int = 0) -> bytes:
 
 
 def test_into_any_memory(client: Client, key: str) -> None:
-    """At any place of it; what lies beside the value stays as it was."""
+    """A value goes to any place of a buffer. Bytes beside the value stay as they were."""
     for size in SIZES:
         value = value_of(size)
         client.set(key, value)
@@ -57,7 +57,7 @@ def test_into_any_memory(client: Client, key: str) -> None:
 
 
 def test_arrays(client: Client, key: str) -> None:
-    """Of any shape and type, as long as they are in one piece."""
+    """Contiguous arrays of any shape and type are sources and targets."""
     source = np.arange(60_000, dtype=np.float64).reshape(200, 300)
     target = np.zeros((200, 300))
     client.set(key, source)
@@ -110,7 +110,7 @@ def test_many_into_with_one_that_does_not_fit(client: Client, key: str, size: in
 
 
 def test_views_without_a_copy(client: Client, key: str) -> None:
-    """They are values of their time, whatever comes later, and there is memory for others meanwhile."""
+    """Views keep the values of their time, whatever comes later, and others find memory meanwhile."""
     for size in SIZES:
         for start in range(3):
             client.set(key, value_of(size, start))
@@ -166,7 +166,7 @@ def test_memory_outlives_client_connection_and_server(
 
 @pytest.mark.parametrize("size", [100, 300_000, 3 * MB])
 def test_views_in_a_forked_child(make_client: Callable[..., Client], key: str, size: int) -> None:
-    """They are the child's as well: it reads them, whatever the parent gets next."""
+    """A child reads its parent's views, whatever the parent gets next."""
     client = make_client()
     value = value_of(size)
     client.set(key, value)
@@ -196,7 +196,7 @@ def test_views_in_a_forked_child(make_client: Callable[..., Client], key: str, s
 
 @pytest.mark.parametrize("make", ["buffer", "register"])
 def test_a_signal_while_a_buffer_is_made(make_client: Callable[..., Client], make: str) -> None:
-    """Its handler's exception leaves nothing that is registered, which the debug build counts."""
+    """The handler's exception leaves no registered memory behind, which the debug build counts."""
     client = make_client()
     memory = bytearray(5000)
     client.buffer(5000).close()
@@ -226,7 +226,7 @@ def test_a_signal_while_a_buffer_is_made(make_client: Callable[..., Client], mak
 
 
 def test_views_and_buffers_in_cycles(client: Client, key: str) -> None:
-    """The collector clears them in any order."""
+    """The garbage collector clears cycles of views and buffers in any order."""
     client.set(key, value_of(3 * MB))
     for _ in range(3):
         cycle: list[Any] = [client.get(key, copy=False), client.register(bytearray(5000))]
@@ -256,7 +256,7 @@ def test_a_lost_buffer_warns_where_it_was_made(client: Client) -> None:
 
 
 def test_registered_objects(client: Client, key: str) -> None:
-    """They are what they were; the client moves values to and from them."""
+    """Registered objects stay as they were, and the client moves values to and from them."""
     for size in (100, 3 * MB):
         objects: list[Any] = [
             bytearray(size),

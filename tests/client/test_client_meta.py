@@ -1,4 +1,4 @@
-"""Meta commands, and what is made of them: leases, time to live, existence."""
+"""Meta commands and their uses: leases, time to live, existence."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Awaited:
 
 
 class Piped:
-    """Commands in a Pipeline, between others."""
+    """Commands in a Pipeline, between further commands."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -82,7 +82,7 @@ class Piped:
 
 @pytest.fixture(params=["sync", "pipeline", "async"])
 def meta(request: pytest.FixtureRequest, backend: Backend, make_client: Callable[..., Client]) -> Any:
-    """A Client, or an object with its methods which does them in another way."""
+    """A Client, or an object with the methods of a Client, implemented in another way."""
     if request.param == "sync":
         return make_client()
     if request.param == "pipeline":
@@ -395,7 +395,7 @@ def test_one_task_computes(backend: Backend, key: str) -> None:
             waits.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waits
-            # Nobody has to wait for the lease of a call that was cancelled.
+            # Nobody has to wait for the lease of a cancelled call.
             assert await client.get_or_set(key + "-2", lambda: b"value") == b"value"
 
     asyncio.run(body())
@@ -403,7 +403,7 @@ def test_one_task_computes(backend: Backend, key: str) -> None:
 
 
 def test_a_computation_that_fails(make_client: Callable[..., Client], oracle: Any, key: str) -> None:
-    """The next caller computes at once; a stale value stays for the others."""
+    """After a failed computation the next caller computes at once; a stale value stays for the others."""
     client = make_client()
     with pytest.raises(ZeroDivisionError):
         client.get_or_set(key, lambda: 1 // 0, lease=1000)
@@ -452,7 +452,7 @@ def test_stale_values(make_client: Callable[..., Client], key: str) -> None:
 
 
 def test_invalidated_before_there_was_a_value(make_client: Callable[..., Client], key: str) -> None:
-    """What has no value yet gets no stale one; what was computed before is not stored."""
+    """A key without a value gets no stale value, and a value computed before is not stored."""
     client = make_client(serde=JsonSerde())
     seen: list[Any] = []
 
@@ -475,7 +475,7 @@ def test_refresh(make_client: Callable[..., Client], key: str) -> None:
 
 
 def test_a_lease_ends(make_client: Callable[..., Client], key: str) -> None:
-    """The winner has died: the next one does not wait for ever."""
+    """The winner has died. The next caller does not wait for ever."""
     client = make_client()
     assert found(client.meta_get(key, vivify=1)).won
     assert client.get_or_set(key, lambda: b"value", wait=0) == b"value"

@@ -1,4 +1,4 @@
-"""Objects as values and keys, and the methods as objects: what pymemcache, help() and inspect have to say to them."""
+"""Objects as values and keys, and the methods as objects, judged by pymemcache, help() and inspect."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_subclasses_of_bytes_and_str(make_client: Callable[..., Client], key: st
 
 @pytest.mark.parametrize("kind", [Text, Octets, np.bytes_, bytearray, Gathered], ids=lambda kind: kind.__name__)
 def test_an_event_loops_first_call_stores_any_kind(backend: Backend, key: str, kind: Callable[..., Any]) -> None:
-    """Also those that wait for room."""
+    """The first call of an event loop stores any kind of value, also in calls that wait for room."""
     kinds: dict[Any, Any] = {Text: "value", Gathered: [b"val", b"ue"]}
     value = kind(kinds.get(kind, b"value"))
 
@@ -181,7 +181,7 @@ EXPIRES += [-1, -(2**31), -(2**31) - 1, -(2**40), -(2**63), -(2**63) - 1]
 
 
 def outcome(call: Callable[[], object]) -> object:
-    """What a call returns, or the name of its error, which both clients have in common."""
+    """The result of a call, or the name of its error, common to both clients."""
     try:
         return call()
     except PymemcacheError as error:
@@ -210,7 +210,7 @@ def test_expire_is_what_pymemcache_and_the_server_make_of_it(
 def test_the_expire_of_gat_is_what_the_server_makes_of_it(
     client: Client, backend: Backend, oracle: Any, key: str, expire: int
 ) -> None:
-    """pymemcache has no gat: the classic command, with the number as pymemcache writes it."""
+    """pymemcache has no gat: the test sends the classic command, with the number as pymemcache writes numbers."""
     oracle.set(key, b"value", expire=0)
     assert not isinstance(backend.server.address, str)
     with socket.create_connection(backend.server.address, timeout=20) as plain, plain.makefile("rb") as lines:
@@ -223,7 +223,7 @@ def test_the_expire_of_gat_is_what_the_server_makes_of_it(
 
 
 def flushed(one: Any, delay: int) -> tuple[object, object]:
-    """What flush_all returns, and an item behind it."""
+    """The result of flush_all, and of a get of an item behind flush_all."""
     one.flush_all()
     one.set("key", b"value")
     return outcome(lambda: one.flush_all(delay)), one.get("key")
@@ -241,7 +241,7 @@ def test_the_delay_of_flush_all_is_what_pymemcache_and_the_server_make_of_it(
             assert flushed(ours, delay) == flushed(theirs, delay)
 
 
-# Calls with a number: all that becomes digits on the wire. The first word of the error names the argument.
+# Calls with a number: all arguments that become digits on the wire. The first word of the error names the argument.
 NUMBERS: dict[str, Callable[[Any, str, Any], Any]] = {
     "expire set": lambda c, key, n: c.set(key, b"5", n),
     "expire set_many": lambda c, key, n: c.set_many({key: b"5"}, n),
@@ -279,7 +279,7 @@ CALLERS = ["client", "async", "pipeline", "cluster", "async cluster"]
 
 @contextlib.contextmanager
 def caller(kind: str, address: Any) -> Iterator[Any]:
-    """A Client, or what has its methods: those of the asynchronous ones return what they are awaited for."""
+    """A Client, or an object with its methods: asynchronous methods return the results of their coroutines."""
     options: dict[str, Any] = {"default_noreply": False, "timeout": 20}
     if kind == "client":
         with Client(address, **options) as client:
@@ -309,7 +309,7 @@ def caller(kind: str, address: Any) -> Iterator[Any]:
 @pytest.mark.parametrize("kind", CALLERS)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_number_is_an_integer_and_no_bool(shared_rmemcached: Any, key: str, kind: str, name: str) -> None:
-    """What is no number is refused by this side, which names the argument. NumPy's integers are numbers."""
+    """The client refuses anything but a number, and names the argument. NumPy's integers are numbers."""
     call = NUMBERS[name]
     with caller(kind, shared_rmemcached.address) as one:
         if not hasattr(one, name.split()[1]):
@@ -324,7 +324,7 @@ def test_a_number_is_an_integer_and_no_bool(shared_rmemcached: Any, key: str, ki
 
 @pytest.mark.parametrize("kind", CALLERS)
 def test_noreply_is_true_or_false(shared_rmemcached: Any, key: str, kind: str) -> None:
-    """A number there may have been meant for expire."""
+    """noreply refuses numbers, possibly meant for expire."""
     calls: dict[str, Callable[[Any, Any], Any]] = {
         "set": lambda c, noreply: c.set(key, b"5", 0, noreply),
         "set_many": lambda c, noreply: c.set_many({key: b"5"}, 0, noreply),
@@ -364,7 +364,7 @@ Signature = list[tuple[str, Any, bool]]
 
 
 def declared(module: str, name: str) -> dict[str, Signature]:
-    """The methods of a class in a .pyi: their parameters but self, each with its kind, and whether it has a default."""
+    """The methods of a class in a .pyi: their parameters but self, with their kinds, and whether they have defaults."""
     folder = Path(rmemcached.client.__file__).parent
     tree = ast.parse((folder / f"{module}.pyi").read_text())
     (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
@@ -432,5 +432,5 @@ def test_help(client: Client) -> None:
 
 
 def test_subinterpreters() -> None:
-    """Refused in one line, or it works; the main interpreter goes on."""
+    """A subinterpreter works, or is refused in one line. The main interpreter goes on."""
     subprocess.run([sys.executable, "-c", textwrap.dedent(SUBINTERPRETER)], check=True, timeout=60)

@@ -17,7 +17,7 @@ from rmemcached.client import Client
 
 
 class Recorder:
-    """Calls a client's methods and keeps what came of them, exceptions included."""
+    """Calls a client's methods and keeps their results, exceptions included."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -264,7 +264,7 @@ def test_same_with_prefix_and_unicode_keys(scenario: Any, make_client: Any, make
 
 
 class NumberedSerde:
-    """Flags that say what the value was."""
+    """The flags give the type of the value."""
 
     def serialize(self, key: Any, value: Any) -> tuple[Any, int]:
         return (value, 7) if isinstance(value, str) else (repr(value), 2**32 - 1)
@@ -333,7 +333,7 @@ def test_exceptions_are_pymemcaches() -> None:
 
 
 def test_methods_take_pymemcaches_arguments() -> None:
-    """Every public method that pymemcache's client has, called with its argument names."""
+    """Our client has every public method of pymemcache's client."""
     missing = [
         name
         for name, value in vars(PymemcacheClient).items()

@@ -1,4 +1,4 @@
-"""Several commands in one round trip."""
+"""Several commands in a single round trip."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOO_LARGE = bytes(9 << 20)
 
 
 class Pickle:
-    """A serde that cannot load what was not pickled."""
+    """A serde that cannot load values without a pickle."""
 
     def serialize(self, key: Any, value: Any) -> tuple[bytes, int]:
         return pickle.dumps(value), 1
@@ -94,7 +94,7 @@ def test_gets_and_cas(client: Client, key: str) -> None:
 
 @pytest.mark.parametrize("size", [100, len(LARGE)], ids=["small", "large"])
 def test_many_commands(client: Client, key: str, size: int) -> None:
-    """More than any buffer holds: the server answers while it reads."""
+    """A batch beyond any buffer gets all answers: the server answers while reading."""
     count = 5000 if size == 100 else 200
     with client.pipeline() as pipeline:
         for number in range(count):
@@ -179,7 +179,7 @@ def test_no_server() -> None:
 
 
 def test_the_connection_ends_half_way() -> None:
-    """Answers that have come count; the others have the reason."""
+    """Received answers count; the missing answers have the reason."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

@@ -1,4 +1,4 @@
-"""Sockets that are not the system's own: gevent's, eventlet's, those of a module, and TLS."""
+"""Sockets besides the system's own: gevent's, eventlet's, those of a module, and TLS."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_greenlets(rmemcached_server: Callable[..., Server], library: str, how: 
 
 
 class Relay:
-    """TLS before a server."""
+    """A TLS relay before a server."""
 
     def __init__(self, server: Server, context: ssl.SSLContext) -> None:
         self.server = server
@@ -64,7 +64,7 @@ class Relay:
                 continue
             server = self.server.connect(timeout=None)
             self.sockets += [client, server]
-            # One thread serves both ways: an SSL socket is not for two.
+            # A single thread serves both ways: two threads must not share an SSL socket.
             self.threads.append(threading.Thread(target=self.serve, args=(client, server)))
             self.threads[-1].start()
 
@@ -158,7 +158,7 @@ def test_tls_with_a_certificate_that_is_not_known(relay: Relay) -> None:
 
 
 def test_a_module(shared_rmemcached: Server, key: str) -> None:
-    """What pymemcache uses of one, it is asked for."""
+    """The client calls the same functions of a module as pymemcache."""
     made: list[socket.socket] = []
 
     def make(*arguments: Any) -> socket.socket:

@@ -1,5 +1,4 @@
-"""A client that stands still for longer than its time-out, as a process that gets no processor does: an answer that has
-come meanwhile has come."""
+"""A client that stands still for longer than its time-out still takes an answer received meanwhile."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Child:
-    """A client that stands still where it is told. The daemon is stopped before it asks."""
+    """A client that stands still at a given place. The daemon is stopped before the client asks."""
 
     def __init__(self, library: Path, server: Server, transport: str) -> None:
         self.server = server
@@ -75,7 +74,7 @@ class Child:
         print(text, file=self.process.stdin, flush=True)
 
     def get(self, control: Conversation, n: int) -> str:
-        """What a get gives that stands still at its nth look at the clock; "" if it has looked less often."""
+        """The result of a get with a stop at its nth look at the clock; "" if there were fewer looks."""
         self.tell(n)
         assert self.line() == "connected"
         suspend(self.server.pid)
@@ -88,7 +87,7 @@ class Child:
             resume(self.server.pid)
         if stands:
             os.read(self.says, 1)
-            # What was sent before the daemon went on comes in the turn of the first of these, or before it.
+            # The answer to an earlier request comes in the turn of the first of these commands, or before.
             control.stats()
             control.stats()
             os.write(self.told, b".")
@@ -103,7 +102,7 @@ class Child:
 
 
 def stand_still_everywhere(child: Child) -> list[str]:
-    """What gets give, each of which stands still one look later than the last one."""
+    """The results of gets, each with its stop a look later than the get before."""
     found: list[str] = []
     with Conversation(child.server) as control:
         while not found or found[-1]:

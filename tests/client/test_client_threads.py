@@ -1,4 +1,4 @@
-"""One Client in many threads, in forked processes, copied and pickled."""
+"""A Client in many threads, in forked processes, copied and pickled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Remembers(Client):
 
 
 def test_one_client_in_many_threads(make_client: Callable[..., Client], key: str) -> None:
-    """Values of both ways to travel: in messages or the stream, and through memory that a request names."""
+    """Threads share a client for values of both ways to travel: in messages or the stream, and through named memory."""
     client = make_client()
     barrier = threading.Barrier(THREADS)
 
@@ -71,7 +71,7 @@ def test_a_call_during_another_ones_wait_has_a_connection_of_its_own(
 
 
 def test_close_while_a_call_is_under_way(make_client: Callable[..., Client], backend: Any, key: str) -> None:
-    """The call has its answer; its connection is closed then."""
+    """A call under way gets its answer before its connection is closed."""
     client = make_client()
     client.set(key, b"value")
     with ThreadPoolExecutor(1) as threads:
@@ -85,7 +85,7 @@ def test_close_while_a_call_is_under_way(make_client: Callable[..., Client], bac
 
 
 def test_a_threads_commands_stay_in_their_order(make_client: Callable[..., Client], key: str) -> None:
-    """What a thread has set without waiting for an answer is there when it gets it, whatever others do meanwhile."""
+    """A thread gets its own latest value, set without an answer, whatever other threads do meanwhile."""
     client = make_client(default_noreply=True)
     stop = threading.Event()
 
@@ -188,7 +188,7 @@ def test_a_subclass_has_attributes_and_is_copied_with_them(backend: Any, key: st
 
 
 def test_pymemcaches_pool(backend: Any, key: str) -> None:
-    """What Django's use_pooling makes."""
+    """The pool of Django's use_pooling works with our client."""
 
     class Pool(PooledClient):
         client_class = Client

@@ -1,4 +1,4 @@
-"""Several servers: where keys go, what happens when servers fail, come and go; pymemcache and libmemcached beside."""
+"""Several servers: the placement of keys, and servers that fail, come and go, beside pymemcache and libmemcached."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_values_of_pymemcache_are_found(three: list[Server], key: str) -> None:
 
 
 def test_the_shares_of_weights() -> None:
-    """As C's floats have them: some are below what the quotient is."""
+    """The shares are those of C's floats, some of them below the exact quotient."""
     assert share_of(1, 1, 1) == 40
     assert [share_of(weight, 6, 3) for weight in (1, 2, 3)] == [20, 40, 60]
     for total in range(1, 400):
@@ -335,7 +335,7 @@ def gate() -> Gate:
 
 @pytest.fixture
 def relays(shared_memcached: Server, gate: Gate) -> Iterator[list[GatedRelay]]:
-    """Four in front of one server. While the gate is closed, none passes a request on before all have one."""
+    """Four relays in front of a server. A closed gate holds every request until each relay has a request."""
     relays = [GatedRelay(shared_memcached, gate) for _ in range(4)]
     yield relays
     for relay in relays:
@@ -375,7 +375,7 @@ def test_an_interrupted_call_leaves_no_answers(relays: list[GatedRelay], gate: G
     def interrupt() -> None:
         gate.wait_for(4)
         os.kill(os.getpid(), signal.SIGUSR1)
-        # A signal that comes just before the client begins to wait does not wake it up.
+        # A signal just before the client begins to wait does not wake the client.
         while not stopped.wait(0.01):
             os.kill(os.getpid(), signal.SIGUSR1)
 
@@ -433,7 +433,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 def test_failures_are_dealt_with_as_in_pymemcache(
     memcached_server: ServerFactory, clock: Clock, attempts: int, ignore_exc: bool
 ) -> None:
-    """One of two servers ends, is found dead, and comes back: what its key's call gives, step by step."""
+    """A server of two ends, is found dead, and comes back: each step gives the same result as pymemcache."""
     stays = memcached_server()
     goes = memcached_server()
     options: dict[str, Any] = {"retry_attempts": attempts, "ignore_exc": ignore_exc, **OPTIONS}
@@ -446,7 +446,7 @@ def test_failures_are_dealt_with_as_in_pymemcache(
         for one in (ours, theirs):
             assert one.set(key, b"value") is True
         goes.stop()
-        # The connections that there are end in one way or another.
+        # Existing connections may end in more than one way.
         for one in (ours, theirs):
             for client in one.clients.values():
                 client.close()
@@ -475,7 +475,7 @@ def test_failures_are_dealt_with_as_in_pymemcache(
 def test_one_server_of_several_has_ended(three: list[Server], transport: str, key: str) -> None:
     values = {f"{key}-{number}": b"%d" % number for number in range(100)}
     addresses = [server.address for server in three]
-    # It is asked again each time.
+    # The client asks the failed server again each time.
     options = {**OPTIONS, "transport": transport, "retry_attempts": 1000, "retry_timeout": 0}
     with (
         ClusterClient(addresses, **options) as strict,
@@ -523,7 +523,7 @@ def test_all_servers_have_ended(clock: Clock) -> None:
 
 
 def test_calls_that_fail_together_are_one_failure(three: list[Server], key: str) -> None:
-    """Those of several threads: the server is not dead by that."""
+    """Failures of several threads together do not make the server dead."""
     threads = 6
     together = threading.Barrier(threads)
     with ClusterClient([server.address for server in three], retry_attempts=2, **OPTIONS) as cluster:
@@ -538,7 +538,7 @@ def test_calls_that_fail_together_are_one_failure(three: list[Server], key: str)
         with ThreadPoolExecutor(threads) as pool:
             found = list(pool.map(call, range(threads)))
         assert ConnectionRefusedError in found
-        # It still has the key, which is a miss now.
+        # The server still has the key, whose get is a miss now.
         assert cluster.hasher.get_node(key) == name
         assert cluster.get(key) is None
 
@@ -558,7 +558,7 @@ def test_a_server_that_stands_still(three: list[Server], key: str) -> None:
 
 
 def test_several_servers_that_stand_still(three: list[Server], transport: str, key: str) -> None:
-    """They take one timeout together, as they were asked together."""
+    """Servers asked together take a single timeout together."""
     keys = [f"{key}-{number}" for number in range(100)]
     options: dict[str, Any] = {**OPTIONS, "transport": transport, "timeout": 1.0}
     for name in ("get_many", "delete_many"):
@@ -569,7 +569,7 @@ def test_several_servers_that_stand_still(three: list[Server], transport: str, k
                     stack.enter_context(suspended(server.pid))
                 begin = time.monotonic()
                 with pytest.raises(TimeoutError, match="nothing has come for 1 s"):
-                    # There are no such keys: a server has to say that.
+                    # Keys without items: the answer has to come from the servers.
                     getattr(cluster, name)([f"no-{one}" for one in keys])
                 assert 0.9 < time.monotonic() - begin < within(1.9)
 
@@ -595,7 +595,7 @@ def test_servers_come_and_go(three: list[Server], key: str) -> None:
 
 
 def test_threads(three: list[Server]) -> None:
-    """Servers come and go meanwhile; each value is the key's."""
+    """Threads get the right values while servers come and go."""
     addresses = [server.address for server in three]
     ends = threading.Event()
 
@@ -641,7 +641,7 @@ def test_a_forked_child(three: list[Server], key: str) -> None:
     with ClusterClient([server.address for server in three], **OPTIONS) as cluster:
         cluster.set(key, b"value")
         with cluster._lock:
-            # As another thread of the parent may have it.
+            # As if held by another thread of the parent.
             pid = os.fork()
             if pid == 0:
                 status = 1

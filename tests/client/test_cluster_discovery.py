@@ -1,4 +1,4 @@
-"""Servers of a ClusterClient that are looked up: in the DNS, and at a configuration endpoint."""
+"""Look-ups of a ClusterClient's servers: in the DNS, and at a configuration endpoint."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_interval(names: Names, memcached_server: ServerFactory, monkeypatch
             cluster.get_many(["key"])
             cluster.get_many(["key"])
             assert names.asked.acquire(timeout=10)
-            # What comes now fails, and is logged.
+            # Look-ups from now on fail, and are logged.
             names.addresses = names.addresses if len(cluster.clients) == 1 else []
             for thread in threading.enumerate():
                 if thread.name == "rmemcached refresh":

@@ -1,4 +1,4 @@
-"""A server that is stopped: calls end when their time is over, cleaning up included, and an event loop goes on."""
+"""With a stopped server calls end in time, cleaning up included, and an event loop goes on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transport import PACE, RDMA_TRANSPORTS
 from rmemcached.client import AsyncClient, Client, ClusterClient, Gathered
 
 TIMEOUT = 0.5 * PACE
-LATE = 0.6 * PACE  # seconds by which an end may be late on a machine that does other things, too
+LATE = 0.6 * PACE  # seconds by which an end may be late on a busy machine
 SIZE = 20 << 20
 TRANSPORTS = ("tcp", *RDMA_TRANSPORTS)
 
@@ -30,7 +30,7 @@ def server(rmemcached_server: Callable[..., Server]) -> Server:
 
 
 class Heart:
-    """Beats in an event loop: the longest pause, in seconds, and in seconds of CPU time of the loop's thread."""
+    """Beats in an event loop. Measures the longest pause, in seconds and in seconds of the loop thread's CPU time."""
 
     def __init__(self) -> None:
         self.pause = self.work = 0.0
@@ -98,7 +98,7 @@ def test_a_call(server: Server, transport: str, name: str) -> None:
 
 @each_transport
 def test_a_call_with_a_buffer(server: Server, transport: str) -> None:
-    """Its memory is the caller's again when the call returns."""
+    """The memory of a timed-out call is the caller's again on return."""
     options: dict[str, Any] = {"transport": transport, "timeout": TIMEOUT, "default_noreply": False}
     with Client(server.address, **options) as client, client.buffer(SIZE) as buffer:
         client.set("large", bytes(SIZE))
@@ -120,7 +120,7 @@ def test_a_cluster(server: Server, transport: str) -> None:
 
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_others_on_the_queue_pair_go_on(server: Server, transport: str) -> None:
-    """A set whose value nobody can change has timed out beside them: they have their answers when the server runs."""
+    """A timed-out set leaves the other clients of the queue pair their answers, once the server runs."""
     options: dict[str, Any] = {"transport": transport, "connect_timeout": 20 * PACE, "default_noreply": False}
     with (
         Client(server.address, timeout=20 * PACE, **options) as patient,
@@ -165,7 +165,7 @@ def test_an_event_loop(server: Server, transport: str, name: str) -> None:
 @pytest.mark.parametrize("end", ["cancel", "close"])
 @pytest.mark.without_direct("a get must wait for the daemon")
 def test_calls_that_are_given_up(server: Server, transport: str, end: str) -> None:
-    """By cancelling them, or by closing the client under them: the loop does not wait for the server."""
+    """The loop does not wait for the server after cancelled calls, or after a close under them."""
 
     async def body() -> None:
         client = AsyncClient(server.address, transport=transport, timeout=20 * PACE, default_noreply=False)
@@ -192,7 +192,7 @@ def test_calls_that_are_given_up(server: Server, transport: str, end: str) -> No
 
 @each_transport
 def test_large_values_leave_other_tasks_their_turn(server: Server, transport: str) -> None:
-    """Sixteen at a time: no copy of theirs keeps the loop for itself, whatever carries them."""
+    """The copies of sixteen large values at a time leave the loop to other tasks, on any transport."""
 
     async def body() -> None:
         options: dict[str, Any] = {"transport": transport, "timeout": 20 * PACE, "default_noreply": False}

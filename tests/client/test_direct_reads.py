@@ -1,4 +1,4 @@
-"""Gets that ask nobody (docs/direct-reads.md): what they read, when they ask after all, and what the daemon is told."""
+"""Direct reads (docs/direct-reads.md): their values, the gets that ask after all, and the reports to the daemon."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def client(server: Server) -> Iterator[Client]:
 
 
 def direct(client: Client) -> dict[str, int]:
-    """What the daemon's statistics say of direct reads, when it has been told all."""
+    """The daemon's statistics of direct reads, once the client has reported all hits."""
     client.close()
     return {
         name.decode(): int(value)
@@ -82,7 +82,7 @@ def test_nobody_is_asked(server: Server, client: Client, key: str) -> None:
 
 
 def test_values_that_do_not_fit(server: Server, client: Client, key: str) -> None:
-    """They are not written, and the others are."""
+    """Only values that fit their buffers are written."""
     client.set_many({key: b"value", f"{key}-2": b"other"})
     short, enough = bytearray(4), bytearray(5)
     with suspended(server.pid):
@@ -93,7 +93,7 @@ def test_values_that_do_not_fit(server: Server, client: Client, key: str) -> Non
         with pytest.raises(BufferError):
             client.get_into(key, b"     ")
     assert (short, enough) == (bytearray(4), bytearray(b"other"))
-    # Long ones are copied together.
+    # Long values are copied together.
     values = {f"{key}-{number}": os.urandom(100_000 + number) for number in range(3)}
     client.set_many(values)
     into = [bytearray(100_010), bytearray(100_000), bytearray(100_002)]
@@ -103,7 +103,7 @@ def test_values_that_do_not_fit(server: Server, client: Client, key: str) -> Non
 
 
 def test_a_signal_ends_a_long_call(client: Client, key: str) -> None:
-    """Of some GB, before all is copied."""
+    """A signal ends a get of some GB before all is copied."""
 
     class Alarm(BaseException):
         pass
@@ -126,7 +126,7 @@ def test_a_signal_ends_a_long_call(client: Client, key: str) -> None:
 
 
 def test_without_cas(rmemcached_server: ServerFactory, key: str) -> None:
-    """With -C the daemon has no numbers, and says 0."""
+    """With -C the daemon has no CAS numbers, and gets gives 0."""
     server = rmemcached_server("-C", *FLAGS)
     with Client(server.address, **OPTIONS) as client, Client(server.address, transport="tcp", timeout=20) as asking:
         client.set(key, b"value")
@@ -136,7 +136,7 @@ def test_without_cas(rmemcached_server: ServerFactory, key: str) -> None:
 
 
 def test_what_is_asked_for(server: Server, client: Client, key: str) -> None:
-    """What only the daemon can say or do."""
+    """Commands that need the daemon's word or work ask the daemon."""
     client.set(key, b"value")
     before = direct(client)
     assert client.gat(key, 100) == b"value"
@@ -173,7 +173,7 @@ def test_serdes_and_prefixes(server: Server, key: str) -> None:
 
 
 def test_a_client_reads_what_it_has_written(server: Server, client: Client, key: str) -> None:
-    """Also when it did not wait for the answer."""
+    """A client reads its own writes, also without having waited for the answer."""
     for number in range(2000):
         client.set(key, b"%d" % number, noreply=number % 2 == 1)
         assert client.get(key) == b"%d" % number
@@ -183,7 +183,7 @@ def test_a_client_reads_what_it_has_written(server: Server, client: Client, key:
 
 
 def test_commands_of_others_without_answers(server: Server, client: Client, key: str) -> None:
-    """Threads that have not waited for theirs hinder nobody else."""
+    """Threads that have not waited for their answers hinder no other thread."""
     threads = [threading.Thread(target=client.set, args=(f"{key}-{n}", b"v", 0, True)) for n in range(5)]
     for thread in threads:
         thread.start()
@@ -195,13 +195,13 @@ def test_commands_of_others_without_answers(server: Server, client: Client, key:
 
 
 def two_processes(script: str, server: Server, key: str) -> list[subprocess.Popen[str]]:
-    """Programs whose arguments are the daemon's port and the key."""
+    """Runs programs whose arguments are the daemon's port and the key."""
     arguments = [sys.executable, "-c", script, str(server.port), key]
     return [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(2)]
 
 
 def test_every_client_reads_what_one_was_told(server: Server, client: Client, key: str) -> None:
-    """A number that rises is never seen to fall, by several processes."""
+    """Several processes never see a rising number fall."""
     client.set(key, b"0" * 10)
     script = (
         "import sys\n"
@@ -230,7 +230,7 @@ def test_every_client_reads_what_one_was_told(server: Server, client: Client, ke
 
 
 def test_numbers_are_never_torn(server: Server, client: Client, key: str) -> None:
-    """incr and decr write in place: from all ones to all twos and back."""
+    """incr and decr write in place, from all ones to all twos and back, and no reader sees a mixture."""
     low, high = b"1" * 19, b"2" * 19
     client.set(key, low)
     script = (
@@ -256,7 +256,7 @@ def test_numbers_are_never_torn(server: Server, client: Client, key: str) -> Non
 
 
 def test_cas_of_several_processes(server: Server, client: Client, key: str) -> None:
-    """Each increment counts: a value is never taken for that of another cas."""
+    """Each increment counts: no cas takes another's value for its own."""
     client.set(key, b"0")
     script = (
         "import sys\n"
@@ -277,7 +277,7 @@ def test_cas_of_several_processes(server: Server, client: Client, key: str) -> N
 
 
 def test_values_that_change_while_they_are_copied(server: Server, client: Client, key: str) -> None:
-    """Into the caller's memory comes one of them, and not some of each."""
+    """The caller's memory gets one of the changing values as a whole."""
     size = 200_000
     script = (
         "import sys, time\n"
@@ -349,7 +349,7 @@ def test_flush_all(rmemcached_server: ServerFactory, key: str) -> None:
 
 
 def test_a_daemon_that_stands_still_is_asked(rmemcached_server: ServerFactory, key: str) -> None:
-    """Nobody knows what has expired meanwhile."""
+    """The client asks a daemon that stands still: a key may have expired meanwhile."""
     server = rmemcached_server(*FLAGS)
     with Client(server.address, **{**OPTIONS, "timeout": 0.2}) as client:
         client.set(key, b"value")
@@ -363,12 +363,12 @@ def test_a_daemon_that_stands_still_is_asked(rmemcached_server: ServerFactory, k
 
 
 def test_a_client_that_was_idle_meanwhile_asks(rmemcached_server: ServerFactory, key: str) -> None:
-    """It has not seen the clock stand still."""
+    """An idle client has not seen the clock stand still, and asks."""
     server = rmemcached_server(*FLAGS)
     with Client(server.address, **{**OPTIONS, "timeout": 0.2}) as client:
         client.set(key, b"value", expire=2)
         assert client.get(key) == b"value"
-        # Its clock moves once more, and then not for longer than clients take that.
+        # The daemon's clock moves once more, then stands still for longer than clients tolerate.
         time.sleep(1.2)
         with suspended(server.pid):
             time.sleep(2.5)
@@ -383,7 +383,7 @@ def test_a_client_that_was_idle_meanwhile_asks(rmemcached_server: ServerFactory,
 def test_another_daemon_in_its_place_that_came_by_a_timeout(
     rmemcached_server: ServerFactory, tmp_path: Path, flags: tuple[str, ...], key: str
 ) -> None:
-    """Two daemons live: the one that is asked is the one that is read, and hits are told to nobody else."""
+    """Of two live daemons the client reads the daemon that answers, and reports hits to no other."""
     path = tmp_path / "socket"
     first = rmemcached_server(*FLAGS, path=str(path))
     with Client(first.address, **{**OPTIONS, "timeout": 1.0}) as client:
@@ -399,7 +399,7 @@ def test_another_daemon_in_its_place_that_came_by_a_timeout(
 
 
 def test_without_a_connection_none_is_made(rmemcached_server: ServerFactory, key: str) -> None:
-    """A get that has found its value does not wait because of what it has to tell."""
+    """A get that has found its value does not wait for the report of the hit."""
     server = rmemcached_server(*FLAGS)
     with Client(server.address, **OPTIONS) as client:
         client.set(key, b"value")
@@ -422,7 +422,7 @@ def test_a_daemon_that_has_ended(rmemcached_server: ServerFactory, how: str, key
         with pytest.raises((ConnectionError, MemcacheUnexpectedCloseError)):
             client.get(key)
         assert mappings() == 0
-        # Another one, in its place.
+        # A new daemon takes its place.
         with Server(server.command, server.port):
             assert client.get(key) is None
             client.set(key, b"new")
@@ -453,7 +453,7 @@ def test_a_cluster(rmemcached_server: ServerFactory, key: str) -> None:
             assert {name: found[0] for name, found in cluster.gets_many(values).items()} == values
             assert cluster.get(f"{key}-0") == b"0"
         assert cluster.get_many([*values, "nothing"]) == values
-        # What a thread has sent without waiting for the answer comes first.
+        # Commands sent earlier by the thread, without waiting for the answer, come first.
         for number in range(50):
             cluster.set_many(dict.fromkeys(values, b"%d" % number), noreply=True)
             assert cluster.get_many(values) == dict.fromkeys(values, b"%d" % number)
@@ -476,7 +476,7 @@ def test_nothing_is_left(server: Server) -> None:
 
 
 def test_memory_can_be_mapped_ahead(rmemcached_server: ServerFactory) -> None:
-    """What the daemon has when the client connects: by a client with a connection, without one, and again."""
+    """prefault() maps the memory as of the connection, for a client with or without a connection, and repeatedly."""
     server = rmemcached_server("-m", "64", *FLAGS)
     values = {str(number): os.urandom(100_000) for number in range(200)}
     with Client(server.address, **OPTIONS) as writer:
@@ -502,7 +502,7 @@ def test_memory_can_be_mapped_ahead(rmemcached_server: ServerFactory) -> None:
 
 
 def test_memory_is_mapped_ahead_at_any_time(rmemcached_server: ServerFactory) -> None:
-    """What the daemon has by then: behind commands without an answer, and of the daemon that is there."""
+    """prefault() maps the memory as of the call: behind commands without an answer, and of the present daemon."""
     server = rmemcached_server("-m", "64", *FLAGS)
     values = {str(number): os.urandom(100_000) for number in range(100)}
     with Client(server.address, **OPTIONS) as client:
@@ -521,7 +521,7 @@ def test_memory_is_mapped_ahead_at_any_time(rmemcached_server: ServerFactory) ->
             assert client.prefault() > 10_000_000
 
 
-# --- what the daemon is told ---
+# --- hits reported to the daemon ---
 
 
 def test_hits_are_counted(server: Server, client: Client, key: str) -> None:
@@ -532,7 +532,7 @@ def test_hits_are_counted(server: Server, client: Client, key: str) -> None:
     after = direct(client)
     grown = {name: after[name] - before[name] for name in ("cmd_get", "get_hits", "direct_hits", "get_misses")}
     assert grown["cmd_get"] == grown["get_hits"] == 1000
-    # The first get of the connection that `direct` has made may have been asked.
+    # The first get of the connection made by `direct` may have asked.
     assert grown["direct_hits"] >= 999
     assert grown["get_misses"] == 0
 
@@ -554,7 +554,7 @@ def test_calls_that_ask_nothing_take_hits_along(server: Server, client: Client, 
         for ask in (lambda: client.buffer(100), lambda: client.register(bytearray(100))):
             client.version()
             before = int(asking.stats()[b"get_hits"])
-            # Few enough not to be told by themselves; the call finds commands without answers before it.
+            # Too few for a report of their own; the next call finds commands without answers before.
             client.set(f"{key}-2", b"value", noreply=True)
             client.version()
             for _ in range(5):
@@ -569,7 +569,7 @@ def test_calls_that_ask_nothing_take_hits_along(server: Server, client: Client, 
 
 
 def test_hits_are_told_in_time(server: Server, client: Client, key: str) -> None:
-    """By a client that goes on reading, within two seconds."""
+    """A client that goes on reading reports its hits within two seconds."""
     client.set(key, b"value")
     before = direct(client)
     with Client(server.address, **OPTIONS) as other:
@@ -581,7 +581,7 @@ def test_hits_are_told_in_time(server: Server, client: Client, key: str) -> None
 
 
 def test_all_of_a_call_are_named(client: Client, key: str) -> None:
-    """Also of more values than a line names: eviction knows of each that it was used."""
+    """Hits of all values are reported, beyond the limit of a line: eviction knows of each use."""
     values = {f"{key}-{number}": b"x" * (100 + number * 10) for number in range(200)}
     assert not client.set_many(values)
     into = [(name, bytearray(len(value))) for name, value in values.items()]
@@ -620,7 +620,7 @@ LINES = [
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: repr(line[:30]))
 def test_lines_that_make_no_sense(rmemcached_server: ServerFactory, line: bytes) -> None:
-    """They have no answer, and do nothing. What makes sense in them counts."""
+    """Malformed lines get no answer and do nothing. Correct entries in them count."""
     server = rmemcached_server(*FLAGS)
     with Client(server.address, **OPTIONS) as client:
         text = client.raw_command(line + b"\r\nset a 0 0 1\r\n1\r\n" + line + b" noreply\r\nget a", "END\r\n")
@@ -640,7 +640,7 @@ NOT_GIVEN = b"CLIENT_ERROR rdma: this client was not given the items' memory\r\n
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: repr(line[:30]))
 def test_who_was_not_given_the_memory_tells_no_hits(rmemcached_server: ServerFactory, line: bytes) -> None:
-    """Over a socket, or a queue pair of another transport: each line is refused, also with noreply, and counts not."""
+    """Lines of hits on a socket, or another transport's queue pair, are refused and not counted, also with noreply."""
     server = rmemcached_server(*FLAGS)
     request = line + b"\r\nset a 0 0 1\r\n1\r\n" + line + b" noreply\r\nget a\r\n"
     with server.connect() as plain, plain.makefile("rb") as answers:
@@ -656,7 +656,7 @@ def test_who_was_not_given_the_memory_tells_no_hits(rmemcached_server: ServerFac
 
 
 def test_hits_are_told_after_reconnects(server: Server, client: Client, key: str) -> None:
-    """By each queue pair of its own, and by threads that share one."""
+    """Each queue pair reports its hits, also those of threads that share the queue pair."""
     client.set(key, b"value")
     before = direct(client)["direct_hits"]
     for _ in range(3):
@@ -754,7 +754,7 @@ def test_a_daemon_that_cannot_have_the_memory(limit: int, options: tuple[str, ..
 
 
 def test_descriptors_that_no_client_can_use(server: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Without address space, for one: the daemon is asked. The log says why, once."""
+    """Without address space the client asks the daemon, and logs the reason once."""
     before = mappings()
     limits = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096

@@ -1,4 +1,4 @@
-"""What users of gevent, eventlet and TLS rely on: waits, orders, limits and errors; what users of Client.sock do."""
+"""Waits, orders, limits and errors for users of gevent, eventlet and TLS, and for users of Client.sock."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def server(request: pytest.FixtureRequest) -> Server:
 
 
 class Child:
-    """A process of greenlet_child.py, which runs one test after the other: most take less time than its start."""
+    """A process of greenlet_child.py for many tests in turn: most take less time than the process's start."""
 
     def __init__(self, how: str) -> None:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by end)
@@ -51,7 +51,7 @@ class Child:
         )
 
     def wrong(self, test: str, arguments: dict[str, Any]) -> str:
-        """What went wrong in the test, or nothing."""
+        """The failure of the test, or nothing."""
         assert self.process.stdin is not None and self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps([test, arguments]).encode() + b"\n")
@@ -82,13 +82,13 @@ def children() -> Iterator[None]:
 
 
 def run_child(how: str, test: str, server: Server, **arguments: Any) -> None:
-    """Runs a test of greenlet_child.py. One that fails ends its process."""
+    """Runs a test of greenlet_child.py. A failed test ends its process."""
     given = {"server": server.address, "pid": server.pid, **arguments}
     child = CHILDREN.get(how) or CHILDREN.setdefault(how, Child(how))
     try:
         wrong = child.wrong(test, given)
     finally:
-        # One that has not ended in time may have left it standing.
+        # An unfinished test may have left the server stopped.
         os.kill(server.pid, signal.SIGCONT)
     if wrong:
         CHILDREN.pop(how).end()
@@ -165,7 +165,7 @@ def test_unix_socket(how: str, memcached_server: Callable[..., Server], tmp_path
     run_child(how, "commands", memcached_server(path=str(tmp_path / "socket")))
 
 
-# --- other modules ---
+# --- socket modules of other kinds ---
 
 
 def some_module(**functions: Any) -> Any:
@@ -376,7 +376,7 @@ def test_tls_after_a_fork(make_tls: Callable[..., Client], key: str) -> None:
 
 
 def test_tls_handshake_with_a_silent_server(certificate: Path) -> None:
-    """timeout= limits it where there is no connect_timeout=."""
+    """timeout= limits the handshake without a connect_timeout=."""
     context = ssl.create_default_context(cafile=str(certificate))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -386,7 +386,7 @@ def test_tls_handshake_with_a_silent_server(certificate: Path) -> None:
 
 @pytest.fixture
 def taken(certificate: Path) -> Iterator[Callable[[], tuple[int, Callable[[], ssl.SSLSocket]]]]:
-    """taken() listens with TLS: (port, the function that returns the connection once it knows that there is mn)."""
+    """taken() listens with TLS: (port, a function that returns the connection after the client has asked for mn)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, certificate.with_suffix(".key"))
     with contextlib.ExitStack() as stack:
@@ -407,7 +407,7 @@ def taken(certificate: Path) -> Iterator[Callable[[], tuple[int, Callable[[], ss
 
 
 def test_what_is_not_tls(taken: Callable[[], Any], certificate: Path) -> None:
-    """An error of ssl has a number, too, which is none of the system's."""
+    """An error of ssl has a number, too, but not the system's."""
     port, accepted = taken()
     context = ssl.create_default_context(cafile=str(certificate))
     with Client(("127.0.0.1", port), tls_context=context, timeout=TIMEOUT) as client, ThreadPoolExecutor(1) as threads:
@@ -423,7 +423,7 @@ def test_what_is_not_tls(taken: Callable[[], Any], certificate: Path) -> None:
 
 @pytest.mark.parametrize("size", [1, 30_000_000], ids=["small", "large"])
 def test_a_signal_handlers_time_out_is_not_the_clients(taken: Callable[[], Any], certificate: Path, size: int) -> None:
-    """Neither taken for one of the socket's, nor dropped where the client only looks whether it can go on."""
+    """The handler's time-out is neither taken for the socket's, nor dropped in a mere look for readiness."""
 
     class OfTheCaller(TimeoutError):
         pass
@@ -484,7 +484,7 @@ def test_sock(make_client: Callable[..., Client], backend: Any, key: str) -> Non
 
 
 def test_a_time_out_of_sock_does_not_disturb(make_client: Callable[..., Client], backend: Any, key: str) -> None:
-    """It makes the descriptor that both have one that does not block."""
+    """A time-out of sock makes the shared descriptor non-blocking, without harm to the client."""
     client = make_client(spin=0)
     client.set(key, LARGE)
     if client.sock is None:
@@ -515,7 +515,7 @@ def test_sock_in_a_forked_child(make_client: Callable[..., Client], key: str) ->
 
 
 def descriptors_of(socket_name: str) -> int:
-    """How many descriptors this process has of a socket, which has this name in /proc."""
+    """The number of descriptors of a socket in this process. The socket has this name in /proc."""
     names = []
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):

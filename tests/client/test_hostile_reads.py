@@ -1,4 +1,4 @@
-"""RDMA READs of a client (docs/direct-reads.md, sections 8 and 9) that a server does not answer as it should."""
+"""RDMA READs of a client (docs/direct-reads.md, sections 8 and 9) without a proper answer of the server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def wanted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class ReadServer(ServerByHand):
-    """Lets its client READ a store that has one key."""
+    """Lets its client READ a store with a single key."""
 
     def __init__(self, depth: int = 16, version: int = 1, **tokens: object) -> None:
         super().__init__("soft_iw", version, direct=1, **tokens)
@@ -66,7 +66,7 @@ class ReadServer(ServerByHand):
         self.qp.modify(State.RTS, qp_access_flags=Access.REMOTE_READ)
 
     def answer(self) -> None:
-        """Answers what has come."""
+        """Answers the received commands."""
         while b"\r\n" in self.inbox:
             line, _, self.inbox = self.inbox.partition(b"\r\n")
             self.asked_for.append(line)
@@ -76,13 +76,13 @@ class ReadServer(ServerByHand):
                 self.send(DATA, b"VA 5 f0\r\nasked\r\n", credits=1)
 
     def give_memory(self) -> None:
-        """Tells the client where to READ. What it asks for from then on finds nobody."""
+        """Tells the client where to READ. Nobody serves the client's READs from then on."""
         self.accept()
         self.wait(lambda: b"rdma_direct 0\r\n" in self.inbox)
         self.answer()
 
     def serve(self, call: Future[Any]) -> None:
-        """As a server does, until the call is over."""
+        """Acts as a proper server until the call is over."""
         deadline = time.monotonic() + TIMEOUT
         while not call.done():
             assert time.monotonic() < deadline
@@ -93,7 +93,7 @@ class ReadServer(ServerByHand):
             wait([call], timeout=0.001)
 
     def take_request(self) -> tuple[int, int, int]:
-        """The next READ that the device has not seen: tag, address and length of the memory that it is for."""
+        """Takes the next READ before the device sees the request: tag, address and length of the target memory."""
         came = self.stream.makefile("rb", 0)
         while True:
             (length,) = struct.unpack(">H", came.read(2))
@@ -104,7 +104,7 @@ class ReadServer(ServerByHand):
                 return struct.unpack_from(">IQI", rest, 18)
 
     def put(self, segment: bytes) -> None:
-        """Sends a segment of DDP. There is no CRC."""
+        """Sends a segment of DDP, without CRC."""
         frame = struct.pack(">H", len(segment)) + segment
         self.stream.sendall(frame + bytes(-len(frame) % 4) + bytes(4))
 
@@ -117,7 +117,7 @@ class ReadServer(ServerByHand):
         self.items.release()
         if hasattr(self, "stream"):
             self.stream.close()
-        # By the thread that has made it, which holds its mutex.
+        # By the thread that made the store, the holder of its mutex.
         self.store.close()
 
 
@@ -140,7 +140,7 @@ def client_of(server: ServerByHand, timeout: float = LIMIT) -> Iterator[Client]:
 
 
 def check_failure(call: Future[Any], server: ServerByHand, began: float, *causes: str) -> None:
-    """It is in time, of a class that the client raises, and one line with server, command and cause."""
+    """The failure comes in time, in a class of the client's errors, as a line with server, command and cause."""
     with pytest.raises((MemcacheUnexpectedCloseError, TimeoutError)) as raised:
         call.result(TIMEOUT)
     taken = time.monotonic() - began
@@ -150,11 +150,11 @@ def check_failure(call: Future[Any], server: ServerByHand, began: float, *causes
     assert taken < LIMIT + SLACK
 
 
-# --- what follows is about one READ, the first one: of the header ---
+# --- the tests below are about a single READ, the first: of the header ---
 
 
 def test_a_server_that_answers(server: ReadServer, threads: ThreadPoolExecutor) -> None:
-    """What the tests below have in common with one that answers READs, also late."""
+    """A server that answers READs late is a proper server: the tests below differ only in their fault."""
     with client_of(server, TIMEOUT) as client:
         call = threads.submit(client.get, b"key")
         server.give_memory()
@@ -170,13 +170,13 @@ def test_a_server_that_is_silent(server: ReadServer, threads: ThreadPoolExecutor
         call = threads.submit(client.get, b"key")
         server.give_memory()
         check_failure(call, server, time.monotonic(), f"timed out: nothing has come for {LIMIT:g} s")
-        # Answered too late, it reaches nobody.
+        # The late answer reaches nobody.
         for _ in range(3):
             server.cq.poll(16)
 
 
 def test_a_server_that_says_something_else(server: ReadServer, threads: ThreadPoolExecutor) -> None:
-    """Other messages do not prolong the wait."""
+    """Messages besides the answer do not prolong the wait."""
     with client_of(server) as client:
         call = threads.submit(client.get, b"key")
         server.give_memory()
@@ -190,9 +190,9 @@ def test_a_server_that_says_something_else(server: ReadServer, threads: ThreadPo
 
 
 def test_others_that_share_the_queue_pair(threads: ThreadPoolExecutor) -> None:
-    """It ends with the READ, and they learn why before their own time is over."""
+    """The queue pair ends with the READ, and its other clients learn the reason before their own time is over."""
     with ReadServer(version=2) as server, client_of(server) as reader, client_of(server, TIMEOUT) as other:
-        # Connections that one thread makes share a queue pair.
+        # Connections made by the same thread share a queue pair.
         for lane, client in enumerate((reader, other)):
             version = threads.submit(client.version)
             if lane == 0:
@@ -215,7 +215,7 @@ def test_others_that_share_the_queue_pair(threads: ThreadPoolExecutor) -> None:
 
 @pytest.mark.parametrize("change", [lambda key: 0, lambda key: key ^ 0x100], ids=["0", "of another region"])
 def test_a_key_that_is_none(server: ReadServer, threads: ThreadPoolExecutor, change: Callable[[int], int]) -> None:
-    """The READ is answered by an error."""
+    """A READ with a false key is answered by an error."""
     with client_of(server) as client:
         numbers = server.readable.addr, server.readable.length, change(server.readable.rkey)
         server.direct = b"DIRECT %x 0 %x %x\r\n" % numbers
@@ -227,7 +227,7 @@ def test_a_key_that_is_none(server: ReadServer, threads: ThreadPoolExecutor, cha
 
 
 def test_more_memory_than_there_is(server: ReadServer, threads: ThreadPoolExecutor) -> None:
-    """The header is not where the server says."""
+    """A READ of a header beyond the memory is answered by an error."""
     server.direct = b"DIRECT %x 0 ffffffff %x\r\n" % (
         server.readable.addr + server.readable.length,
         server.readable.rkey,
@@ -258,7 +258,7 @@ FAULTS: dict[str, Callable[[ReadServer, int, int, int], None]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_answer_that_is_none(server: ReadServer, threads: ThreadPoolExecutor, fault: str) -> None:
-    """The lifeline stays open, and says nothing."""
+    """A false answer to a READ ends the call, while the lifeline stays open and silent."""
     with client_of(server) as client:
         call = threads.submit(client.get, b"key")
         server.give_memory()
@@ -277,7 +277,7 @@ def test_an_answer_that_ends_in_the_middle(server: ReadServer, threads: ThreadPo
         server.give_memory()
         tag, address, length = server.take_request()
         began = time.monotonic()
-        # One segment, and the beginning of another.
+        # A segment, and the beginning of the next.
         server.put_response(tag, address, bytes(64), last=False)
         rest = struct.pack(">HBBIQ", length - 64 + 14, 0xC1, 0x40 | READ_RESPONSE, tag, address + 64) + bytes(length)
         server.stream.sendall(rest[:part])
@@ -285,7 +285,7 @@ def test_an_answer_that_ends_in_the_middle(server: ReadServer, threads: ThreadPo
 
 
 def test_the_end_of_the_lifeline(server: ReadServer, threads: ThreadPoolExecutor) -> None:
-    """With whatever a hostile server says there: it is shown as one line of bounded length."""
+    """The words of a hostile server on the lifeline appear as a line of bounded length."""
     with client_of(server) as client:
         call = threads.submit(client.get, b"key")
         server.give_memory()
@@ -330,7 +330,7 @@ def test_the_end_of_the_lifeline(server: ReadServer, threads: ThreadPoolExecutor
     ids=repr,
 )
 def test_answers_that_lie(server: ReadServer, threads: ThreadPoolExecutor, line: bytes) -> None:
-    """The server is asked instead, once it has answered so, and no more about its memory."""
+    """After a false answer the client sends its gets to the server, and asks no more for memory."""
     numbers = {
         b"base": server.readable.addr,
         b"length": server.readable.length - 4096,
@@ -389,7 +389,7 @@ def test_a_server_that_answers_no_reads(threads: ThreadPoolExecutor, tokens: dic
 
 @contextlib.contextmanager
 def alarms(seconds: float) -> Iterator[list[int]]:
-    """SIGALRM comes again and again, and its handler returns. After TIMEOUT it raises."""
+    """SIGALRM comes again and again, and its handler returns. After TIMEOUT the handler raises."""
     seen: list[int] = []
     end = time.monotonic() + TIMEOUT
 
@@ -428,7 +428,7 @@ def client_for(daemon: Server, transport: str, timeout: float = LIMIT, **options
 
 
 def warm(client: Client, key: str, value: bytes) -> None:
-    """Nothing but READs is needed for the key from then on. A daemon that goes on again may need a moment."""
+    """From then on the key needs READs only. A daemon that goes on again may need a moment."""
     end = time.monotonic() + TIMEOUT
     while True:
         try:
@@ -442,7 +442,7 @@ def warm(client: Client, key: str, value: bytes) -> None:
 
 @pytest.mark.parametrize("spin", [None, 0])
 def test_signals_do_not_prolong_a_read(daemon: Server, key: str, spin: float | None) -> None:
-    """Each interrupts the wait: it goes on with what is left of its time."""
+    """Each signal interrupts the wait, which goes on for the rest of its time."""
     with client_for(daemon, "soft_iw", spin=spin) as client:
         warm(client, key, b"value")
         with suspended(daemon.pid), alarms(0.001) as seen:
@@ -456,7 +456,7 @@ def test_signals_do_not_prolong_a_read(daemon: Server, key: str, spin: float | N
 
 @pytest.mark.parametrize("transport", ["tcp", "soft_iw", "soft_shm"])
 def test_signals_do_not_prolong_a_request(daemon: Server, key: str, transport: str) -> None:
-    """While it waits for the answer, and while there is no room for what it sends."""
+    """Signals prolong neither the wait for the answer nor the wait for room to send."""
     with client_for(daemon, transport) as client:
         for call in (client.version, lambda: client.set(key, bytes(MB - 100)), lambda: client.set(key, bytes(50_000))):
             warm(client, key, b"value")
@@ -464,13 +464,13 @@ def test_signals_do_not_prolong_a_request(daemon: Server, key: str, transport: s
                 began = time.monotonic()
                 with pytest.raises(TimeoutError, match=f"timed out: nothing has come for {LIMIT:g} s$"):
                     call()
-                # What fits into the socket is sent before, and that is no wait for nothing.
+                # The part of the request that fits into the socket is sent first: progress counts.
                 assert LIMIT * 0.9 < time.monotonic() - began < LIMIT + SLACK
             assert len(seen) > 10
 
 
 def test_a_call_that_goes_on_has_its_time(daemon: Server, key: str) -> None:
-    """Signals take none of it: behind each answer the wait begins anew."""
+    """Signals take no time from a call: behind each answer the wait begins anew."""
     with client_for(daemon, "tcp", 2 * LIMIT) as client, alarms(0.001):
         began = time.monotonic()
         while time.monotonic() - began < 4 * LIMIT:
@@ -479,7 +479,7 @@ def test_a_call_that_goes_on_has_its_time(daemon: Server, key: str) -> None:
 
 
 def test_a_daemon_that_stops_in_the_middle_of_a_read(daemon: Server, key: str) -> None:
-    """At any moment of it. What is read is the value, or the call has its end in time."""
+    """Whenever the daemon stops in a READ, the call returns the value or ends in time."""
     value = os.urandom(60_000)
     with client_for(daemon, "soft_iw") as client, ThreadPoolExecutor(1) as threads:
         for _ in range(5):

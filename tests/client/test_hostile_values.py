@@ -1,4 +1,4 @@
-"""Values, servers and URLs that are damaged, or made to do harm: an error that says so, and never another value."""
+"""Damaged or harmful values, servers and URLs raise an error with the reason, and never give a wrong value."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_was_appended_to_a_compressed_value_is_not_lost(make_client: Callab
     assert client.append(key, b"tail") is True
     with pytest.raises(ValueError, match="damaged"):
         client.get(key)
-    # A frame that is skipped, and one of no bytes.
+    # A skippable frame, and a frame of no bytes.
     for frame in (b"\x50\x2a\x4d\x18\x00\x00\x00\x00", b"\x28\xb5\x2f\xfd\x20\x00\x01\x00\x00"):
         make_client().set(key, frame, flags=serde.FLAG_ZSTD)
         with pytest.raises(ValueError, match="damaged"):
@@ -98,7 +98,7 @@ def test_gathered_holds_no_addresses() -> None:
 
 
 class Elsewhere:
-    """A hasher that has servers of its own."""
+    """A hasher with servers of its own."""
 
     def add_node(self, node: str) -> None: ...
     def remove_node(self, node: str) -> None: ...
@@ -165,7 +165,7 @@ def test_a_refresh_that_hangs_has_one_thread(three: list[Server]) -> None:
         assert len(calls) == 2
         answer.set()
         thread.join(TIMEOUT)
-        # The next one begins when it is over.
+        # The next look-up begins after the end of this.
         cluster.get("key")
         assert asked.acquire(timeout=TIMEOUT)
         pickle.loads(pickle.dumps(ClusterClient(["127.0.0.1"]))).close()
@@ -189,12 +189,12 @@ def test_configurations_of_no_servers(nodes: bytes) -> None:
         read_configuration(b"CONFIG cluster 0 20\r\n1\n" + nodes + b"\n", True)
 
 
-# --- servers that hang ---
+# --- hanging servers ---
 
 
 @pytest.fixture
 def silent() -> Iterator[tuple[str, int]]:
-    """A server that takes connections, and says nothing."""
+    """A server without any answer."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()
 

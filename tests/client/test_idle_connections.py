@@ -1,4 +1,4 @@
-"""Connections that the server has closed while nobody used them: it is noticed before a request goes out."""
+"""The client notices, before a request goes out, that the server has closed an idle connection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def server(rmemcached_server: Callable[..., Server]) -> Server:
 
 
 def kicked(server: Server) -> int:
-    """How many connections the server has closed because they were idle."""
+    """The number of idle connections closed by the server."""
     with Client(server.address, transport="tcp", timeout=TIMEOUT) as client:
         return int(client.stats()[b"idle_kicks"])
 
@@ -61,7 +61,7 @@ def test_a_client(server: Server, transport: str) -> None:
 
 @each_transport
 def test_one_lane_of_a_queue_pair(server: Server, transport: str) -> None:
-    """The others on it are in use."""
+    """The client notices the close of an idle lane while the queue pair's other lanes are in use."""
     options: dict[str, Any] = {"transport": transport, "timeout": TIMEOUT}
     with Client(server.address, **options) as idle, Client(server.address, **options) as busy:
         assert idle.get("key") is None
@@ -75,7 +75,7 @@ def test_one_lane_of_a_queue_pair(server: Server, transport: str) -> None:
 
 @each_transport
 def test_a_cluster(server: Server, transport: str) -> None:
-    """With the arguments of HashClient that are for this; a copy, too."""
+    """A cluster client, and its copy, take HashClient's arguments for idle connections."""
     with ClusterClient(
         [server.address], transport=transport, timeout=TIMEOUT, use_pooling=True, pool_idle_timeout=0.8
     ) as client:
@@ -117,7 +117,7 @@ def test_behind_tls(server: Server, certificate: Path) -> None:
     try:
         with Client(("127.0.0.1", relay.port), tls_context=context, timeout=TIMEOUT) as client:
             assert client.set("key", b"old", noreply=False) is True
-            # The relay closes it some time after the server.
+            # The relay closes the connection some time after the server.
             end = select.poll()
             end.register(client.sock, select.POLLRDHUP)
             assert end.poll(TIMEOUT * 1000)
@@ -130,7 +130,7 @@ def test_behind_tls(server: Server, certificate: Path) -> None:
 
 @each_transport
 def test_another_daemon_in_its_place(rmemcached_server: Callable[..., Server], transport: str) -> None:
-    """Each of a Client's connections ended with the first one."""
+    """Each connection of a Client ended with the first daemon."""
     first = rmemcached_server()
     with Client(first.address, transport=transport, timeout=TIMEOUT) as client, ThreadPoolExecutor(4) as threads:
         everybody = threading.Barrier(4)

@@ -1,5 +1,5 @@
-"""A call that is broken off has named memory of the caller's: it returns when the server has closed the lane, or cannot
-reach the memory any more."""
+"""A broken-off call has named memory of the caller's: the call returns once the server has closed the lane, or has
+lost access to the memory."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ each_transport = pytest.mark.usefixtures("rdma_transport")
 
 SIZE = 100_000
 HASTE = 0.1 * PACE
-SILENT = 1.0  # seconds that the server may say nothing,
-MOST = 5.0  # ... and that it gets in all (CLOSE_WAIT, CLOSE_WAIT_MOST)
+SILENT = 1.0  # seconds of silence allowed to the server,
+MOST = 5.0  # ... and seconds allowed in all (CLOSE_WAIT, CLOSE_WAIT_MOST)
 VERSION = b"VERSION 1\r\n"
 
 
 def call(server: ServerByHand, client: Client, lane: int, threads: ThreadPoolExecutor) -> bytes:
-    """What a call of the client returns, for which the server answers."""
+    """The result of a client's call, answered by the server."""
     server.inbox = b""
     version: Future[bytes] = threads.submit(client.version)
     server.wait(lambda: server.inbox.endswith(b"version\r\n"))
@@ -41,7 +41,7 @@ def make(address: tuple[str, int], transport: str, timeout: float) -> Client:
 
 
 def set_in_vain(client: Client) -> None:
-    """Of a buffer of its own."""
+    """A set of a buffer of its own that gets no answer."""
     with memoryview(client.buffer(SIZE)) as view:
         client.set("key", view)
 
@@ -63,7 +63,7 @@ def interrupt(*_: object) -> None:
 
 
 def interrupted_set(client: Client) -> None:
-    """By a signal."""
+    """A set interrupted by a signal."""
     signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, HASTE)
     with pytest.raises(Interrupted):
@@ -71,7 +71,7 @@ def interrupted_set(client: Client) -> None:
 
 
 def share(server: ServerByHand, threads: ThreadPoolExecutor, timeout: float) -> tuple[Client, Client]:
-    """Two clients on one queue pair; the second has this time-out."""
+    """Two clients on one queue pair. The second client has this time-out."""
     patient, other = (make(server.address, server.transport, seconds) for seconds in (TIMEOUT, timeout))
     # They connect in the same thread: each thread has a queue pair of its own.
     version = threads.submit(patient.version)
@@ -84,7 +84,7 @@ def share(server: ServerByHand, threads: ThreadPoolExecutor, timeout: float) -> 
 
 
 def ask(server: ServerByHand, client: Client, threads: ThreadPoolExecutor) -> Future[bytes]:
-    """A call that is under way."""
+    """A call under way."""
     server.inbox = b""
     version = threads.submit(client.version)
     server.wait(lambda: server.inbox.endswith(b"version\r\n"))
@@ -94,7 +94,7 @@ def ask(server: ServerByHand, client: Client, threads: ThreadPoolExecutor) -> Fu
 @each_transport
 @pytest.mark.usefixtures("alarm")
 def test_a_server_that_takes_its_time() -> None:
-    """It answers others: they and it go on."""
+    """The server closes the lane late, and answers others meanwhile: all clients go on."""
     with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads:
         patient, other = share(server, threads, TIMEOUT)
 
@@ -119,7 +119,7 @@ def test_a_server_that_takes_its_time() -> None:
 @pytest.mark.usefixtures("alarm")
 @pytest.mark.parametrize("talks", [False, True], ids=["silent", "talks"])
 def test_a_server_that_never_closes(talks: bool) -> None:
-    """The memory is taken away from it. Others on the queue pair are told so."""
+    """The server loses access to the memory, and the other clients of the queue pair get the reason."""
     with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads, ThreadPoolExecutor(1) as talker:
         patient, other = share(server, threads, TIMEOUT)
         version = ask(server, patient, threads)
@@ -143,7 +143,7 @@ def test_a_server_that_never_closes(talks: bool) -> None:
 
 @each_transport
 def test_a_call_whose_time_is_over() -> None:
-    """It waits for a quarter of a second, then the memory is taken away from the server."""
+    """The call waits for a quarter of a second, then takes the memory away from the server."""
     with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads:
         patient, hasty = share(server, threads, HASTE)
         version = ask(server, patient, threads)
@@ -160,7 +160,7 @@ def test_a_call_whose_time_is_over() -> None:
 @each_transport
 @pytest.mark.usefixtures("alarm")
 def test_what_has_come_for_the_lane() -> None:
-    """Another thread has taken it. The server is silent: the call of a handler that raises ends all the same."""
+    """A raising handler ends its call though another thread has taken the lane's message, and the server is silent."""
     with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads:
         patient, hasty = (make(server.address, server.transport, TIMEOUT) for _ in range(2))
         # They connect in the same thread: each thread has a queue pair of its own.
@@ -189,7 +189,7 @@ def test_what_has_come_for_the_lane() -> None:
 
 
 def stand_still(address: tuple[str, int], transport: str, said: Connection) -> None:
-    """In a process of its own: a thread that sleeps for the queue pair, and one that waits for its lane's end."""
+    """In a process of its own: a thread that sleeps for the queue pair, and a thread that waits for its lane's end."""
     answers = []
     with make(address, transport, TIMEOUT) as patient, make(address, transport, TIMEOUT) as other:
         patient.version()
@@ -202,7 +202,7 @@ def stand_still(address: tuple[str, int], transport: str, said: Connection) -> N
 
 @each_transport
 def test_a_process_that_stands_still() -> None:
-    """It does not take the time for the server's."""
+    """The process does not count its own stop as the server's time."""
     with ServerByHand(rdma(), 2) as server:
         heard, said = multiprocessing.Pipe(duplex=False)
         process = multiprocessing.get_context("fork").Process(
@@ -217,7 +217,7 @@ def test_a_process_that_stands_still() -> None:
         server.wait(lambda: (CLOSE, 1) in server.taken)
         with suspended(process.pid):
             server.send(CLOSE, lane=1)
-            time.sleep(1.5 * SILENT)  # what it waits for is over by then
+            time.sleep(1.5 * SILENT)  # the waiting thread's limit is over by then
         server.send(DATA, VERSION)
         assert heard.recv() == [b"1"]
         process.join()

@@ -1,4 +1,4 @@
-"""Values of some megabytes: they come whole, several in one call as well, and their memory is used again."""
+"""Values of some megabytes come whole, several in one call as well, and their memory is used again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMEOUT = 20.0 * PACE
 MB = 1 << 20
 TRANSPORTS = ["tcp", *RDMA_TRANSPORTS]
 
-# What this is about is asked for; a test of what is read without asking says so.
+# These tests are about gets that ask; a test of direct reads has a note.
 pytestmark = pytest.mark.without_direct("large values that the server writes")
 
 ServerFactory = Callable[..., Server]
@@ -56,12 +56,13 @@ def page_faults(work: Callable[[], Any]) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
-# ---- several values in one call --------------------------------------------------------------------------------------
+# ---- several values in one call
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_several_values_of_any_size(make: Make, transport: str) -> None:
-    """Large and small ones, in any order, also with keys between them that have no item, and of sizes that change."""
+    """Large and small values of changing sizes come whole in any order, also with missing keys between them."""
     client = make(transport)
     draw = random.Random(1)
     sizes = [0, 1, 5000, 200_000, MB, 3 * MB + 7, 9 * MB]
@@ -96,7 +97,7 @@ def test_several_values_with_a_serde(make: Make, transport: str) -> None:
 
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_the_server_writes_several_values_to_memory(make: Make, transport: str) -> None:
-    """From the second call on they do not travel in messages."""
+    """From the second call on the server writes the values by WRITE, not in messages."""
     client = make(transport)
     values = {f"key{number}": random_bytes(4 * MB, number) for number in range(5)}
     assert client.set_many(values) == []
@@ -132,7 +133,7 @@ def test_threads_get_several_values(make: Make, transport: str) -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_values_that_change_come_whole(make: Make, transport: str) -> None:
-    """Each is one that was stored, and none of it is of another, whoever else gets and stores at the same time."""
+    """Each value is whole and was stored, whatever other clients get and store at the same time."""
     clients = [make(transport) for _ in range(3)]
     keys = ["a", "b", "c", "d"]
     stored = [bytes([number]) * (4 * MB + 1000 * (number % 2)) for number in range(4)]
@@ -156,7 +157,7 @@ def test_values_that_change_come_whole(make: Make, transport: str) -> None:
 
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_memory_that_a_get_of_an_event_loop_has_named_stays(make: Make, server: Server, transport: str) -> None:
-    """Also when values come in messages meanwhile for which it would be too small."""
+    """Memory named by a get stays, even for later and larger values in messages."""
     sizes = [300_000, 300_001, 300_002, 300_003, 3 * MB, 9 * MB]
     values = {f"key{number}": random_bytes(size, number) for number, size in enumerate(sizes)}
     assert make(transport).set_many(values) == []
@@ -170,7 +171,7 @@ def test_memory_that_a_get_of_an_event_loop_has_named_stays(make: Make, server: 
         async with AsyncClient(server.address, transport=transport, timeout=TIMEOUT) as client:
             await asyncio.gather(*(one() for _ in range(12)))
 
-    # What is named grows in the first calls of each.
+    # The named memory grows in the first calls of each.
     for seed in range(20):
         asyncio.run(body(random.Random(seed)))
 
@@ -192,7 +193,7 @@ def test_a_server_that_stands_still_while_it_sends_several(make: Make, server: S
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_values_are_whose_they_are(make: Make, transport: str) -> None:
-    """A value that somebody has stays as it is, by whatever he has it: a name, a view, a set. So does its hash."""
+    """A value held by a name, a view or a set stays as it was, and so does its hash."""
     client = make(transport)
     size = 300_000
     values = [random_bytes(size, number) for number in range(12)]
@@ -216,7 +217,7 @@ def test_values_are_whose_they_are(make: Make, transport: str) -> None:
 @pytest.mark.parametrize("who", ["off", "own"])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_in_a_steady_state_no_page_is_new(rmemcached_server: ServerFactory, transport: str, who: str) -> None:
-    """Whether the values are dropped before the next call or behind it. Each new page takes longer than its copy."""
+    """No page is new, whether values are dropped before or after the next call. A page takes longer than its copy."""
     server = rmemcached_server("-t", "1", "-m", "512", "-I", "64m", "-o", f"rdma_direct={who}")
     values = {f"key{number}": random_bytes(4 * MB, number) for number in range(3)}
     one, large = random_bytes(4 * MB, 0), random_bytes(16 * MB)
@@ -243,7 +244,7 @@ def test_in_a_steady_state_no_page_is_new(rmemcached_server: ServerFactory, tran
 @pytest.mark.resident
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_memory_is_given_back(make: Make, transport: str) -> None:
-    """Of values that were gathered and dropped not more than 128 MB stay, and nothing when the Client is closed."""
+    """The client keeps at most 128 MB of gathered and dropped values, and none after its close."""
 
     def resident() -> int:
         with open("/proc/self/statm") as file:
@@ -278,7 +279,7 @@ def test_a_value_comes_to_its_place_only(make: Make, transport: str) -> None:
         assert client.get_into("key", memory, offset=100) == size
         assert memory[:100] == b"x" * 100 and memory[100 : 100 + size] == random_bytes(size)
         assert memory[100 + size :] == b"x" * (len(memory) - size - 100)
-        # It can be resized: nobody has it any more.
+        # The bytearray can be resized: nobody holds its memory any more.
         memory.append(0)
         memory.pop()
     memory[:] = b"x" * len(memory)
@@ -290,7 +291,7 @@ def test_a_value_comes_to_its_place_only(make: Make, transport: str) -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_memory_is_the_callers_behind_a_timeout(make: Make, server: Server, transport: str) -> None:
-    """A server that goes on later does not write to it."""
+    """A server that goes on later leaves the caller's memory alone."""
     client, control = make(transport, timeout=0.3 * PACE), make("tcp")
     client.set("key", random_bytes(2 * MB))
     memory = bytearray(2 * MB)

@@ -34,7 +34,7 @@ def test_keys_go_where_libmemcached_puts_them(three: list[Server], weights: tupl
 
 
 def check_libmemcached(servers: list[str]) -> None:
-    """Each key is where libmemcached has put it; when a server goes the others keep their keys."""
+    """Each key is on libmemcached's server; when a server goes the others keep their keys."""
     theirs = pylibmc.Client(servers, behaviors={"ketama_weighted": True})
     keys = KEYS[:500]
     theirs.set_multi({key: b"value" for key in keys})
@@ -53,7 +53,7 @@ def check_libmemcached(servers: list[str]) -> None:
 
 
 def test_libmemcached_leaves_the_usual_port_out(memcached_server: ServerFactory) -> None:
-    # Addresses of this host that nobody else uses with that port.
+    # Unused addresses of this host for the usual port.
     hosts = [f"127.{64 + os.getpid() % 64}.{os.getpid() // 64 % 256}.{last}" for last in (1, 2)]
     relays = [GatedRelay(memcached_server(), Gate(1), (host, 11211)) for host in hosts]
     try:

@@ -1,4 +1,4 @@
-"""Threads that connect at the same time: one makes the queue pair that the others join, and else none waits."""
+"""Threads that connect at the same time share the queue pair made by the first; otherwise no thread waits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def listening(serve: Serve) -> Iterator[tuple[str, int]]:
 
 
 def answer(connection: socket.socket, before: Callable[[bytes], object] = lambda line: None) -> None:
-    """Answers all lines but `version` as a memcached that does not know them."""
+    """Answers `version`, and gives an error for all the rest."""
     with closing(connection), connection.makefile("rb") as lines:
         for line in lines:
             before(line)
@@ -54,7 +54,7 @@ def answer(connection: socket.socket, before: Callable[[bytes], object] = lambda
 
 
 def test_nobody_waits_where_there_is_no_queue_pair() -> None:
-    """A server is slow to say that it has no RDMA: it says so to all at the same time, after it has said so to one."""
+    """A slow server refuses RDMA to the first thread, then to all the others at the same time."""
     everybody = threading.Barrier(5)
     known = threading.Event()
 
@@ -80,7 +80,7 @@ def test_nobody_waits_where_there_is_no_queue_pair() -> None:
 
 
 def test_a_signal_handler_connects_while_its_thread_does() -> None:
-    """To the same server, which has not answered yet."""
+    """The handler connects to the same server, still before the answer to the thread."""
     asked = threading.Event()
 
     def serve(connection: socket.socket) -> None:
@@ -124,7 +124,7 @@ print(*(set(sys.modules) - before))
 @pytest.mark.parametrize("transport", ["auto", "tcp", *RDMA_TRANSPORTS])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_nothing_is_imported(rmemcached_server: Callable[..., Server], transport: str, host: str) -> None:
-    """What one thread imports stays locked in a child that another one forks meanwhile."""
+    """A module imported by a thread stays locked in a child forked meanwhile by another thread."""
     server = rmemcached_server("-l", "127.0.0.1")
     command = [sys.executable, "-c", LOADED_LATER, host, str(server.port), transport, str(TIMEOUT)]
     run = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -162,7 +162,7 @@ def connect_until(alarm: float, client: Client) -> None:
 @pytest.mark.parametrize("transport", ["auto", "tcp", *RDMA_TRANSPORTS])
 @pytest.mark.usefixtures("alarm")
 def test_a_handler_that_raises(rmemcached_server: Callable[..., Server], transport: str) -> None:
-    """Wherever it comes: the caller gets its exception and no other, and other threads can connect."""
+    """Wherever the handler raises, the caller gets the handler's exception only, and further threads can connect."""
     server = rmemcached_server()
     source = random.Random(3)
     done = threading.Event()

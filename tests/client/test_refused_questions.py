@@ -1,4 +1,4 @@
-"""Proxies that answer a question of the client's with an error, and close the connection behind it."""
+"""Proxies that answer a question of the client with an error, and then close the connection."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def relay(
 
 
 def test_every_connection_is_of_use(relay: ClassicRelay, key: str) -> None:
-    """The first one of a Client, and each later one."""
+    """The first connection of a Client, and each later connection, serves requests."""
     with Client(relay.address, timeout=TIMEOUT, default_noreply=False) as client:
         for _ in range(3):
             assert client.set(key, b"value") is True
@@ -63,7 +63,7 @@ def test_every_connection_is_of_use(relay: ClassicRelay, key: str) -> None:
 
 
 def test_threads(relay: ClassicRelay, key: str) -> None:
-    """Each connects for itself, at the same time as the others."""
+    """Threads connect at the same time, each for itself."""
     with Client(relay.address, timeout=TIMEOUT, default_noreply=False) as client, ThreadPoolExecutor(4) as threads:
         assert client.set(key, b"value") is True
         client.close()
@@ -90,7 +90,7 @@ def test_async_client(relay: ClassicRelay, key: str) -> None:
 
 
 def test_a_server_without_rdma_is_not_asked_again(make_relay: Callable[..., ClassicRelay], key: str) -> None:
-    """The first connection costs one more, the next ones none."""
+    """The first connection costs an extra connection, the next connections none."""
     relay = make_relay(b"rdma", unknown=())
     with Client(relay.address, timeout=TIMEOUT, default_noreply=False) as client:
         for _ in range(3):
@@ -102,7 +102,7 @@ def test_a_server_without_rdma_is_not_asked_again(make_relay: Callable[..., Clas
 
 
 def test_a_server_that_only_refuses_is_asked_again(make_relay: Callable[..., ClassicRelay], key: str) -> None:
-    """Without closing the connection. It may have RDMA the next time."""
+    """After a refusal without a close the client asks again: the server may have RDMA next time."""
     relay = make_relay(unknown=())
     with Client(relay.address, timeout=TIMEOUT) as client:
         for times in range(1, 4):
@@ -115,7 +115,7 @@ def test_a_server_that_only_refuses_is_asked_again(make_relay: Callable[..., Cla
 
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_a_transport_that_is_asked_for(make_relay: Callable[..., ClassicRelay], key: str, transport: str) -> None:
-    """There is no other one in its place: the error is the server's, each time."""
+    """A transport named by the caller has no substitute: each time the error is the server's."""
     relay = make_relay(b"rdma", unknown=())
     with Client(relay.address, timeout=TIMEOUT, transport=transport) as client:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Gets by RDMA READ (docs/direct-reads.md, sections 8 and 9): what they read, and when they ask after all."""
+"""Gets by RDMA READ (docs/direct-reads.md, sections 8 and 9): their values, and the gets that ask after all."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ def client(server: Server) -> Iterator[Client]:
 
 
 def warm(client: Client) -> None:
-    """What is asked for the first time: keys to the memory."""
+    """Makes the client ask for its keys to the memory."""
     client.set("warm", b"up")
     for _ in range(3):
         assert client.get("warm") == b"up"
 
 
 def frames(server: Server) -> int:
-    """What has come over iWARP: a frame for each READ, and for what else a client sends."""
+    """The number of iWARP frames at the daemon: a frame for each READ, and for each further message of a client."""
     with Client(server.address, **{**OPTIONS, "transport": "tcp"}) as other:
         return int(other.stats("rdma")[b"iw_rx_fpdus"])
 
 
 def beside(began: float) -> float:
-    """What may come beside: READs of the clock, and lines of hits."""
+    """The number of other frames meanwhile: for READs of the clock, and for lines of hits."""
     return 5 + 20 * (time.monotonic() - began)
 
 
 def counts(client: Client) -> tuple[int, int]:
-    """(gets that asked, gets that read), without the one that makes the client tell of the latter."""
+    """(asking gets, reading gets), without the get that makes the client report its hits."""
     assert client.get("nothing") is None
     stats = client.stats()
     read = int(stats[b"direct_hits"])
@@ -84,13 +84,13 @@ def test_nobody_is_asked(client: Client, key: str) -> None:
             assert client.get(name) == value
             assert client.get(name.encode()) == value
         assert client.get_many(values) == values
-    # The get that makes it tell has asked.
+    # The reporting get has asked.
     assert counts(client) == (asked + 1, read + 45)
     assert client.get_many([*values, f"{key}-nothing"]) == values
 
 
 def test_many_at_once(client: Client, key: str) -> None:
-    """More than READs can be under way, or have room, at a time."""
+    """A call with more keys than READs under way, or in memory, at a time reads all."""
     values = {f"{key}-{number}": os.urandom(number * 150) for number in range(200)}
     for name, value in values.items():
         client.set(name, value)
@@ -224,7 +224,7 @@ def test_flags_that_do_not_go_together() -> None:
 
 
 def test_no_value_is_ever_wrong(server: Server) -> None:
-    """Beside writers, over another connection; threads share the queue pair."""
+    """Threads on a shared queue pair read right values beside a writer on another connection."""
     keys = [f"stress-{number}" for number in range(20)]
     stopped = threading.Event()
     errors: list[str] = []
@@ -288,7 +288,7 @@ def test_one_read_is_enough_then(server: Server, client: Client, key: str) -> No
 
 
 def test_what_is_somewhere_else_now(server: Server, client: Client, key: str) -> None:
-    """It is looked for in the index, and nobody is asked."""
+    """The client looks a moved item up in the index, and asks nobody."""
     with Client(server.address, **{**OPTIONS, "transport": "tcp"}) as other:
         client.set(key, b"value")
         for number in range(20):
@@ -298,7 +298,7 @@ def test_what_is_somewhere_else_now(server: Server, client: Client, key: str) ->
             other.set(key, bytes([number]) * (1 + number * 300))
             assert client.get(key) == bytes([number]) * (1 + number * 300)
             assert counts(client) == (before[0] + 1, before[1] + 1)
-        # One that changes all the time is not guessed all the time: there are two READs for each.
+        # The client does not guess the place of an item that changes all the time: two READs for each get.
         before_frames, began = frames(server), time.monotonic()
         for number in range(30):
             other.set(key, b"%d" % number)
@@ -307,7 +307,7 @@ def test_what_is_somewhere_else_now(server: Server, client: Client, key: str) ->
 
 
 def keys_of_one_tag(server: Server) -> list[str]:
-    """Two whose slots are in one bucket, and say the same of the key."""
+    """Two keys with the same tag in the slots of one bucket."""
     ours = hash_secret()
     (memory,) = [fd for fd in Path(f"/proc/{server.pid}/fd").iterdir() if "rmemcached index" in os.readlink(fd)]
     with memory.open("rb") as file:
@@ -330,7 +330,7 @@ def keys_of_one_tag(server: Server) -> list[str]:
 
 
 def test_keys_of_one_tag() -> None:
-    """Both are found, with one READ more for the one that is behind; nobody is asked."""
+    """Both keys are found by READs, with an extra READ for the second."""
     with start_rmemcached(*FLAGS) as server, Client(server.address, **OPTIONS) as client:
         warm(client)
         names = keys_of_one_tag(server)
@@ -339,7 +339,7 @@ def test_keys_of_one_tag() -> None:
         before, before_frames, began = counts(client), frames(server), time.monotonic()
         for name in names:
             assert client.get(name) == name.encode()
-        # Two, and three, and then what counts() asks.
+        # Two, and three, and the request of counts().
         assert 5 <= frames(server) - before_frames < 9 + beside(began)
         assert client.get_many(names) == {name: name.encode() for name in names}
         assert counts(client) == (before[0] + 1, before[1] + 4)
@@ -351,7 +351,7 @@ def test_keys_of_one_tag() -> None:
 
 
 def test_what_is_no_more(server: Server, client: Client, key: str) -> None:
-    """Its place may be another key's."""
+    """A deleted key is a miss, even after another key has taken its place."""
     with Client(server.address, **{**OPTIONS, "transport": "tcp"}) as other:
         for number in range(20):
             client.set(key, b"value")
@@ -376,7 +376,7 @@ def test_what_was_flushed_or_has_expired(client: Client, key: str) -> None:
 
 
 def test_what_was_evicted() -> None:
-    """And its place used again."""
+    """An evicted key is a miss, even after its place is used again."""
     flags = ("-m", "4", "-t", "1", "-o", "rdma_direct_remote")
     with start_rmemcached(*flags) as server, Client(server.address, **OPTIONS) as client:
         values = {f"key-{number}": b"key-%d " % number * 100 for number in range(3000)}
@@ -406,7 +406,7 @@ def test_what_the_page_mover_has_moved() -> None:
             if name.endswith(b":total_pages")
         }
         source = max(pages, key=lambda clsid: pages[clsid])
-        # Room for what is moved.
+        # Room for the moved items.
         for number in range(2000):
             client.delete(f"key-{number * 3}")
         left = {name: value for name, value in values.items() if int(name[4:]) % 3}
@@ -419,7 +419,7 @@ def test_what_the_page_mover_has_moved() -> None:
         assert counts(client)[1] - before[1] > 0.95 * len(left)
 
 
-# --- other gets ---
+# --- gets of other kinds ---
 
 
 def test_all_gets_read(client: Client, key: str) -> None:
@@ -445,7 +445,7 @@ def test_all_gets_read(client: Client, key: str) -> None:
 
 
 def test_cas_values(server: Server, client: Client, key: str) -> None:
-    """They are in the seal: a value never comes with the CAS value of another one."""
+    """CAS values are in the seal: a value never comes with another's CAS value."""
     client.set(key, b"10")
     with Client(server.address, **{**OPTIONS, "transport": "tcp"}) as other:
         for change in (
@@ -472,7 +472,7 @@ def test_cas_values(server: Server, client: Client, key: str) -> None:
 
 
 def test_parts_of_an_index_that_grows(key: str) -> None:
-    """The client has known it when it was small. It asks for keys to what was registered since."""
+    """The client has seen the index small, and asks for the keys to the parts registered since."""
     items = 350_000
     flags = ("-m", "1024", "-t", "1", "-o", "rdma_direct_remote")
     with start_rmemcached(*flags) as server, Client(server.address, **OPTIONS) as client, server.connect(60) as plain:
@@ -486,7 +486,7 @@ def test_parts_of_an_index_that_grows(key: str) -> None:
         assert len(lines) == 3 and all(line.startswith(b"DIRECT ") for line in lines), lines
         assert int(client.stats()[b"direct_buckets"]) * 128 > 4 << 20
         some = [b"k" * (32 - len(b"%d" % number)) + b"%d" % number for number in range(0, items, 701)]
-        # A call asks for one part.
+        # Each call asks for one part.
         for _ in range(6):
             found = client.get_many(some)
             assert len(found) == len(some)
@@ -517,7 +517,7 @@ def test_a_forked_child_reads_for_itself(server: Server, client: Client, key: st
 
 @pytest.mark.parametrize(("tokens", "depth"), [({}, 1), ({"direct": 1}, 16)])
 def test_depth_of_reads(tokens: dict[str, int], depth: int) -> None:
-    """Where the server offers no reads, the client asks for no room for them, as ever."""
+    """The client asks for no room for READs if the server offers none."""
     with ServerByHand("soft_iw", **tokens) as server:
         client = Client(server.address, **OPTIONS)
 
@@ -535,7 +535,7 @@ def test_depth_of_reads(tokens: dict[str, int], depth: int) -> None:
 
 
 def test_shared_memory_is_not_given_with_it(rmemcached_server: Callable[..., Server]) -> None:
-    """That is rdma_direct's."""
+    """Shared memory needs rdma_direct."""
     server = rmemcached_server("-o", "rdma_direct=off,rdma_direct_remote")
     with Client(server.address, **OPTIONS | {"transport": "soft_shm"}) as client:
         client.set("shared", b"value")

@@ -1,5 +1,4 @@
-"""A daemon that is killed and another one in its place, while clients read and look at the first one's memory by
-themselves (docs/direct-reads.md)."""
+"""Clients read the memory of a daemon during its death and replacement (docs/direct-reads.md)."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ OPTION = {"soft_iw": "rdma_direct_remote", "soft_shm": "rdma_direct"}
 
 
 def value_of(key: str, generation: int) -> bytes:
-    # The same keys, of one slab class after the other: what lay at a place is somewhere else, or another key's.
+    # The same keys, in one slab class after the other: a key changes its place, and a place its key.
     length = random.Random(f"{key} {generation % 2}").choice((1, 60, 500, 3000))
     return f"{generation} {key} ".encode() * (1 + length // 10)
 
@@ -42,7 +41,7 @@ def fill(server: Server, generation: int) -> None:
 
 
 def follow(server: Server, megabytes: str) -> Server:
-    """Kills a daemon, and starts another one on its port."""
+    """Kills a daemon, and starts a daemon on the same port."""
     command = list(server.command)
     command[len(command) - command[::-1].index("-m")] = megabytes
     server.kill()
@@ -70,7 +69,7 @@ def first(transport: str) -> Iterator[Callable[[], Server]]:
 
 
 def try_until(call: Callable[[], Any]) -> Any:
-    """A client says that its connection is lost, perhaps several times, and then goes on."""
+    """Repeats a call of a client until the client has got over the loss of its connections."""
     end = time.monotonic() + TIMEOUT
     while True:
         try:
@@ -84,7 +83,7 @@ def unasked(server: Server) -> int:
 
 
 def test_reads_go_on_by_themselves(first: Callable[[], Server], transport: str) -> None:
-    """With nothing of what was known of the daemon before. It has another memory, other secrets, other places."""
+    """Reads go on with nothing remembered from the old daemon, whose memory, secrets and places were different."""
     server = first()
     try:
         with Client(server.address, transport=transport, timeout=TIMEOUT) as client:
@@ -97,7 +96,7 @@ def test_reads_go_on_by_themselves(first: Callable[[], Server], transport: str) 
                     assert found == {key: value_of(key, generation) for key in KEYS}
                     for key in KEYS[:20]:
                         assert client.get(key) == value_of(key, generation)
-                # What is read is told with the next request.
+                # The next request reports the reads.
                 client.version()
                 assert unasked(server) >= 3 * 20
     finally:
@@ -105,7 +104,7 @@ def test_reads_go_on_by_themselves(first: Callable[[], Server], transport: str) 
 
 
 def test_readers_at_the_moment_of_death(first: Callable[[], Server], transport: str) -> None:
-    """No value is one that another daemon had, once that has been told of the first one's end."""
+    """After the first daemon's end is known no read gives a value of an earlier daemon."""
     server = first()
     fill(server, 0)
     now = [0]
@@ -156,7 +155,7 @@ def test_readers_at_the_moment_of_death(first: Callable[[], Server], transport: 
 
 @pytest.mark.parametrize("transport", ["soft_shm"], indirect=True)
 def test_views_of_a_daemon_that_is_no_more(first: Callable[[], Server], transport: str) -> None:
-    """Held over evictions, a flush and the daemon's death. The next one is told nothing of them."""
+    """Views survive evictions, a flush and the daemon's death, and the next daemon hears nothing of them."""
     server = first()
     fill(server, 0)
     try:
@@ -173,7 +172,7 @@ def test_views_of_a_daemon_that_is_no_more(first: Callable[[], Server], transpor
             assert try_until(lambda: client.get_view(KEYS[0])) == value_of(KEYS[0], 1)
             new = {key: client.get_view(key) for key in KEYS[:30]}
             assert all(view == value_of(key, 0) and not is_pinned(view) for key, view in old.items())
-            # Their ids are those of others, with the daemon that lives.
+            # The live daemon has other items with their ids.
             del old
             client.version()
             for _ in range(2):

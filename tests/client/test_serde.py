@@ -1,4 +1,4 @@
-"""Serdes: beside pymemcache's, and arrays that are not copied."""
+"""Serdes besides pymemcache's, and arrays without copies."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_arrays(make_client: Callable[..., Client], key: str, number: int, kind:
 
 @pytest.mark.parametrize("kind", ["sync", "pipeline", "async", "many", "noreply"])
 def test_objects_with_arrays(backend: Backend, make_client: Callable[..., Client], key: str, kind: str) -> None:
-    """Of all sizes of buffers, in one value."""
+    """A value has arrays with buffers of all sizes."""
     sizes = (0, 1, 1000, 2000, 5000, 20_000, 300_000, 500_000)
     value = {"arrays": [numpy.arange(size, dtype="u1") for size in sizes], "text": "text", "raw": bytearray(2000)}
     made = serde.Pickle5Serde()
@@ -153,7 +153,7 @@ def test_objects_with_arrays(backend: Backend, make_client: Callable[..., Client
 
 
 def test_arrays_outlive_everything(make_client: Callable[..., Client], backend: Backend, key: str) -> None:
-    """Their memory is given back when nobody sees it, and not written before."""
+    """The arrays' memory is given back when nobody sees the arrays, and not written before."""
     client = make_client(serde=serde.Pickle5Serde())
     value = [numpy.full(400_000, number, dtype="u1") for number in range(2)]
     client.set(key, value)
@@ -221,7 +221,7 @@ def test_a_bomb_is_refused() -> None:
 
 
 def test_damaged_values() -> None:
-    """Whatever was cut off or changed in the head is refused; nothing is read beyond the end."""
+    """A value with a cut or changed head is refused, and nothing is read beyond the end."""
     made = serde.Pickle5Serde()
     whole = bytes(made.serialize("key", [numpy.arange(1000), numpy.arange(2000)])[0])
     for length in [*range(0, 400), len(whole) - 1]:
@@ -268,7 +268,7 @@ def test_what_numpy_serde_refuses(make_client: Callable[..., Client], key: str) 
 
 
 def test_npy_files() -> None:
-    """The value is a .npy file."""
+    """A stored array has the content of a .npy file."""
     import io
 
     array = numpy.arange(12.0).reshape(3, 4)
@@ -303,7 +303,7 @@ def test_gathered(make_client: Callable[..., Client], shared_memcached: Server, 
 @pytest.mark.parametrize("transport", ["tcp", *RDMA_TRANSPORTS])
 @pytest.mark.parametrize("small", [0, 1, 14, 15, 200])
 def test_large_values_in_several_places(rmemcached_server: Any, transport: str, key: str, small: int) -> None:
-    """Whether the server reads them from where they are, or from a copy: where many small ones lie close together."""
+    """The server reads the parts in place, or as a copy where many small parts lie close together."""
     server = rmemcached_server("-I", "64m", "-m", "256")
     pieces = [bytes([number]) * (number % 7 + 1) for number in range(small)]
     first = bytearray(b"a") * (5 << 20)

@@ -18,7 +18,7 @@ Main = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Fails:
-    """A serde whose files, sockets and the like may fail. Of values: what begins with `bad`."""
+    """A serde whose files, sockets and the like may fail, for values with the beginning `bad`."""
 
     def __init__(self, error: BaseException, reads: bool) -> None:
         self.error = error
@@ -71,10 +71,11 @@ def test_no_call_waits_for_ever(
                     assert hidden and found in (None, (None, None), {key: None}, {})
             assert await client.get(f"{key}-good") == b"good"
 
-    # Not asyncio.run, which would make something of these itself.
+    # Not asyncio.run, which would handle these exceptions itself.
     loop = asyncio.new_event_loop()
     try:
-        # In a task of its own: where wait_for awaits the coroutine itself (Python 3.12), GeneratorExit is another one.
+        # In a task of its own: where wait_for awaits the coroutine itself (Python 3.12), GeneratorExit has another
+        # meaning.
         loop.run_until_complete(asyncio.wait_for(loop.create_task(main()), TIMEOUT))
     finally:
         loop.close()
@@ -121,12 +122,12 @@ def test_nor_for_a_task(run: Callable[[Main], None], three: list[Server], reads:
     run(main)
 
 
-# --- set_many over several servers: nothing is sent when one value cannot be ---
+# --- set_many over several servers: nothing is sent when a value cannot be sent ---
 
 
 @pytest.fixture(params=["serde", "value", "expire"])
 def unsendable(request: pytest.FixtureRequest) -> tuple[Any, ...]:
-    """A serde, a value and an expiry that cannot be sent together, and what is raised."""
+    """A serde, a value and an expiry without a valid command, and the class of the error."""
     cases: dict[str, tuple[Any, ...]] = {
         "serde": (Fails(RuntimeError("of the serde"), False), b"bad", 0, RuntimeError),
         "value": (None, "é", 0, MemcacheIllegalInputError),

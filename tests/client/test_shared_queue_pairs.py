@@ -1,4 +1,4 @@
-"""Clients of one process share queue pairs: each is a connection of its own, which no other holds up or ends."""
+"""Clients of a process share queue pairs: each is a connection of its own, never held up or ended by another."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def numbers(client: Client, *names: str) -> list[int]:
 
 
 def in_threads(count: int, body: Callable[[int], None]) -> list[BaseException]:
-    """Runs body(0), body(1), ... at the same time. What they have raised."""
+    """Runs body(0), body(1), ... at the same time. Returns their exceptions."""
     raised: list[BaseException] = []
 
     def run(number: int) -> None:
@@ -81,11 +81,14 @@ def in_threads(count: int, body: Callable[[int], None]) -> list[BaseException]:
 
 
 def test_queue_pairs_are_given_to_all_workers(rmemcached_server: ServerFactory, transport: str) -> None:
-    """In turn. The connections of their streams have no turn: on two workers, one would get all queue pairs."""
+    """The workers get queue pairs in turn.
+
+    Connections of streams have no turn: of two workers a single worker would get all queue pairs.
+    """
     server = rmemcached_server("-t", "4")
 
     def next_worker() -> int:
-        # The exchange says which it is.
+        # The exchange gives the worker's number.
         with socket.create_connection((server.host, server.port), TIMEOUT) as plain:
             plain.sendall(QueuePair(transport, server.address).exchange_line(2))
             line = plain.makefile("rb").readline()
@@ -100,7 +103,8 @@ def test_queue_pairs_are_given_to_all_workers(rmemcached_server: ServerFactory, 
 
 
 def test_one_queue_pair_for_each_worker(rmemcached_server: ServerFactory, transport: str) -> None:
-    """However many clients there are; each is a connection, until it is closed."""
+    """However many clients there are, each worker has one queue pair, and each client is a connection until its
+    close."""
     server = rmemcached_server("-t", "3")
     with ExitStack() as stack:
         clients = [stack.enter_context(Client(server.address, transport=transport, timeout=TIMEOUT)) for _ in range(50)]
@@ -112,7 +116,7 @@ def test_one_queue_pair_for_each_worker(rmemcached_server: ServerFactory, transp
             client.close()
         for number, client in enumerate(clients[:10]):
             assert client.get(f"key{number + 20}") == f"value{number + 20}".encode()
-        # What closes a lane is on its way when the queue pair's next request is.
+        # The close of a lane is on its way before the queue pair's next request.
         assert numbers(clients[0], "curr_connections", "rdma_streams")[1] <= 12
         for _ in range(10):
             clients[0].version()
@@ -121,7 +125,7 @@ def test_one_queue_pair_for_each_worker(rmemcached_server: ServerFactory, transp
 
 
 def test_threads_have_their_own_while_there_are_few(make: Make) -> None:
-    """Each thread that makes connections, and beyond 16 of them they share."""
+    """Each thread that makes connections has a queue pair. More than 16 threads share queue pairs."""
     control = make()
     control.version()
     for threads, queue_pairs in ((4, 5), (20, 16)):
@@ -131,7 +135,7 @@ def test_threads_have_their_own_while_there_are_few(make: Make) -> None:
             clients = [make() for _ in range(3)]
             for client in clients:
                 client.version()
-            # So that no thread has the number of one that has ended.
+            # No thread may get the number of an ended thread.
             everybody.wait()
 
         assert in_threads(threads, work) == []
@@ -140,7 +144,7 @@ def test_threads_have_their_own_while_there_are_few(make: Make) -> None:
 
 
 def test_the_last_takes_the_queue_pair_along(make: Make, server: Server) -> None:
-    """Which is no error, in whatever order the server sees the end of it."""
+    """The end of the last client is no error, in whatever order the server sees its parts."""
     with socket.create_connection((server.host, server.port)) as plain, plain.makefile("rb") as lines:
 
         def number(name: bytes) -> int:
@@ -165,7 +169,7 @@ def test_the_last_takes_the_queue_pair_along(make: Make, server: Server) -> None
 
 @pytest.mark.parametrize("spin", [0, None, 100_000])
 def test_threads_do_not_mix(make: Make, spin: float | None) -> None:
-    """Values of all sizes, by many threads on one queue pair; some sleep while others poll."""
+    """Threads on a queue pair keep values of all sizes apart, while some sleep and others poll."""
     clients = [make(spin=spin) for _ in range(12)]
     for client in clients:
         client.version()
@@ -199,7 +203,7 @@ def test_requests_without_replies(make: Make) -> None:
 
 
 def test_sleepers_are_woken(make: Make, server: Server) -> None:
-    """Each by its own reply, whoever has slept for the queue pair."""
+    """Each sleeping thread is woken by its own reply, whichever thread sleeps for the queue pair."""
     clients = [make(spin=0) for _ in range(10)]
     for client in clients:
         client.version()
@@ -220,7 +224,7 @@ def test_sleepers_are_woken(make: Make, server: Server) -> None:
 
 
 def test_more_than_a_lane_keeps_both_ways(make: Make) -> None:
-    """A server that must get rid of replies, before it takes the rest of the requests, is told what has been used."""
+    """A server that must send replies, before it takes the rest of the requests, learns of the used bytes."""
     client = make()
     values = {f"key{number:05}": b"%05d" % number * 600 for number in range(8000)}
     assert client.set_many(values, noreply=False) == []
@@ -228,7 +232,7 @@ def test_more_than_a_lane_keeps_both_ways(make: Make) -> None:
 
 
 def test_owners_sleep_until_they_can_go_on(make: Make, server: Server) -> None:
-    """One whose lane has no room does not wake the one that sleeps for all, which would wake it in turn, and so on."""
+    """A client without room does not wake the thread that sleeps for all: they would wake each other without end."""
     sleeper, full = make(spin=0), make(spin=0, timeout=0.3 * PACE)
     assert sleeper.version() == full.version()
     many = {f"key{number}": bytes(3000) for number in range(50)}
@@ -244,8 +248,8 @@ def test_owners_sleep_until_they_can_go_on(make: Make, server: Server) -> None:
 
 
 def test_a_timeout_is_one_clients(make: Make, server: Server) -> None:
-    """What it was about to store is stored whole or not at all, and its memory is its own again when the call returns.
-    The others go on, on the same queue pair."""
+    """After a time-out the value is stored whole or not at all, its memory is the caller's again, and other clients of
+    the queue pair go on."""
     size = 8 << 20
     other, value = make(), bytearray(b"n" * size)
     assert other.set("key", b"old")
@@ -259,7 +263,7 @@ def test_a_timeout_is_one_clients(make: Make, server: Server) -> None:
         return other.get("key") in (b"old", b"n" * size) and bool(other.set("key", b"old"))
 
     for _ in range(rounds(8)):
-        # On a machine with one processor the device may be served first each time.
+        # On a machine with a single processor the device may be served first each time.
         with suppress(TimeoutError):
             hasty_set()
         assert is_as_before()
@@ -275,7 +279,7 @@ def test_a_timeout_is_one_clients(make: Make, server: Server) -> None:
 
 
 def test_a_value_that_comes_too_late(make: Make) -> None:
-    """It goes into memory that nobody else has, until the lane is closed."""
+    """A late value goes into memory that nobody else has, until the lane is closed."""
     size = 8 << 20
     other = make()
     assert other.set("key", b"v" * size)
@@ -291,7 +295,7 @@ def test_a_value_that_comes_too_late(make: Make) -> None:
 
 
 def test_a_server_that_stands_still(make: Make, server: Server) -> None:
-    """Time-outs are kept by all, and afterwards all go on."""
+    """All clients keep their time-outs with a stopped server, and go on afterwards."""
     clients = [make(timeout=0.3, spin=0) for _ in range(4)]
     for client in clients:
         client.version()
@@ -307,7 +311,7 @@ def test_a_server_that_stands_still(make: Make, server: Server) -> None:
 
 
 def test_the_end_of_a_queue_pair_ends_all_of_it(rmemcached_server: ServerFactory, transport: str) -> None:
-    """Each client notices, in the call that it is in or in its next one, and then connects anew."""
+    """Each client notices the end, in its present call or in its next, and then connects anew."""
     server = rmemcached_server("-t", "1")
     with ExitStack() as stack:
         clients = [
@@ -340,7 +344,7 @@ def test_the_end_of_a_queue_pair_ends_all_of_it(rmemcached_server: ServerFactory
 
 
 def test_the_servers_end_of_a_lane(make: Make) -> None:
-    """Only this client notices, and what the server says is in the message."""
+    """Only this client notices, and gets the server's words in the message."""
     first, second = make(), make()
     assert first.set("key", b"value")
     with pytest.raises(MemcacheUnexpectedCloseError):
@@ -359,7 +363,7 @@ def test_beyond_the_limit_of_connections(rmemcached_server: ServerFactory, trans
                 client.version()
         assert clients[0].set("key", b"value", noreply=False)
         clients[1].close()
-        # The place is free when the server has heard of it.
+        # The place is free once the server knows of the close.
         clients[0].version()
         assert clients[19].get("key") == b"value"
 
@@ -385,7 +389,7 @@ def test_a_child_makes_its_own(make: Make) -> None:
 
 @pytest.mark.parametrize("follows", [False, True], ids=["sleeps for all", "follows"])
 def test_signal_handlers_run(make: Make, server: Server, follows: bool) -> None:
-    """While another thread sleeps for the queue pair, too."""
+    """Signal handlers run in a waiting call, also while another thread sleeps for the queue pair."""
 
     class Interrupted(Exception):
         pass
@@ -414,7 +418,7 @@ def test_signal_handlers_run(make: Make, server: Server, follows: bool) -> None:
 
 
 def test_a_queue_pair_that_has_just_ended(make: Make) -> None:
-    """A thread has found that it can be joined, and then its last owner goes."""
+    """The queue pair's last owner goes after a thread has decided to join the queue pair."""
     client = make()
     client.version()
     ((queue, _),) = (one for pairs in exchange.shared.values() for one in pairs if not one[0].ended())

@@ -1,4 +1,4 @@
-"""A server that has gone without a word: its lifeline is open, and nothing comes."""
+"""A server that vanished: its lifeline is open, and no bytes come."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TIMEOUT = 0.4 * PACE
 
 
 class Relay:
-    """Between clients and a server. What it has relayed before `forget` is lost from then on, as on a way to a host
-    that has no power; nobody is told."""
+    """A relay between clients and a server. From `forget` on the existing connections lose their bytes silently, as on
+    the way to a host without power."""
 
     def __init__(self, server: tuple[str, int], stack: ExitStack) -> None:
         self.server = server
@@ -60,7 +60,7 @@ def relay(rmemcached_server: Callable[..., Server]) -> Iterator[Relay]:
 
 
 def test_a_queue_pair_that_is_silent_is_not_joined(relay: Relay) -> None:
-    """A client that connects anew after a time-out gets another one, although idle clients hold the old one."""
+    """A client that connects anew after a time-out does not join a silent queue pair held by idle clients."""
     host, port = relay.listener.getsockname()
     with (
         Client((host, port), transport="soft_iw", timeout=TIMEOUT) as idle,

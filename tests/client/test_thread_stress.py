@@ -1,6 +1,6 @@
-"""Threads that do everything at a time, with the same Clients, and look at every value.
+"""Threads do everything at a time, with the same Clients, and check every value.
 
-In a Python without the GIL, this is where what it protected shows (script/free-threaded).
+A Python without the GIL shows here the races that the GIL prevents (script/free-threaded).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def value_of(key: str, size: int) -> bytes:
 
 
 class Worker:
-    """What one thread does, with keys of its own."""
+    """The work of a thread, with keys of its own."""
 
     def __init__(self, number: int, key: str, clients: list[Client], ordered: Client, make: Make) -> None:
         self.order = random.Random(number)
@@ -111,7 +111,7 @@ class Worker:
 def test_everything_at_a_time(make_client: Make, key: str) -> None:
     clients = [make_client() for _ in range(3)]
     ordered = make_client()
-    # No object with a count of its exports: in Python 3.13 that alone is not safe without the GIL.
+    # No object with a count of its exports: the count alone is not safe without the GIL in Python 3.13.
     memory = (ctypes.c_char * (1 << 20))()
     ended = threading.Event()
     problems: list[BaseException] = []
@@ -150,7 +150,7 @@ def test_everything_at_a_time(make_client: Make, key: str) -> None:
 
 
 def test_importing_the_client_leaves_the_gil_as_it_is() -> None:
-    """In a Python without the GIL a module that needs it would bring it back, with a warning."""
+    """A module without support for a Python without the GIL would bring the GIL back, with a warning."""
     program = "import sys, rmemcached.client; print(getattr(sys, '_is_gil_enabled', lambda: True)())"
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(not sysconfig.get_config_var("Py_GIL_DISABLED"))

@@ -36,7 +36,7 @@ def test_a_program_that_uses_everything(rmemcached_server: Callable[..., Server]
 
 
 def test_wrong_programs_are_told(tmp_path: Path) -> None:
-    """The hints do not let everything pass."""
+    """The hints refuse wrong programs."""
     program = tmp_path / "wrong.py"
     lines = ["from rmemcached.client import Client", "client = Client('localhost')", *WRONG]
     program.write_text("\n".join(lines) + "\n")
@@ -47,7 +47,7 @@ def test_wrong_programs_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["_client", "_async", "_pipeline", "_buffers", "_gathered", "_fan_out", "_rendezvous"])
 def test_hints_have_every_public_method(name: str) -> None:
-    """And no other."""
+    """The hints have every public method, and no other."""
     import ast
     import importlib
 

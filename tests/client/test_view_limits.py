@@ -1,4 +1,4 @@
-"""What views may cost others: evictions, pages that cannot move, and the limits of all that is kept."""
+"""The costs of views for others: evictions, pages that cannot move, and limits on all kept items."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_eviction_goes_round_what_is_seen(rmemcached_server: ServerFactory) -> N
 
 
 def test_nobody_is_refused_because_of_what_others_see(rmemcached_server: ServerFactory) -> None:
-    """With all that the limits allow, in the order in which it would be evicted."""
+    """Views within the limits, of the first items to be evicted, cause no refusal for other clients."""
     server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct")
     with Client(server.address, transport="tcp", timeout=TIMEOUT, default_noreply=False) as other:
         value = os.urandom(60_000)
@@ -71,7 +71,7 @@ def moved(client: Client, pages: int) -> None:
 
 
 def test_the_page_mover_goes_round_what_is_seen(rmemcached_server: ServerFactory) -> None:
-    """It takes another page; if there is none, it does not begin, and nothing is copied or evicted for nothing."""
+    """The mover takes a page without views. With no such page a move does not begin, nor copies or evicts in vain."""
     flags = "rdma_direct,slab_automove=0,slab_chunk_max=16"
     server = rmemcached_server("-m", "64", "-t", "1", "-o", flags)
     with Client(server.address, **OPTIONS) as client:
@@ -80,7 +80,7 @@ def test_the_page_mover_goes_round_what_is_seen(rmemcached_server: ServerFactory
         client.set_many(values | small)
         source, other = class_of(client, 200), class_of(client, 450)
         seen = {name: client.get_view(name) for name in list(values)[:100]}
-        # With these there is room for what is on a page.
+        # With these there is room for the items of a page.
         for name in list(values)[100:160]:
             client.delete(name)
             del values[name]
@@ -90,7 +90,7 @@ def test_the_page_mover_goes_round_what_is_seen(rmemcached_server: ServerFactory
         assert all(view == values[name] and is_pinned(view) for name, view in seen.items())
         seen |= {name: client.get_view(name) for name in values}
         assert client.raw_command(f"slabs reassign {source} {other}") == b"OK"
-        # One is done behind the other.
+        # The second move comes after the first.
         assert client.raw_command(f"slabs reassign {other} {source}") == b"OK"
         moved(client, 2)
         found = client.stats()
@@ -105,7 +105,7 @@ def test_the_page_mover_goes_round_what_is_seen(rmemcached_server: ServerFactory
 
 
 def test_small_items_that_are_seen_lie_on_few_pages(rmemcached_server: ServerFactory) -> None:
-    """Otherwise views of some bytes on each page would keep all pages where they are."""
+    """Views of small items are limited to few pages: views of some bytes on each page would keep all pages in place."""
     server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct,rdma_view_limit=4:4096")
     with Client(server.address, **OPTIONS) as client:
         names = [f"{number}" for number in range(20_000)]
@@ -122,7 +122,7 @@ def test_small_items_that_are_seen_lie_on_few_pages(rmemcached_server: ServerFac
 
 
 def test_a_class_of_which_all_is_seen_gets_another_page(rmemcached_server: ServerFactory) -> None:
-    """Or nobody could store values of such a size any more."""
+    """A class full of views gets another page, for new values of the size."""
     server = rmemcached_server("-m", "16", "-t", "1", "-o", "rdma_direct")
     greedy = [Client(server.address, **OPTIONS) for _ in range(4)]
     with Client(server.address, **OPTIONS | {"transport": "tcp"}) as client:
@@ -151,7 +151,7 @@ def test_a_class_of_which_all_is_seen_gets_another_page(rmemcached_server: Serve
 
 
 def test_limits_of_a_connection(rmemcached_server: ServerFactory, key: str) -> None:
-    """Who has as many as it may have gets copies, alone."""
+    """A connection at its limit gets copies, and no other connection does."""
     server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct,rdma_view_limit=1:12")
     with Client(server.address, **OPTIONS) as greedy, Client(server.address, **OPTIONS) as other:
         greedy.set_many({f"{key}-{number}": b"value" for number in range(6)})

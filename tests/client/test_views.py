@@ -1,4 +1,4 @@
-"""Views of the daemon's items where they lie: what they show, and how long."""
+"""Views of the daemon's items in place: their content, and their lifetime."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def client(server: Server) -> Iterator[Client]:
 
 
 def until(server: Server, kept: int, seconds: float = TIMEOUT) -> None:
-    """Waits until the daemon keeps so many items, which nothing announces."""
+    """Waits until the daemon keeps so many items. No event announces the number."""
     deadline = time.monotonic() + seconds
     while views(server)[0] != kept:
         assert time.monotonic() < deadline, views(server)
 
 
-# --- what they show ---
+# --- content ---
 
 
 @pytest.mark.parametrize("length", [0, 1, 100, 5000, 500_000])
@@ -77,7 +77,7 @@ def test_a_value_is_seen_where_it_lies(server: Server, client: Client, key: str,
 
 
 def test_a_value_in_pieces_is_a_list(server: Server, client: Client, key: str) -> None:
-    """Up to the largest, whose answer is a long line; one reference keeps all pieces."""
+    """A value in pieces is a list, up to the largest, whose answer is a long line. One reference keeps all pieces."""
     for length in (600_000, 7 * MB):
         value = os.urandom(length)
         client.set(key, value)
@@ -96,7 +96,7 @@ def test_a_value_in_pieces_is_a_list(server: Server, client: Client, key: str) -
 
 
 def test_what_is_seen_can_be_stored(client: Client, key: str) -> None:
-    """Whether it has come in one piece or in several, by each command that stores."""
+    """A seen value can be stored by each storage command, in one piece or in several."""
     for length in (1000, 600_000):
         value = os.urandom(length)
         client.set(key, value)
@@ -115,7 +115,7 @@ def test_what_is_seen_can_be_stored(client: Client, key: str) -> None:
 
 
 def test_more_pieces_than_a_reply_has_room_for(rmemcached_server: ServerFactory, key: str) -> None:
-    """Or than a view may have."""
+    """A value in more pieces than a reply, or a view, has room for is still seen."""
     options = "rdma_direct,slab_chunk_max=16,rdma_view_limit=200"
     server = rmemcached_server("-t", "1", "-m", "256", "-I", "40m", "-o", options)
     with Client(server.address, **OPTIONS) as client:
@@ -139,7 +139,7 @@ def test_misses(server: Server, client: Client, key: str) -> None:
 
 
 def test_what_a_view_shows_does_not_change(server: Server, client: Client, key: str) -> None:
-    """Whatever becomes of the item."""
+    """A view keeps its content, whatever becomes of the item."""
     client.set(key, b"12345")
     changes: list[Callable[[], object]] = [
         lambda: client.incr(key, 1),
@@ -166,7 +166,7 @@ def test_what_a_view_shows_does_not_change(server: Server, client: Client, key: 
 
 
 def test_a_view_of_what_is_seen_already_asks_nobody(server: Server, client: Client, key: str) -> None:
-    """Nor of what was seen a moment ago. What has been stored since is asked for."""
+    """A view of a value seen now or a moment ago asks nobody. For a value stored since, the client asks."""
     value = os.urandom(2 * MB)
     client.set(key, value, noreply=False)
     client.set(f"{key}-small", b"value")
@@ -194,7 +194,7 @@ def test_a_view_of_what_is_seen_already_asks_nobody(server: Server, client: Clie
     assert views(server)[0] == 0
 
 
-# --- what they are worth in Python ---
+# --- views as Python objects ---
 
 
 def test_other_objects_of_the_same_memory_keep_it(server: Server, client: Client, key: str) -> None:
@@ -215,7 +215,7 @@ def test_other_objects_of_the_same_memory_keep_it(server: Server, client: Client
 
 
 def test_serdes(server: Server, key: str) -> None:
-    """They are given a memoryview, and the flags."""
+    """Serdes get a memoryview, and the flags."""
 
     class Views:
         def serialize(self, key: Any, value: Any) -> tuple[bytes, int]:
@@ -239,7 +239,7 @@ def test_serdes(server: Server, key: str) -> None:
 @pytest.mark.without_direct("it is about a daemon without the option")
 @pytest.mark.parametrize("transport", ["tcp", "soft_iw", "soft_shm"])
 def test_elsewhere_it_is_a_copy(rmemcached_server: ServerFactory, server: Server, key: str, transport: str) -> None:
-    """On other transports, and where the option is off."""
+    """On other transports, and with the option off, the view is a copy."""
     for one in [rmemcached_server()] + [server] * (transport != "soft_shm"):
         with Client(one.address, **OPTIONS | {"transport": transport}) as client:
             for value in (b"", b"value", os.urandom(3 * MB if one is server else 600_000)):
@@ -307,7 +307,7 @@ def test_many_views_that_go_at_once(server: Server, client: Client, key: str) ->
 
 
 def test_threads(server: Server, client: Client, key: str) -> None:
-    """Each gives back what others have asked for."""
+    """Each thread gives back items that other threads asked for."""
     names = [f"{key}-{number}" for number in range(50)]
     client.set_many({name: name.encode() * 100 for name in names})
     handed: list[memoryview] = []
@@ -332,7 +332,7 @@ def test_threads(server: Server, client: Client, key: str) -> None:
 
 
 def test_views_of_threads_that_have_ended(server: Server, client: Client, key: str) -> None:
-    """What was asked for on a connection that nobody uses goes all the same, with any other call."""
+    """Items of unused connections are given back all the same, with any other call."""
     names = [f"{key}-{number}" for number in range(4)]
     client.set_many(dict.fromkeys(names, b"value"))
     barrier = threading.Barrier(4)
@@ -394,7 +394,7 @@ def test_a_client_that_is_killed(server: Server, client: Client, key: str) -> No
 
 
 def test_a_daemon_that_is_killed(rmemcached_server: ServerFactory, key: str) -> None:
-    """What is seen stays there, as it was."""
+    """A view keeps its content after the daemon's death."""
     server = rmemcached_server("-m", "64", *FLAGS)
     with Client(server.address, **OPTIONS) as client:
         value = os.urandom(500_000)
@@ -409,7 +409,7 @@ def test_a_daemon_that_is_killed(rmemcached_server: ServerFactory, key: str) -> 
 
 
 def test_a_connection_that_is_lost(server: Server, client: Client, key: str) -> None:
-    """The daemon goes on, and keeps nothing any more. The view says so, and can still be read."""
+    """After a lost connection the daemon keeps no item, the view reports its loss, and can still be read."""
     client.set(key, b"value")
     view = client.get_view(key)
     assert view.obj.pinned
@@ -426,8 +426,10 @@ def test_a_connection_that_is_lost(server: Server, client: Client, key: str) -> 
 
 
 def test_a_call_that_fails_leaves_views_alone(server: Server, key: str) -> None:
-    """Its connection is dropped by the Client, and kept by the views. Not so one by which the daemon could still reach
-    the caller's memory."""
+    """The Client drops the connection of a failed call, and views keep the connection.
+
+    A connection by which the daemon could still reach the caller's memory is not kept.
+    """
     with Client(server.address, **OPTIONS | {"timeout": 0.2}) as client:
         client.set(key, b"value")
         view = client.get_view(key)
@@ -448,7 +450,7 @@ def test_a_call_that_fails_leaves_views_alone(server: Server, key: str) -> None:
 
 
 def test_a_fork(server: Server, client: Client, key: str) -> None:
-    """The child can read what its parent sees. What it lets go stays the parent's."""
+    """The child can read its parent's views. The parent keeps the items of views released by the child."""
     client.set(key, b"value")
     view = client.get_view(key)
     child = os.fork()
@@ -468,7 +470,7 @@ def test_a_fork(server: Server, client: Client, key: str) -> None:
 
 
 def test_idle_timeout(rmemcached_server: ServerFactory, key: str) -> None:
-    """Who looks needs say nothing. When nothing is seen any more, time counts again."""
+    """A silent client with views is not idle. After its last view time counts again."""
     server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct,debug_commands,idle_timeout=10")
     with Client(server.address, transport="tcp", timeout=TIMEOUT) as control:
 
@@ -496,14 +498,14 @@ def test_idle_timeout(rmemcached_server: ServerFactory, key: str) -> None:
 
 
 def test_commands_that_make_no_sense(server: Server, client: Client, key: str) -> None:
-    """They give back what is the client's at most."""
+    """Malformed commands give back the client's own items at most."""
     client.set(key, b"value")
     for line in ("rdma_view", "rdma_view a b", "rdma_view " + "x" * 251):
         with pytest.raises(MemcacheClientError, match="bad command line format"):
             client.raw_command(line)
     junk = ("", " ", "x", "-1", "1 2 3", "99999999999999999999", "4294967296", "0x", "x0", " 1  5 " * 300)
     for ids, kept in [*((ids, 1) for ids in junk), ("0", 0), (" 5 0  0 x", 0)]:
-        # The Client then gives the connection up, and with it what is kept.
+        # The Client then gives up the connection, and with the connection all kept items.
         until(server, 0)
         text = client.raw_command(f"rdma_view {key}\r\nrdma_release {ids}\r\nstats rdma", "END\r\n")
         assert text.startswith(b"VIEW 0 0 ") and b"STAT rdma_views %d\r\n" % kept in text, ids
@@ -536,7 +538,7 @@ def test_statistics(server: Server, client: Client, key: str) -> None:
 
 
 class MemoryServer(ServerByHand):
-    """Gives a store's memory to its client."""
+    """A server that gives a store's memory to its client."""
 
     def take_stream(self) -> None:
         self.store = Store(maxbytes=64 * MB, direct=True)
@@ -549,7 +551,7 @@ class MemoryServer(ServerByHand):
 
     def close(self) -> None:
         super().close()
-        # By the thread that has made it, which holds its mutex.
+        # By the thread that made the store, the holder of its mutex.
         self.store.close()
 
 
@@ -584,7 +586,7 @@ class MemoryServer(ServerByHand):
     ids=repr,
 )
 def test_places_are_checked_before_they_are_seen(line: bytes) -> None:
-    """Of a server that is broken, or hostile."""
+    """The client checks the places in answers of a broken or hostile server."""
     server = MemoryServer("soft_shm")
     with server, ThreadPoolExecutor(1) as threads:
         client = Client(server.address, transport="soft_shm", timeout=TIMEOUT)
@@ -599,7 +601,7 @@ def test_places_are_checked_before_they_are_seen(line: bytes) -> None:
 
 
 def test_a_place_at_the_very_end_is_seen() -> None:
-    """What the test above has in common with an answer that makes sense."""
+    """An answer with a valid place, otherwise as in the test above."""
     server = MemoryServer("soft_shm")
     with server, ThreadPoolExecutor(1) as threads:
         client = Client(server.address, transport="soft_shm", timeout=TIMEOUT)
@@ -618,7 +620,7 @@ def test_a_place_at_the_very_end_is_seen() -> None:
 
 
 def test_nothing_is_mapped_for_long(server: Server, key: str) -> None:
-    """The memory is unmapped when the last view of it goes."""
+    """The memory is unmapped when its last view goes."""
 
     def mappings() -> int:
         return Path("/proc/self/maps").read_text().count("memfd:rmemcached items")

@@ -1,4 +1,4 @@
-"""Which clients read items without asking (-o rdma_direct): by default those of the daemon's own user, and of root."""
+"""The clients that may read without asking (-o rdma_direct): by default those of the daemon's user, and of root."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two 
 
 
 def reads(address: Any, **options: Any) -> tuple[str, bool, bool]:
-    """The transport of a Client that names none; whether it says that it reads; whether it has mapped the memory."""
+    """The chosen transport of a Client; whether the Client reports direct reads; whether the index is mapped."""
     with Client(address, **OPTIONS | options) as client:
         client.set("key", b"value")
         assert client.get("key") == b"value"
@@ -37,7 +37,7 @@ def reads(address: Any, **options: Any) -> tuple[str, bool, bool]:
 
 
 def in_child(uid: int, network: bool, target: Callable[..., Any], *arguments: Any) -> Any:
-    """What the function gives in a process of this user, and with `network` in a network of its own."""
+    """The function's result in a process of this user, and with `network` in a network of its own."""
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
 
@@ -59,14 +59,14 @@ def in_child(uid: int, network: bool, target: Callable[..., Any], *arguments: An
 
 
 def said(server: Server) -> tuple[str, str]:
-    """What `stats rdma` says."""
+    """The values of `stats rdma`."""
     with Client(server.address, **OPTIONS, transport="tcp", username="u", password="p") as client:
         found = client.stats("rdma")
     return found[b"rdma_direct"].decode(), found[b"rdma_direct_off"].decode()
 
 
 def test_clients_of_the_own_user_read(rmemcached_server: ServerFactory, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever starts the daemon and connects, and says no more than that."""
+    """A plain client of a plain daemon of the same user reads."""
     server = rmemcached_server()
     with caplog.at_level(logging.INFO, "rmemcached.client"), Client(server.address) as client:
         assert not client.direct
@@ -120,7 +120,7 @@ def test_nobody_reads(
     word: str,
     line: str,
 ) -> None:
-    """Where somebody could be surprised. The daemon, its statistics and the client's log say why."""
+    """With options that restrict clients nobody reads. Daemon, statistics and client's log give the reason."""
     (tmp_path / "users").write_text("u:p\n")
     server = rmemcached_server(*(flag.format(users=tmp_path / "users", folder=tmp_path) for flag in flags))
     with caplog.at_level(logging.INFO, "rmemcached.client"):
@@ -135,7 +135,7 @@ def test_nobody_reads(
 def test_the_log_says_that_gets_begin_to_ask(
     rmemcached_server: ServerFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another daemon listens where one that let clients read was: the transport is the same, and gets ask."""
+    """A daemon without direct reads takes the place of a daemon with them: the transport is the same, and gets ask."""
     path = str(tmp_path / "socket")
     said_last = []
     with caplog.at_level(logging.INFO, "rmemcached.client"), Client(path, **OPTIONS) as client:
@@ -160,7 +160,7 @@ def test_nobody_reads_over_a_socket_with_a_file(rmemcached_server: ServerFactory
 
 @needs_root
 def test_nobody_reads_where_pages_may_be_missing(tmp_path: Path) -> None:
-    """With vm.overcommit_memory=2, which is the whole machine's: here it is another file for the daemon alone."""
+    """With vm.overcommit_memory=2 nobody reads. The setting is the machine's: the daemon alone gets a false file."""
     (tmp_path / "two").write_text("2\n")
     # Only /proc is made private: the root of a chroot need not be a mount.
     script = 'mount --make-private /proc && mount --bind "$0" /proc/sys/vm/overcommit_memory && exec "$@"'
@@ -186,7 +186,7 @@ def test_an_option_says_that_they_may(rmemcached_server: ServerFactory, tmp_path
 
 @needs_root
 def test_another_user_does_not(rmemcached_server: ServerFactory) -> None:
-    """It gets no shared memory at all; and over a socket that lets it in, nothing more than that."""
+    """Another user gets no shared memory, and over a socket open to all only the reads permitted by rdma_direct."""
     server = rmemcached_server()
     assert in_child(12345, False, reads, server.address) == ("tcp", False, False)
     folder = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip())
@@ -209,7 +209,7 @@ def meets(name: str) -> str:
 
 @needs_root
 def test_another_container_does_not(rmemcached_server: ServerFactory) -> None:
-    """A network of its own has other abstract names: it does not reach the socket, also as the same user."""
+    """A network of its own has other abstract names: not even the same user reaches the socket."""
     server = rmemcached_server()
     with Client(server.address, **OPTIONS, transport="tcp") as client:
         name = client.stats("rdma")[b"rdma_shm"].decode()
@@ -219,7 +219,7 @@ def test_another_container_does_not(rmemcached_server: ServerFactory) -> None:
 
 @needs_root
 def test_a_client_with_another_clock_says_that_it_asks(rmemcached_server: ServerFactory) -> None:
-    """In a time namespace of its own it cannot tell whether the daemon's clock moves."""
+    """A client in a time namespace of its own cannot tell whether the daemon's clock moves."""
     server = rmemcached_server()
     child = "import asyncio, logging, sys; from rmemcached.client import AsyncClient, Client\n"
     child += "logging.basicConfig(level=logging.INFO, stream=sys.stdout, format='%(message)s')\n"
@@ -241,7 +241,7 @@ def test_a_client_with_another_clock_says_that_it_asks(rmemcached_server: Server
 
 @needs_root
 def test_a_daemon_that_became_another_user(rmemcached_server: ServerFactory) -> None:
-    """Its clients are that user's, and root's."""
+    """The clients that read are the new user's, and root's."""
     server = rmemcached_server("-u", "nobody")
     assert reads(server.address) == ("soft_shm", True, True)
     assert in_child(65534, False, reads, server.address) == ("soft_shm", True, True)
@@ -249,7 +249,7 @@ def test_a_daemon_that_became_another_user(rmemcached_server: ServerFactory) -> 
 
 
 def test_the_index_goes_with_the_last_client(rmemcached_server: ServerFactory) -> None:
-    """Also when that is killed; the next one finds another index."""
+    """The index goes also when the last client is killed, and the next client finds another index."""
     server = rmemcached_server("-o", "rdma_direct_linger=0")
     with Client(server.address, **OPTIONS, transport="tcp") as asking:
 

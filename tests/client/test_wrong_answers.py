@@ -1,4 +1,4 @@
-"""A plain server whose answers are no answers to the commands: no value comes back that is not the key's."""
+"""A plain server whose answers do not fit the commands: no value comes back for a wrong key."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ TIMEOUT = 20.0
 KNOWN = {b"mn\r\n": b"MN\r\n", b"version\r\n": b"VERSION 1.6.18\r\n"}
 CLASSIC = {**KNOWN, b"mn\r\n": b"ERROR\r\n"}
 
-# Answers a command, whose line it is given.
+# Makes the answer to a command, from its line.
 Answer = Callable[[bytes], bytes]
 Serve = Callable[..., tuple[str, int]]
 
 
 class Peer:
-    """Answers each line that it does not know with what the test says; values are taken for no lines."""
+    """A server with the test's answer to each unknown line; values are not taken for lines."""
 
     def __init__(self, answer: Answer, known: dict[bytes, bytes]) -> None:
         self.answer = answer
@@ -62,7 +62,7 @@ class Peer:
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """serve(answer, known): the address of a server that answers so."""
+    """serve(answer, known): the address of a server with this answer."""
     made: list[Peer] = []
 
     def serve(answer: Answer | bytes, known: dict[bytes, bytes] = KNOWN) -> tuple[str, int]:
@@ -76,7 +76,7 @@ def serve() -> Iterator[Serve]:
 
 
 def run(address: tuple[str, int], name: str, *arguments: Any) -> Any:
-    """What an AsyncClient's method returns."""
+    """The result of an AsyncClient's method."""
 
     async def body() -> Any:
         async with AsyncClient(address, transport="tcp", timeout=TIMEOUT, default_noreply=False) as client:
@@ -86,7 +86,7 @@ def run(address: tuple[str, int], name: str, *arguments: Any) -> Any:
 
 
 def piped(address: tuple[str, int], name: str, *arguments: Any) -> Any:
-    """The same of a Pipeline's."""
+    """The result of a Pipeline's method."""
     with Client(address, transport="tcp", timeout=TIMEOUT) as client:
         pipeline = client.pipeline()
         getattr(pipeline, name)(*arguments)
@@ -97,7 +97,7 @@ def piped(address: tuple[str, int], name: str, *arguments: Any) -> Any:
 
 
 def called(address: tuple[str, int], name: str, *arguments: Any) -> Any:
-    """The same of a Client's."""
+    """The result of a Client's method."""
     with Client(address, transport="tcp", timeout=TIMEOUT, default_noreply=False) as client:
         return getattr(client, name)(*arguments)
 
@@ -106,7 +106,7 @@ each_way = pytest.mark.parametrize("how", [called, piped, run], ids=lambda how: 
 
 
 def its_name(line: bytes) -> bytes:
-    """A value that is the key."""
+    """The key as a value."""
     key = line.split()[1]
     return b"VA %d\r\n%b\r\n" % (len(key), key)
 
@@ -119,7 +119,7 @@ def test_what_follows_an_answer_is_no_answer(serve: Serve, how: Any) -> None:
 
 @each_way
 def test_what_follows_a_refusal_belongs_to_it(serve: Serve, how: Any) -> None:
-    """As where each line of a command is refused: of a set without authentication."""
+    """Each line of a refused set may be refused, as without authentication: the second refusal belongs to the set."""
     address = serve(lambda line: b"CLIENT_ERROR unauthenticated\r\n" * (2 if line.startswith(b"ms") else 1))
     for _ in range(2):
         with pytest.raises(MemcacheClientError, match="wants authentication"):
@@ -162,7 +162,7 @@ def test_an_answer_that_comes_twice(serve: Serve) -> None:
 
 
 def test_one_server_of_several(serve: Serve) -> None:
-    """The others' calls come to their ends."""
+    """A wrong server among several leaves the others' calls their results."""
     right, wrong = serve(its_name), serve(lambda line: its_name(line) * 2)
     with ClusterClient([right, wrong], transport="tcp", timeout=TIMEOUT, ignore_exc=True) as cluster:
         keys = [f"key-{number}" for number in range(40)]
@@ -244,6 +244,6 @@ def test_a_length_that_is_none(serve: Serve, how: Any, answer: bytes) -> None:
 @each_way
 @pytest.mark.parametrize("method", ["meta_get", "meta_arithmetic"])
 def test_flags_that_are_none(serve: Serve, how: Any, method: str) -> None:
-    """No call is left without an end, either."""
+    """A reply with malformed flags ends the call."""
     with pytest.raises(MemcacheUnknownError):
         how(serve(b"VA 1 t\r\n1\r\n"), method, "key")

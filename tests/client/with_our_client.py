@@ -1,4 +1,4 @@
-"""A plugin of pytest for pymemcache's own tests: Client is ours, alone and in the clients that are made of it."""
+"""A plugin of pytest for pymemcache's own tests: Client is ours, alone and in the clients based on Client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRANSPORT = os.environ["RMEMCACHED_TEST_TRANSPORT"]
 
 
 class Client(rmemcached.client.Client):
-    """Over one transport, where the arguments do not say TCP."""
+    """Over a fixed transport, unless the arguments need TCP."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         if options.get("socket_module", socket) is socket:

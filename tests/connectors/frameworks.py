@@ -29,6 +29,6 @@ def in_child(check: Callable[[], object]) -> bool:
 
 
 def in_threads(call: Callable[[int], Any]) -> list[Any]:
-    """The results of MANY calls by eight threads."""
+    """The results of MANY calls in eight threads."""
     with ThreadPoolExecutor(8) as threads:
         return list(threads.map(call, range(MANY)))

@@ -1,4 +1,4 @@
-"""What LMCache's adapter does with a connector, from outside: submit, wait for the eventfd, drain."""
+"""LMCache's adapter as the connector sees the adapter: submit, wait for the eventfd, drain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SECONDS = 30.0
 
 
 class Adapter:
-    """Follows the contract of LMCache 0.5.6's NativeConnectorL2Adapter: one thread submits and drains."""
+    """Follows the contract of LMCache 0.5.6's NativeConnectorL2Adapter: the same thread submits and drains."""
 
     def __init__(self, connector: RMemcachedConnector) -> None:
         self.connector = connector
@@ -43,7 +43,7 @@ class Adapter:
 
 
 class Arena:
-    """Memory like LMCache's: views are ctypes' (format "<B"), each of one part of it."""
+    """Memory like LMCache's: each view is of ctypes (format "<B"), and of a part of the memory."""
 
     def __init__(self, size: int) -> None:
         self.memory = (ctypes.c_ubyte * size)()

@@ -1,10 +1,10 @@
-"""Base classes of vLLM and SGLang for tests: the real ones where they are installed, else stand-ins.
+"""Base classes of vLLM and SGLang for tests: the real classes of an installed package, else stand-ins.
 
-script/serving-suite runs the tests with the real ones.
+script/serving-suite runs the tests with the real classes.
 """
 
 import sys
 from pathlib import Path
 
-# Last: what is installed comes first.
+# Last: installed packages come first.
 sys.path.append(str(Path(__file__).parent / "standins"))

@@ -1,4 +1,4 @@
-"""What the connectors for blocks have in common: settings, memory of any format, what is left in the server, forks."""
+"""The common parts of the connectors for blocks: settings, memory of any format, leftovers in the server, forks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def threads() -> list[str]:
 @pytest.mark.parametrize("size", [1000, 3 * MEGABYTE])
 @pytest.mark.parametrize("days", [29, 31, 400, 40_000])
 def test_blocks_that_are_kept_for_long(shared_rmemcached: Server, size: int, days: int) -> None:
-    """memcached takes what is more than 30 days for a date, of 1970 for one, and has none behind 2038."""
+    """Blocks kept for long stay: memcached takes more than 30 days for a date of 1970, and has no date after 2038."""
     blocks = Blocks(shared_rmemcached.address, prefix="days:", expire=days * DAY)
     target = memoryview(bytearray(size))
     assert blocks.store("name", memoryview(b"x" * size)) and blocks.load("name", target)
@@ -53,7 +53,7 @@ def test_blocks_that_are_kept_for_long(shared_rmemcached: Server, size: int, day
 @pytest.mark.parametrize("code", ["B", "b", "d"])
 @pytest.mark.parametrize("count", [0, 4, 5, 100, 400_000])
 def test_memory_of_any_format(blocks: Blocks, code: str, count: int) -> None:
-    """What counts is bytes: also of a block that is stored in pieces."""
+    """Blocks are bytes of memory of any format, also blocks stored in pieces."""
     source = memoryview(array.array(code, [number % 100 for number in range(count)]))
     target = memoryview(array.array(code, [0]) * count)
     assert blocks.store("name", source)
@@ -66,7 +66,7 @@ def test_memory_of_any_format(blocks: Blocks, code: str, count: int) -> None:
 
 
 def test_what_is_refused_in_part_leaves_nothing(rmemcached_server: Callable[..., Server]) -> None:
-    """A server that evicts nothing is not filled by pieces of blocks that it has not taken."""
+    """Pieces of refused blocks do not fill a server that evicts nothing."""
     server = rmemcached_server("-m", "16", "-M", "-t", "1")
     blocks = Blocks(server.address)
     assert blocks.store("small", memoryview(b"value"))
@@ -74,7 +74,7 @@ def test_what_is_refused_in_part_leaves_nothing(rmemcached_server: Callable[...,
         with pytest.raises(MemcacheServerError, match="out of memory"):
             blocks.store("big", memoryview(bytearray(40 * MEGABYTE)))
         assert server.stats()["curr_items"] == "1"
-    # Its pages are those of large items now.
+    # The server's pages belong to large items now.
     assert blocks.store("fits", memoryview(bytearray(3 * MEGABYTE)))
     blocks.close()
 
@@ -93,7 +93,7 @@ def test_names_that_utf_8_does_not_have() -> None:
         "a\x00b",
         b"\xed\xa0\x80",
     ]
-    # A byte that is no UTF-8 has one name as bytes, and one as Python's text of it.
+    # A byte outside of UTF-8 has the same key as bytes and as Python's text.
     assert len({block_key(name) for name in names}) == len(names) - 1
 
 
@@ -118,7 +118,7 @@ def test_names_that_utf_8_does_not_have() -> None:
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, Any], message: str) -> None:
-    """One line says which, and nothing is left behind."""
+    """A line names the senseless setting, and nothing is left behind."""
     before = os.listdir("/proc/self/fd")
     with pytest.raises(ValueError, match=message) as raised:
         RMemcachedConnector(**settings)
@@ -127,7 +127,7 @@ def test_settings_that_make_no_sense(settings: dict[str, Any], message: str) -> 
 
 
 def test_numbers_may_be_texts(shared_rmemcached: Server) -> None:
-    """As they come from a command line."""
+    """Settings may be texts, as from a command line."""
     connector = RMemcachedConnector(
         shared_rmemcached.host,
         str(shared_rmemcached.port),  # type: ignore[arg-type]
@@ -145,7 +145,7 @@ def test_numbers_may_be_texts(shared_rmemcached: Server) -> None:
 
 
 def test_a_url_that_says_one_time(shared_rmemcached: Server) -> None:
-    """The other one is the setting's: without it a server that stands still would be waited for for ever."""
+    """The time missing in the URL is the setting's: without a limit a stopped server would never give an answer."""
     place = f"memcached://{shared_rmemcached.host}:{shared_rmemcached.port}"
     for query, found in (("", (7, 3)), ("?connect_timeout=1", (7, 1)), ("?timeout=2", (2, 3))):
         blocks = Blocks(place + query, timeout=7, connect_timeout=3)
@@ -154,7 +154,8 @@ def test_a_url_that_says_one_time(shared_rmemcached: Server) -> None:
 
 
 def test_a_forked_child_is_told(shared_rmemcached: Server) -> None:
-    """The threads are its parent's: a batch would never end. It can close, and make a connector of its own."""
+    """A forked child gets an error: without the parent's threads a batch would never end. A child can close, and make
+    a connector of its own."""
     connector = RMemcachedConnector(shared_rmemcached.host, shared_rmemcached.port, prefix="forks:")
     adapter = Adapter(connector)
     assert adapter.store(["key"], [memoryview(b"value")])[0]
@@ -169,14 +170,14 @@ def test_a_forked_child_is_told(shared_rmemcached: Server) -> None:
 
     in_child(child)
     with connector._workers._lock:
-        # As of a thread that is about to finish a batch.
+        # As with a thread that is about to finish a batch.
         in_child(child)
     assert adapter.exist(["key"]) == (True, "", [True])
     connector.close()
 
 
 def test_a_start_that_fails_leaves_nothing(shared_rmemcached: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system has no more threads behind the second one."""
+    """After a failed start of the third thread nothing is left."""
     started = threading.Thread.start
     left = [2]
 
@@ -196,7 +197,7 @@ def test_a_start_that_fails_leaves_nothing(shared_rmemcached: Server, monkeypatc
 
 @pytest.mark.parametrize("what", ["stands still", "is killed"])
 def test_memory_is_the_callers_when_a_batch_is_over(rmemcached_server: Callable[..., Server], what: str) -> None:
-    """Also when it has failed: nothing waits for Python to collect garbage."""
+    """At the end of a batch, also of a failed batch, no view is left for Python's garbage collection."""
     server = rmemcached_server("-m", "64", "-t", "1")
     connector = RMemcachedConnector(server.host, server.port, timeout=1.0, transport="tcp")
     adapter = Adapter(connector)
@@ -216,7 +217,7 @@ def test_memory_is_the_callers_when_a_batch_is_over(rmemcached_server: Callable[
             for move in (adapter.store, adapter.load):
                 assert not move(keys, views())[0]
                 for buffer in buffers:
-                    # It cannot as long as there is a view.
+                    # The append fails as long as there is a view.
                     buffer.append(1)
                     del buffer[-1]
     finally:
@@ -225,7 +226,7 @@ def test_memory_is_the_callers_when_a_batch_is_over(rmemcached_server: Callable[
 
 
 def test_nothing_outlives_close(shared_rmemcached: Server) -> None:
-    """Threads, descriptors and connections, whoever closes how often."""
+    """No thread, descriptor or connection outlives close, called repeatedly from any thread."""
     before = len(os.listdir("/proc/self/fd"))
     connector = RMemcachedConnector(shared_rmemcached.host, shared_rmemcached.port, prefix="close:", workers=4)
     adapter = Adapter(connector)
@@ -236,7 +237,7 @@ def test_nothing_outlives_close(shared_rmemcached: Server) -> None:
     for thread in closing:
         thread.join()
     assert connector._blocks.client.connections == 0
-    # What maps the memory of a server ends by itself.
+    # The thread that maps a server's memory ends by itself.
     deadline = time.monotonic() + 20
     while threads():
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""docs/connectors.md: its daemon starts, and its settings make connectors that find it."""
+"""docs/connectors.md: its daemon starts, and connectors with its settings find the daemon."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCKS = {
 
 @pytest.fixture
 def server(rmemcached_server: Callable[..., Server]) -> Server:
-    """The daemon of the page, with less memory and a port that is free."""
+    """The daemon of the page, with less memory and a free port."""
     command = re.search(r"^    rmemcached (.*)$", PAGE, re.MULTILINE)
     assert command is not None
     options = shlex.split(command[1])
@@ -78,7 +78,7 @@ def test_sglang(server: Server) -> None:
 
 
 def test_the_settings_are_those_of_all() -> None:
-    """Each setting of the page's table is one of each connector, and there is no other."""
+    """The settings of the page's table are exactly the settings of each connector."""
     rows = re.findall(r"^\| (`[^|]*) \|", PAGE[: PAGE.index("## LMCache")], re.MULTILINE)
     names = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     lmcache = importlib.import_module("rmemcached.connectors.lmcache").RMemcachedConnector

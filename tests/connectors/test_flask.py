@@ -54,12 +54,12 @@ def test_an_application(module_rmemcached: Server) -> None:
 
 
 def test_times_past_2038_are_for_ever(cache: RMemcachedCache) -> None:
-    """What memcached would take for a past one: the item would be gone at once."""
+    """A time after 2038 does not expire: memcached would take such a time for past, and drop the item at once."""
     assert cache.set("key", "value", timeout=FIFTY_YEARS) and cache.get("key") == "value"
 
 
 def test_nobody_can_choose_the_key_of_another(cache: RMemcachedCache, module_rmemcached: Server) -> None:
-    """A key that memcached cannot take is hashed; who knows it must not reach its value by a short key."""
+    """A key unfit for memcached is hashed. The knowledge of the hash must not give access to the value."""
     cache.set("secret " + "x" * 300, "value")
     with Client(module_rmemcached.address, transport="tcp") as client:
         (stored,) = [key.decode() for key in client.mgdump()]

@@ -1,4 +1,4 @@
-"""LMCache's connector against real daemons: what is loaded is what was stored, or a miss."""
+"""LMCache's connector against real daemons: a load gives the stored bytes, or a miss."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def connect() -> Iterator[Callable[..., Adapter]]:
 def test_what_is_stored_is_loaded(
     connect: Connect, rmemcached_server: Callable[..., Server], transport: str, size: int
 ) -> None:
-    """Blocks of any size, also over the server's item size, from an arena and back."""
+    """Blocks of any size, also over the server's item size, go from an arena and back."""
     adapter = connect(rmemcached_server("-m", "128", "-t", "1"), transport=transport)
     arena = Arena(10 * size)
     keys = [f"model@0000000{number}@0@{number:032x}" for number in range(5)]
@@ -63,7 +63,7 @@ def test_what_is_stored_is_loaded(
 
 
 def test_blocks_of_the_items_memory(connect: Connect, rmemcached_server: Callable[..., Server]) -> None:
-    """A daemon with -o rdma_direct, whose clients load blocks by themselves."""
+    """Clients of a daemon with -o rdma_direct load the right blocks."""
     adapter = connect(rmemcached_server("-m", "128", "-I", "8m", "-o", "rdma_direct"), transport="soft_shm")
     arena = Arena(8 * MEGABYTE)
     block, target = arena.view(4 * MEGABYTE - 1, os.urandom(997)), arena.view(4 * MEGABYTE - 1)
@@ -78,7 +78,7 @@ def test_blocks_of_the_items_memory(connect: Connect, rmemcached_server: Callabl
 def test_a_batch_of_all_kinds(
     connect: Connect, rmemcached_server: Callable[..., Server], transport: str, options: list[str]
 ) -> None:
-    """Each block of a batch has its own outcome, whatever the others are."""
+    """Each block of a batch has its own outcome, whatever the rest have."""
     adapter = connect(rmemcached_server("-m", "256", "-t", "2", *options), transport=transport, workers=3)
     sizes = [1, 0, HEAD.size, 300_000, MEGABYTE, 3 * MEGABYTE + 7, 70_000, 200_000, 5] * 3
     keys = [f"key {number}" if number % 2 else f"key{number}" for number in range(len(sizes))]
@@ -88,7 +88,7 @@ def test_a_batch_of_all_kinds(
     for _ in range(2):
         assert adapter.load(keys, targets) == (True, "", [True] * len(sizes))
         assert targets == blocks
-    # A block that is not there, one that is longer and one that is shorter than the memory, and a head's length of it.
+    # A missing block, a block longer and a block shorter than the memory, and memory of a head's length.
     wrong = {3: 300_001, 7: 199_999, 9: HEAD.size, 2: 5, 14: 100}
     keys[12] = "none"
     targets = [memoryview(bytearray(wrong.get(number, size))) for number, size in enumerate(sizes)]
@@ -122,7 +122,7 @@ def test_a_lost_piece_makes_a_miss(connect: Connect, rmemcached_server: Callable
 
 
 def test_pieces_are_of_one_store(connect: Connect, rmemcached_server: Callable[..., Server]) -> None:
-    """While a block is stored again and again, with other bytes each time, a load has one of them or misses."""
+    """While a block is stored again and again, with different bytes each time, a load gets one version or misses."""
     server = rmemcached_server("-m", "256", "-t", "2")
     writer, reader = connect(server), connect(server)
     size = 3 * MEGABYTE
@@ -161,10 +161,10 @@ def test_storing_again_leaves_no_pieces_behind(connect: Connect, rmemcached_serv
 
 
 def test_long_and_strange_keys_do_not_collide(connect: Connect, shared_rmemcached: Server) -> None:
-    """Models whose names differ behind the 250th byte, or in what memcached takes no key with."""
+    """Names that differ behind the 250th byte, or in bytes forbidden in memcached's keys, do not collide."""
     adapter = connect(shared_rmemcached, prefix="names:")
     keys = ["m" * 300 + "a", "m" * 300 + "b", "a model@1", "a\tmodel@1", "modèle", "modele", "n:x", "x"]
-    # Names that are what others' keys are made of.
+    # Names that look like the keys made from other names.
     keys += [block_key(keys[0]).decode(), block_key("x").decode(), "p:" + "0" * 32 + ":0"]
     keys = list(dict.fromkeys(keys))
     blocks = [memoryview(bytearray(f"{number:08}".encode())) for number in range(len(keys))]
@@ -175,7 +175,7 @@ def test_long_and_strange_keys_do_not_collide(connect: Connect, shared_rmemcache
 
 
 def test_a_server_that_is_killed_and_started_again(connect: Connect) -> None:
-    """Batches under way are misses, or what was stored; none hangs; then blocks are stored and loaded again."""
+    """Batches under way give misses or the stored bytes, and none hangs. Then blocks are stored and loaded."""
     size, count = 3 * MEGABYTE, 16
     server = start_rmemcached("-m", "256", "-I", "8m", "-t", "2")
     adapter = connect(server, timeout=5.0)
@@ -217,7 +217,7 @@ def test_no_server(connect: Connect) -> None:
 
 
 def test_a_block_that_the_server_cannot_hold(connect: Connect, rmemcached_server: Callable[..., Server]) -> None:
-    """A block larger than the server's memory is a miss; others in its batch are stored, also empty ones."""
+    """A block larger than the server's memory is a miss, and the rest of its batch is stored, empty blocks too."""
     adapter = connect(rmemcached_server("-m", "64", "-t", "1"))
     ok, error, done = adapter.store(["a", "b"], [memoryview(b""), memoryview(bytearray(5))])
     assert done == [True, True] and ok and not error
@@ -228,7 +228,7 @@ def test_a_block_that_the_server_cannot_hold(connect: Connect, rmemcached_server
 
 
 def test_a_block_that_is_refused(connect: Connect, rmemcached_server: Callable[..., Server]) -> None:
-    """A server that evicts nothing and is full: the blocks behind it in the same part of the batch are tried."""
+    """After a refusal by a full server that evicts nothing, the later blocks of the part are tried."""
     adapter = connect(rmemcached_server("-m", "16", "-M", "-t", "1"), workers=1)
     small = memoryview(bytearray(5))
     assert adapter.store(["first"], [small])[0]
@@ -238,7 +238,7 @@ def test_a_block_that_is_refused(connect: Connect, rmemcached_server: Callable[.
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_some_blocks_are_refused(connect: Connect, rmemcached_server: Callable[..., Server], transport: str) -> None:
-    """Of a batch some are stored: which, it says. A key that is there twice has the last block."""
+    """The connector reports the stored blocks of a partly stored batch. A repeated key has the last block."""
     adapter = connect(rmemcached_server("-m", "16", "-M", "-t", "1"), workers=1, transport=transport)
     keys = [str(number) for number in range(100)]
     blocks = [memoryview(os.urandom(300_000)) for _ in keys]
@@ -256,7 +256,7 @@ def test_some_blocks_are_refused(connect: Connect, rmemcached_server: Callable[.
 
 @pytest.mark.parametrize(("length", "piece"), [(1 << 62, 1), (1 << 62, 1 << 62), (1 << 40, SMALLEST_PIECE), (3000, 1)])
 def test_heads_that_others_have_made(connect: Connect, shared_rmemcached: Server, length: int, piece: int) -> None:
-    """Who may store may write a head that says anything: it costs no more than another miss."""
+    """A head with false content, which everybody with access may store, costs no more than another miss."""
     adapter = connect(shared_rmemcached, prefix="heads:")
     head = HEAD.pack(MAGIC, length, piece, b"r" * 16)
     with Client(shared_rmemcached.address, default_noreply=False) as client:
@@ -270,14 +270,14 @@ def test_heads_that_others_have_made(connect: Connect, shared_rmemcached: Server
         plant()
         block, target = (memoryview(bytearray(2 * MEGABYTE)) for _ in range(2))
         assert adapter.store(["key"], [block])[2] == [True] and adapter.load(["key"], [target])[2] == [True]
-    # 2^62 pieces would be more memory than there is; nobody has pieces of that store.
+    # 2^62 pieces would exceed all memory, and the store named by the head has no pieces.
     assert read_head(head) is None or length == piece
 
 
 def test_the_size_of_pieces(
     shared_rmemcached: Server, scripted: Callable[[Callable[[bytes], Iterator[bytes]]], Scripted]
 ) -> None:
-    """memcached's own where a proxy does not tell; never 0, whatever other threads forget meanwhile."""
+    """The size is memcached's own behind a silent proxy, and never 0, whatever other threads forget meanwhile."""
     blocks = Blocks(scripted(lambda line: iter([b"END\r\n"])).place, transport="tcp")
     assert blocks.piece_size() == MEGABYTE - ITEM_OVERHEAD
     blocks.close()
@@ -303,7 +303,7 @@ def test_the_size_of_pieces(
 
 
 def test_batches(connect: Connect, shared_rmemcached: Server) -> None:
-    """Empty ones are finished, too; lists that do not belong together are refused; so is a closed connector."""
+    """Empty batches are finished, too. Lists of different lengths are refused, and so are batches after close."""
     adapter = connect(shared_rmemcached, workers=3, prefix="batches:")
     assert adapter.store([], []) == (True, "", [])
     assert adapter.exist([]) == (True, "", [])
@@ -332,7 +332,7 @@ def test_wrong_parameters(connect: Connect, shared_rmemcached: Server, params: d
 
 
 def test_a_url_and_time(connect: Connect, shared_rmemcached: Server) -> None:
-    """The server as a URL with its options, and blocks that expire."""
+    """The server's URL has options, and blocks expire."""
     url = f"memcached://{shared_rmemcached.host}:{shared_rmemcached.port}?transport=tcp&timeout=5"
     adapter = connect(shared_rmemcached, url=url, expire=1000, prefix="url:")
     assert adapter.store(["key"], [memoryview(bytearray(3))])[0]

@@ -1,4 +1,4 @@
-"""The storage back end for SGLang's HiCache against real daemons: what is loaded is what was stored, or a miss."""
+"""The storage back end for SGLang's HiCache against real daemons: a load gives the stored bytes, or a miss."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIZES = [1, HEAD.size, 100_000, MEGABYTE, 3 * MEGABYTE + 7]
 
 @dataclasses.dataclass
 class Config:
-    """What the back end reads of SGLang's HiCacheStorageConfig."""
+    """The part of SGLang's HiCacheStorageConfig that the back end reads."""
 
     extra_config: dict[str, Any] | None = None
     model_name: str = "org/model"
@@ -47,7 +47,7 @@ class Config:
 
 
 class Tensor:
-    """What the back end uses of a torch.Tensor of bytes."""
+    """The part of a torch.Tensor of bytes that the back end uses."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -71,7 +71,7 @@ class Tensor:
 
 
 class Pool:
-    """A host pool of pages, each in so many pieces, with what SGLang's HostKVCache says of them."""
+    """A host pool of pages, each in so many pieces, described as by SGLang's HostKVCache."""
 
     def __init__(
         self, pages: int, size: int, parts: int = 2, layout: str = "page_first", dtype: str = "bf16", device: str = ""
@@ -127,7 +127,7 @@ def fill(memory: Any) -> None:
 def test_what_is_stored_is_loaded(
     storage: MakeStorage, rmemcached_server: Callable[..., Server], transport: str
 ) -> None:
-    """Pages of any size, in the pool's own memory, of one piece and of several, and in tensors."""
+    """Pages of any size are loaded as stored: in the pool's own memory, in a piece or several, and in tensors."""
     server = rmemcached_server("-m", "128", "-t", "1")
     for size in SIZES:
         for parts in (1, 2):
@@ -166,7 +166,7 @@ def other_layers() -> Pool:
 
 
 def test_two_models_never_share(storage: MakeStorage, shared_rmemcached: Server) -> None:
-    """Whatever two engines differ in, neither finds the other's pages."""
+    """Engines with any difference do not find each other's pages."""
     made: list[tuple[Config, Pool, dict[str, Any]]] = [
         (Config(), Pool(2, 100), {}),
         (Config(model_name="org/model2"), Pool(2, 100), {}),
@@ -209,7 +209,7 @@ def test_two_models_never_share(storage: MakeStorage, shared_rmemcached: Server)
 def test_what_only_the_engine_knows_of_its_model(
     storage: MakeStorage, shared_rmemcached: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SGLang 0.5.23's pool of uint8 does not say which FP8 that is, nor its name of the model which weights it has."""
+    """SGLang 0.5.23's pool of uint8 does not tell its kind of FP8, nor does the model's name tell its weights."""
     first = {"model_path": "org/model", "revision": None, "kv_cache_dtype": "fp8_e4m3", "quantization": None}
     others = [{"kv_cache_dtype": "fp8_e5m2"}, {"revision": "v2"}, {"quantization": "awq"}, {"model_path": "/models/b"}]
     keys = hashes(1)
@@ -228,7 +228,7 @@ def test_what_only_the_engine_knows_of_its_model(
 def test_bytes_of_which_nobody_says_what_they_mean(
     storage: MakeStorage, shared_rmemcached: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server of pages that may be of another kind is worse than none."""
+    """The back end refuses pages of an unknown kind."""
 
     def unset() -> None:
         raise ValueError("config namespace 'model' is not published")
@@ -247,7 +247,7 @@ def test_bytes_of_which_nobody_says_what_they_mean(
 
 
 def test_entries_that_are_sglangs(storage: MakeStorage, shared_rmemcached: Server) -> None:
-    """What SGLang 0.5.23 reads of the same entries is none that is unknown here, whether it takes it out or not."""
+    """Entries that SGLang 0.5.23 itself reads are known here, whether SGLang removes them or not."""
     entries = {
         "prefetch_threshold": 64,
         "prefetch_timeout_base": 1,
@@ -261,7 +261,7 @@ def test_entries_that_are_sglangs(storage: MakeStorage, shared_rmemcached: Serve
 
 
 def test_ranks_of_a_replicated_model_share(storage: MakeStorage, shared_rmemcached: Server) -> None:
-    """Of a model whose ranks all have the same pages, rank 0 stores them and the others load them."""
+    """Rank 0 stores the pages of a model with the same pages in all ranks, and the rest load them."""
     pools = [Pool(1, 1000, 1) for _ in range(2)]
     first, second = (
         storage(shared_rmemcached, pool, Config(is_mla_model=True, tp_size=2, tp_rank=rank), prefix="mla:")
@@ -274,7 +274,7 @@ def test_ranks_of_a_replicated_model_share(storage: MakeStorage, shared_rmemcach
 
 
 def test_keys_over_250_bytes(storage: MakeStorage, shared_rmemcached: Server) -> None:
-    """Long names that differ in their end only, and names with what memcached takes no key with."""
+    """Names that differ behind the 250th byte, or in bytes forbidden in memcached's keys, have their own values."""
     one = storage(shared_rmemcached, prefix="long:")
     keys = ["k" * 300 + "a", "k" * 300 + "b", "a page", "a\tpage", "Seite ß"]
     tensors = [Tensor(numpy.full(5, number, dtype=numpy.uint8)) for number in range(len(keys))]
@@ -288,7 +288,7 @@ def test_keys_over_250_bytes(storage: MakeStorage, shared_rmemcached: Server) ->
 def test_what_is_lost_is_a_miss_and_stored_again(
     storage: MakeStorage, rmemcached_server: Callable[..., Server], size: int
 ) -> None:
-    """Of a page of which a part is lost, or a piece of a part, nothing counts as loaded."""
+    """A page without a part, or without a piece of a part, does not count as loaded."""
     server = rmemcached_server("-m", "64", "-t", "1")
     pool = Pool(4, size)
     one = storage(server, pool, interface_v1=1)
@@ -306,7 +306,7 @@ def test_what_is_lost_is_a_miss_and_stored_again(
 
 
 def test_a_page_that_is_refused_in_part(storage: MakeStorage, rmemcached_server: Callable[..., Server]) -> None:
-    """The server has room for some of the long parts, and for all short ones: such a page is none."""
+    """A page counts as refused if the server has room for all its short parts, but only for some of the long parts."""
 
     class Uneven(Pool):
         def get_page_buffer_meta(self, indices: list[int]) -> tuple[list[int], list[int]]:
@@ -326,7 +326,7 @@ def test_a_page_that_is_refused_in_part(storage: MakeStorage, rmemcached_server:
 
 
 def test_a_server_that_is_killed_and_started_again(storage: MakeStorage, caplog: pytest.LogCaptureFixture) -> None:
-    """A batch under way ends, and no page that counts as loaded has other bytes; then all is as before."""
+    """A batch under way ends, and no page that counts as loaded has foreign bytes. Then all is as before."""
     count, size = 8, 3 * MEGABYTE
     server = start_rmemcached("-m", "256", "-I", "8m", "-t", "2")
     pool = Pool(2 * count, size, 1)
@@ -366,7 +366,7 @@ def test_a_server_that_is_killed_and_started_again(storage: MakeStorage, caplog:
 def test_a_server_that_stands_still(
     storage: MakeStorage, rmemcached_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A batch waits for it once in each thread, not for each page."""
+    """A batch waits for the server once in each thread, not for each page."""
     server = rmemcached_server("-m", "64", "-t", "1")
     pool = Pool(20, 1000, 1)
     one = storage(server, pool, interface_v1=1, transport="tcp", timeout=1.0, connect_timeout=1.0, workers=2)
@@ -380,7 +380,7 @@ def test_a_server_that_stands_still(
 
 
 def test_a_forked_child_has_threads_of_its_own(storage: MakeStorage, shared_rmemcached: Server) -> None:
-    """It would wait for those of its parent for ever."""
+    """A forked child has threads of its own: the parent's threads would never answer."""
     pool = Pool(4, 1000)
     one = storage(shared_rmemcached, pool, prefix="forks:", interface_v1=1)
     keys = hashes(2)
@@ -398,7 +398,7 @@ def test_a_forked_child_has_threads_of_its_own(storage: MakeStorage, shared_rmem
 
 
 def test_what_is_refused(storage: MakeStorage, shared_rmemcached: Server) -> None:
-    """Wrong entries, further pools, and tensors that are no memory to load to."""
+    """Wrong entries, further pools, and tensors unfit as targets are refused."""
     for extra, message in (({"workers": 0}, "workers"), ({"prefix": "a b"}, "prefix"), ({"hots": "x"}, "hots")):
         with pytest.raises(ValueError, match=message):
             storage(shared_rmemcached, **extra)
@@ -418,7 +418,7 @@ def test_what_is_refused(storage: MakeStorage, shared_rmemcached: Server) -> Non
 
 
 def test_without_sglang() -> None:
-    """Without SGLang the import says so in one line."""
+    """Without SGLang the import gives the reason in a line."""
     code = "import sys; sys.modules['sglang'] = None; import rmemcached.connectors.sglang"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr.splitlines()[-1].startswith("ImportError: rmemcached.connectors.sglang is for SGLang 0.5, which")

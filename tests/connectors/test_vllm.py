@@ -1,4 +1,4 @@
-"""The secondary tier for vLLM against real daemons: what is loaded is what was stored, or a miss."""
+"""The secondary tier for vLLM against real daemons: a load gives the stored bytes, or a miss."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SECONDS = 30.0
 
 @dataclasses.dataclass
 class Model:
-    """What the tier reads of vLLM's OffloadingConfig."""
+    """The part of vLLM's OffloadingConfig that the tier reads."""
 
     name: str = "org/model"
     dtype: str = "bfloat16"
@@ -61,7 +61,7 @@ class Model:
 
 
 class Engine:
-    """Does with a tier what vLLM's TieringOffloadingManager does: one thread, in steps."""
+    """Uses a tier like vLLM's TieringOffloadingManager: from a single thread, in steps."""
 
     def __init__(self, address: tuple[str, int], chunks: int, size: int, model: Model, **params: Any) -> None:
         self.memory = numpy.zeros((chunks, size), dtype=numpy.int8)
@@ -128,7 +128,7 @@ def keys_of(count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("transport", ["tcp", "soft_shm", "soft_iw"])
 def test_what_is_stored_is_loaded(engine: MakeEngine, rmemcached_server: Callable[..., Server], transport: str) -> None:
-    """Chunks of any size, also over the server's item size, to slots of this engine and of another one of the model."""
+    """Chunks of any size, also above the server's item size, come to slots of this engine and of a second engine."""
     server = rmemcached_server("-m", "128", "-t", "1")
     for size in (1, HEAD.size, 100_000, MEGABYTE - ITEM_OVERHEAD, MEGABYTE, 3 * MEGABYTE + 7):
         one, other = (engine(server, 6, size, transport=transport) for _ in range(2))
@@ -147,7 +147,7 @@ def test_what_is_stored_is_loaded(engine: MakeEngine, rmemcached_server: Callabl
 
 
 def test_two_models_never_share(engine: MakeEngine, shared_rmemcached: Server) -> None:
-    """Whatever two engines differ in, neither finds the other's chunks."""
+    """Engines with any difference do not find each other's chunks."""
     models = [
         Model(),
         Model(name="org/model2"),
@@ -177,7 +177,7 @@ def test_two_models_never_share(engine: MakeEngine, shared_rmemcached: Server) -
 
 
 def test_keys_over_250_bytes(engine: MakeEngine, shared_rmemcached: Server) -> None:
-    """Long block hashes that differ in their last byte only, or in the group."""
+    """Long block hashes that differ in their last byte only, or in the group, have chunks of their own."""
     one = engine(shared_rmemcached, 8, 100, prefix="long:")
     keys = [b"h" * 200 + bytes([last]) + bytes([0, 0, 0, group]) for last in (0, 1) for group in (0, 1)]
     one.memory[:4] = numpy.arange(4).reshape(4, 1)
@@ -190,7 +190,7 @@ def test_keys_over_250_bytes(engine: MakeEngine, shared_rmemcached: Server) -> N
 def test_what_is_missing_is_a_miss_and_stored_again(
     engine: MakeEngine, rmemcached_server: Callable[..., Server], size: int
 ) -> None:
-    """Of a load, what was found is kept. What was lost after the lookup, or a piece of it, is not looked for again."""
+    """A load keeps the chunks found. A chunk lost after the lookup, as a whole or in part, is not looked for again."""
     server = rmemcached_server("-m", "64", "-t", "1")
     one = engine(server, 4, size)
     one.memory[:2] = [[1], [2]]
@@ -211,7 +211,7 @@ def test_what_is_missing_is_a_miss_and_stored_again(
 
 
 def test_a_server_that_is_killed_and_started_again(engine: MakeEngine) -> None:
-    """Transfers under way end, and no slot that counts as loaded has other bytes; then all is as before."""
+    """Transfers under way end, and no slot that counts as loaded has foreign bytes. Then all is as before."""
     size, count = 3 * MEGABYTE, 8
     server = start_rmemcached("-m", "256", "-I", "8m", "-t", "2")
     one = engine(server, 2 * count, size, timeout=5.0)
@@ -244,7 +244,7 @@ def test_a_server_that_is_killed_and_started_again(engine: MakeEngine) -> None:
 
 
 def test_no_call_waits_for_the_server(engine: MakeEngine, rmemcached_server: Callable[..., Server]) -> None:
-    """While the server stands still, submits and lookups return; when it goes on, all is done."""
+    """While the server stands still, submits and lookups return. When the server goes on, all is done."""
     server = rmemcached_server("-t", "1")
     one = engine(server, 2, 1000, timeout=60.0)
     one.memory[0] = 7
@@ -262,7 +262,7 @@ def test_no_call_waits_for_the_server(engine: MakeEngine, rmemcached_server: Cal
 
 
 def test_what_was_known_is_forgotten_with_the_request(engine: MakeEngine, shared_rmemcached: Server) -> None:
-    """A request has the answer that it had, unless this engine stores the chunk; another one asks the server again."""
+    """A request keeps its answer, unless this engine stores the chunk. A new request asks the server again."""
     one, other = (engine(shared_rmemcached, 1, 10, prefix="requests:") for _ in range(2))
     keys = keys_of(2)
     assert one.lookup(keys, "first") == [False, False]
@@ -275,7 +275,7 @@ def test_what_was_known_is_forgotten_with_the_request(engine: MakeEngine, shared
 
 
 def test_shutdown_lets_the_memory_go(engine: MakeEngine, shared_rmemcached: Server) -> None:
-    """What waits fails, and is reported; the primary tier can release its view."""
+    """Waiting jobs fail, and are reported. The primary tier can release its view."""
     one = engine(shared_rmemcached, 4, MEGABYTE, prefix="shutdown:")
     numbers = [one.submit(keys_of(4), [0, 1, 2, 3], load=False) for _ in range(20)]
     one.tier.shutdown()
@@ -292,7 +292,7 @@ def test_wrong_parameters(shared_rmemcached: Server) -> None:
 
 
 def test_a_view_that_cannot_be_taken(shared_rmemcached: Server) -> None:
-    """No thread and no descriptor is left behind."""
+    """A refused view leaves no thread and no descriptor behind."""
     before = len(os.listdir("/proc/self/fd"))
     view = memoryview(cast(Any, numpy.zeros((4, 20), dtype=numpy.int8)[:, :10]))
     with pytest.raises(TypeError, match="contiguous"):
@@ -302,7 +302,7 @@ def test_a_view_that_cannot_be_taken(shared_rmemcached: Server) -> None:
 
 
 def test_without_vllm() -> None:
-    """Without vLLM the import says so in one line."""
+    """Without vLLM the import gives the reason in a line."""
     code = "import sys; sys.modules['vllm'] = None; import rmemcached.connectors.vllm"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr.splitlines()[-1].startswith("ImportError: rmemcached.connectors.vllm is for vLLM 0.33, which")

@@ -1,4 +1,4 @@
-"""Batches that threads share: who takes on what, and when a batch is over."""
+"""Batches shared by threads: the rows that a thread takes on, and the end of a batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def finished(workers: Workers) -> list[Outcome]:
 
 
 def test_a_batch_does_not_wait_for_a_thread_that_is_busy(workers: Workers) -> None:
-    """It was to help with the batch. What is left of the batch it does not touch."""
+    """The busy thread, a helper of the batch, later leaves the rest of the batch alone."""
     busy, free = threading.Event(), threading.Event()
     threads: set[int] = set()
 
@@ -49,13 +49,13 @@ def test_a_batch_does_not_wait_for_a_thread_that_is_busy(workers: Workers) -> No
     assert len(threads) == 1
     free.set()
     assert finished(workers) == [Outcome(held, True, "", [True])]
-    # Nor is it in the way of what comes then.
+    # The thread does not disturb the next batch either.
     number = workers.submit(move, list(range(10)), nbytes=100, group=20)
     assert finished(workers) == [Outcome(number, True, "", done)]
 
 
 def test_what_fails_ends_the_batch(shared_rmemcached: Server) -> None:
-    """Rows that were spoken of before stay so; those that nobody has taken on are not tried."""
+    """After a failure the reported rows keep their result, and no thread tries the remaining rows."""
     tried: list[int] = []
 
     def move(rows: Sequence[int]) -> Iterator[bool | str]:
@@ -101,7 +101,7 @@ def test_close_ends_what_nobody_has_taken_on(shared_rmemcached: Server) -> None:
 
 
 def test_each_row_is_one_threads(shared_rmemcached: Server) -> None:
-    """Threads that take on groups at the same moment do not take the same one."""
+    """Threads that take on groups at the same moment take different groups."""
     tried: list[list[int]] = [[] for _ in range(8)]
     numbers = iter(range(8))
     own = threading.local()

@@ -49,7 +49,7 @@ def offloading_config() -> OffloadingConfig:
 
 
 def test_vllm_makes_the_tier(shared_rmemcached: Server) -> None:
-    """The entries of docs/connectors.md reach the tier through vLLM's factory, and chunks go there and back."""
+    """vLLM's factory makes the tier from the entries of docs/connectors.md, and chunks go there and back."""
     tier_config = {
         "type": "RMemcachedTier",
         "module_path": "rmemcached.connectors.vllm",
@@ -78,7 +78,7 @@ def test_vllm_makes_the_tier(shared_rmemcached: Server) -> None:
 
 
 def test_sglang_makes_the_back_end(shared_rmemcached: Server) -> None:
-    """The entries of docs/connectors.md reach the back end through SGLang's factory, and tensors go there and back."""
+    """SGLang's factory makes the back end from the entries of docs/connectors.md, and tensors go there and back."""
     extra = {
         "backend_name": "rmemcached",
         "module_path": "rmemcached.connectors.sglang",
@@ -116,7 +116,7 @@ def test_sglang_makes_the_back_end(shared_rmemcached: Server) -> None:
 
 
 def test_the_memory_of_sglangs_pool(shared_rmemcached: Server) -> None:
-    """Pages of a torch pool, moved where they are, by addresses as SGLang's pools give them."""
+    """Pages of a torch pool move in place, by addresses as of SGLang's pools."""
     pages, size = 4, 1 << 16
     buffer = torch.randint(0, 255, (2, pages, size), dtype=torch.uint8)
 

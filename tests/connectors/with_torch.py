@@ -26,7 +26,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text()
 
 
 class Samples(Dataset[Any]):
-    """Samples, and a line in a file for each that was computed."""
+    """Samples, and a line in a file for each computed sample."""
 
     def __init__(self, log: Path, size: int = 1000, count: int = 12) -> None:
         self.log = log
@@ -61,7 +61,7 @@ def test_workers(module_rmemcached: Server, tmp_path: Path, transport: str, how:
     samples = Samples(tmp_path / "log", size=200_000)
     url = f"{transport}://127.0.0.1:{module_rmemcached.port}"
     dataset = CachedDataset(samples, url, name=f"workers-{transport}-{how}")
-    # This process has connections before it forks.
+    # This process has connections before the forks.
     assert dataset[0][1] == 0 and samples.computed() == [0]
     for computed in (list(range(1, 12)), []):
         assert epoch(dataset, num_workers=2, multiprocessing_context=how) == list(range(12))
@@ -143,7 +143,7 @@ print({name: counters["aot_autograd"][name] for name in ("autograd_cache_hit", "
 
 
 def compiled(address: str, folder: Path) -> str:
-    """What a process counts that compiles with an empty local cache."""
+    """The counts of a process that compiles with an empty local cache."""
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder)}
     done = subprocess.run(
         [sys.executable, "-c", COMPILE, address],

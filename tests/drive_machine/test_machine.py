@@ -1,4 +1,4 @@
-"""What the machine wants, and that neither input nor output can make it hold much."""
+"""The machine's demands, and the limits on its memory for input and output."""
 
 from __future__ import annotations
 
@@ -118,11 +118,11 @@ def test_a_long_multiget_is_answered_in_parts(size: int) -> None:
 
 @pytest.mark.parametrize("keys", [1, 2, 15, 16, 17, 32, 33, 49, 50, 51, 66, 101])
 def test_keys_are_looked_up_in_their_order(keys: int) -> None:
-    """However many are found ahead: with more than one space between them, missing ones, and the same one again."""
+    """Replies come in the order of the keys, for any number found ahead, with spaces, misses and repetitions."""
     choice = random.Random(keys)
     server = Server(slab_chunk_size_max=16384)
     machine = Machine(server)
-    sizes = [0, 1, 100, 255, 256, 257, 1000, 20_000]  # the last one is chained
+    sizes = [0, 1, 100, 255, 256, 257, 1000, 20_000]  # the last value is chained
     blocks = {}
     for i, size in enumerate(sizes):
         name, value = b"%d" % i * choice.choice([1, 30, 250]), choice.randbytes(size)

@@ -1,4 +1,4 @@
-"""What costs a server most of the exchange and of lanes: to begin without end, ask without credits, never stop."""
+"""Costly attacks on the exchange and on lanes: starts without end, requests without credits, endless work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rmemcached.verbs import MR, Access
 
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends a reset
 LANES = 64
-AT_ONCE = 16  # large values that one message asks for
+AT_ONCE = 16  # large values requested in a message
 
 
 def exchange_line(transport: str) -> bytes:
@@ -50,7 +50,7 @@ def peer(target: Target, transport: str, kind: type[Peer] = Peer, **options: obj
 
 
 def exchange_flood(target: Target, transport: str) -> None:
-    """Queue pairs are made and abandoned, as fast as it goes."""
+    """Makes and abandons queue pairs as fast as possible."""
     target.ready()
     while True:
         plain = exchange(target, transport)
@@ -59,11 +59,11 @@ def exchange_flood(target: Target, transport: str) -> None:
 
 
 def without_stream(target: Target, transport: str, count: int) -> None:
-    """So many queue pairs that wait for their stream; for each that the daemon gives up there is another."""
+    """So many queue pairs that wait for their stream. For each pair given up by the daemon a new pair begins."""
     waiting = [exchange(target, transport) for _ in range(count)]
     target.ready()
     while True:
-        # They end in the order in which they came.
+        # They end in the order of their beginning.
         oldest = waiting.pop(0)
         while oldest.recv(4096):
             pass
@@ -72,7 +72,7 @@ def without_stream(target: Target, transport: str, count: int) -> None:
 
 
 def without_ready(target: Target, transport: str, count: int) -> None:
-    """The same with streams, and no READY."""
+    """As `without_stream`, but with streams, and without READY."""
     waiting = [peer(target, transport, ready=False) for _ in range(count)]
     target.ready()
     while True:
@@ -83,7 +83,7 @@ def without_ready(target: Target, transport: str, count: int) -> None:
 
 
 def without_credits(target: Target, transport: str, count: int) -> None:
-    """Requests on all lanes of some queue pairs until the daemon takes no more; it gets no credit to answer with."""
+    """Sends requests on all lanes of some queue pairs, without credits for answers, until the daemon takes no more."""
     request = b"get bystander\r\n" * 500
     peers = [peer(target, transport, credits=2) for _ in range(count)]
     for one in peers:
@@ -110,14 +110,14 @@ def pump(one: Peer, request: bytes, lanes: int = LANES) -> None:
 
 
 def deep_queue(target: Target, transport: str, request: str, at_once: int) -> None:
-    """A queue that is never empty."""
+    """Keeps a queue from ever being empty."""
     one = peer(target, transport, credits=64)
     target.ready()
     pump(one, request.encode() * at_once)
 
 
 def large_values(target: Target, transport: str, request: str, size: int, count: int) -> None:
-    """So many processes, each with a queue pair, that fetch or store a large value without end."""
+    """So many processes, each with a queue pair, fetch or store a large value without end."""
     began, begins = os.pipe()
     for number in range(count):
         if os.fork() == 0:
@@ -135,7 +135,7 @@ def large_values(target: Target, transport: str, request: str, size: int, count:
 
 
 def lanes_without_end(target: Target, transport: str) -> None:
-    """Lanes are opened, asked something, and closed, in many messages at a time, beyond -c too."""
+    """Opens lanes, asks for something, and closes the lanes, many in a message, also beyond -c."""
     one = peer(target, transport, Lanes, credits=64)
     assert isinstance(one, Lanes)
     target.ready()
@@ -148,7 +148,7 @@ def lanes_without_end(target: Target, transport: str) -> None:
 
 
 def lanes_at_rest(target: Target, transport: str, count: int) -> None:
-    """So many lanes, each of which has been asked something."""
+    """So many lanes, each of which has had a request."""
     one = peer(target, transport, Lanes, credits=64)
     assert isinstance(one, Lanes)
     one.open(*range(count))
@@ -160,7 +160,7 @@ def lanes_at_rest(target: Target, transport: str, count: int) -> None:
 
 
 def lanes_left_open(target: Target, transport: str, count: int, lanes: int) -> None:
-    """So many lanes on each of some queue pairs, with replies that are not read, and half a command."""
+    """So many lanes on each of some queue pairs, with unread replies, and half a command."""
     request = b"get bystander\r\n" * 100
     for _ in range(count):
         one = peer(target, transport, Lanes, credits=64)
@@ -175,7 +175,7 @@ def lanes_left_open(target: Target, transport: str, count: int, lanes: int) -> N
 
 
 def statistics_and_deep_queues(target: Target, transport: str, count: int) -> None:
-    """Some of those, each a process, and one that asks for statistics without end."""
+    """Some deep queues, each a process, and a connection that asks for statistics without end."""
     for _ in range(count):
         if os.fork() == 0:
             pump(peer(target, transport, credits=64), b"mg bystander v\r\n" * 200)

@@ -1,4 +1,4 @@
-"""What costs a server most below the messages: records, cells and frames made by hand, on soft_shm and on soft_iw."""
+"""Costly attacks below the messages: records, cells and frames made by hand, on soft_shm and on soft_iw."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SEAL_WRITE = 8
 READ_AND_WRITE = 6
 READ_ONLY = 4
 MB = 1 << 20
-KEY = 256  # of the region that a value is to be fetched from, or written to
+KEY = 256  # of the region to fetch a value from, or to write a value to
 ADDRESS = 1 << 32
 
 
@@ -66,7 +66,7 @@ UFFDIO_API, UFFDIO_REGISTER = 0xC018AA3F, 0xC020AA00
 
 
 def memory_of_registry() -> int:
-    """Every slot has a region of the first generation."""
+    """A registry with a region of the first generation in every slot."""
     fd = memfd(REGISTRY_SIZE)
     os.pwrite(fd, struct.pack("=I", 1) * (REGISTRY_SIZE // 4), 0)
     fcntl.fcntl(fd, F_ADD_SEALS, SEAL_FUTURE_WRITE)
@@ -74,7 +74,7 @@ def memory_of_registry() -> int:
 
 
 class MissingPage:
-    """A page that never comes: a write of it to a file waits, with the lock of the file's inode."""
+    """A page that never comes: a write of the page to a file waits, with the lock of the file's inode."""
 
     kept: ClassVar[list[MissingPage]] = []
 
@@ -90,14 +90,14 @@ class MissingPage:
         fcntl.ioctl(self.uffd, UFFDIO_REGISTER, struct.pack("=QQQQ", self.address, 4096, 1, 0))
 
     def lock(self, fd: int) -> None:
-        """A thread writes the page to the file. Returns when it waits."""
+        """A thread writes the page to the file. Returns when the thread waits."""
         arguments = (fd, ctypes.c_void_p(self.address), ctypes.c_size_t(1))
         threading.Thread(target=self.libc.write, args=arguments, daemon=True).start()
         assert select.select([self.uffd], [], [], 10)[0]
 
 
 def may_miss_pages() -> bool:
-    """Whether this process may have a userfaultfd that also the kernel waits for."""
+    """Whether this process may have a userfaultfd for which also the kernel waits."""
     try:
         os.close(MissingPage().uffd)
     except PermissionError:
@@ -106,9 +106,9 @@ def may_miss_pages() -> bool:
 
 
 class SharedMemory(ShmPeer):
-    """A soft_shm connection up to READY, made by hand. Nothing is read or sent but what a method does.
+    """A soft_shm connection up to READY, made by hand. The connection reads and sends only within its methods.
 
-    `registry`: a memfd for that.
+    `registry`: a memfd for the registry.
     """
 
     def __init__(self, target: Target, registry: int | None = None) -> None:
@@ -143,7 +143,7 @@ class SharedMemory(ShmPeer):
         return RING_SIZE - (self.tail - self.head())
 
     def wake(self) -> None:
-        """The daemon may sleep; it never minds a record too many."""
+        """The daemon may sleep, and ignores a superfluous record."""
         with contextlib.suppress(BlockingIOError):
             self.sock.setblocking(False)
             self.post(record(WAKEUP))
@@ -161,7 +161,7 @@ class SharedMemory(ShmPeer):
         super().cell(octets, kind, flags)
 
     def cells(self) -> Iterator[bytes]:
-        """The octets of the cells that the daemon has written since. The caller says when they are consumed."""
+        """The octets of the cells written since by the daemon. The caller reports their consumption."""
         for kind, _, octets in iter(self.next_cell, None):
             if kind == MESSAGE:
                 self.credits += int.from_bytes(octets[2:4], "big")
@@ -169,7 +169,7 @@ class SharedMemory(ShmPeer):
             yield octets
 
     def ask(self, line: str) -> None:
-        """A request, if the daemon has granted a credit."""
+        """Sends a request, if the daemon has granted a credit."""
         if self.credits:
             self.credits -= 1
             self.cell(message(DATA, line.encode(), self.owed), MESSAGE)
@@ -183,7 +183,7 @@ class SharedMemory(ShmPeer):
 
 
 def sparse_values(target: Target, count: int, size: int) -> None:
-    """Values out of memory that was never touched, in ever new memfds, which stay. Says what they have cost."""
+    """Stores values out of untouched memory, in ever new memfds, which stay. Reports their cost."""
     shm = SharedMemory(target)
     held = []
     for number in range(count):
@@ -198,7 +198,7 @@ def sparse_values(target: Target, count: int, size: int) -> None:
 
 
 def held_region(target: Target) -> None:
-    """The file of a region is locked when it is offered, and stays so."""
+    """Locks the file of a region when the region is offered, and keeps the lock."""
     shm = SharedMemory(target)
     region = memfd(4096, sparse=False)
     MissingPage().lock(region)
@@ -209,10 +209,10 @@ def held_region(target: Target) -> None:
 
 
 def held_registry(target: Target) -> None:
-    """The file of a registry is locked most of the time, for a tenth of a second each time; connections without end."""
+    """Locks the file of a registry most of the time, for a tenth of a second each time, and connects without end."""
     libc = ctypes.CDLL(None, use_errno=True)
     registry = memory_of_registry()
-    # A page that a pipe refers to: with the lock held, the kernel waits in vain until nobody does.
+    # A page in use by a pipe: the kernel, with the lock held, waits in vain for the end of the use.
     libc.mmap.restype = ctypes.c_size_t
     address = libc.mmap(None, ctypes.c_size_t(4096), 1, 1, registry, ctypes.c_long(0))
     iovec = (ctypes.c_size_t * 2)(address, 4096)
@@ -233,12 +233,12 @@ def held_registry(target: Target) -> None:
 
 
 def closes_that_wait(target: Target, count: int) -> None:
-    """Sockets whose `close` waits come with a record that ends the queue pair. None is kept here."""
+    """Sends sockets whose `close` waits, with a record that ends the queue pair. The attacker keeps none."""
     shm = SharedMemory(target)
     pairs = [lingering(60) for _ in range(count)]
     octets = record(OFFER, generation=1, length=4096)
     socket.send_fds(shm.sock, [octets[:1]], [sender.fileno() for sender, _ in pairs])
-    # The daemon has them, or the socket to it. Where it is the faster one, this is the close that waits.
+    # The descriptors are with the daemon, or on the way. If the daemon has closed its own, this `close` waits.
     for sender, _ in pairs:
         threading.Thread(target=sender.close, daemon=True).start()
     with contextlib.suppress(BrokenPipeError):
@@ -248,7 +248,7 @@ def closes_that_wait(target: Target, count: int) -> None:
 
 
 def closes_of_many(target: Target, count: int, each: int) -> None:
-    """Sockets whose `close` waits come on several queue pairs, when the test says so. None is kept here."""
+    """Sends sockets whose `close` waits on several queue pairs, when the test says so. The attacker keeps none."""
     pairs = [SharedMemory(target) for _ in range(count)]
     waiting = [[lingering(60) for _ in range(each)] for _ in pairs]
     target.ready()
@@ -263,7 +263,7 @@ def closes_of_many(target: Target, count: int, each: int) -> None:
 
 
 def closes_without_end(target: Target) -> None:
-    """New queue pairs with as many of them as a record may have, as long as the daemon takes any. None is kept here."""
+    """Sends, as long as the daemon takes any, such sockets on new queue pairs, as many as a record may have."""
     readers: list[socket.socket] = []
     target.ready()
     while True:
@@ -281,7 +281,7 @@ def closes_without_end(target: Target) -> None:
 
 
 def close_never_read(target: Target) -> None:
-    """The same behind a record that has ended the queue pair."""
+    """A socket whose `close` waits comes behind a record that has ended the queue pair."""
     sender, reader = lingering(60)
     while True:
         shm = SharedMemory(target)
@@ -298,7 +298,7 @@ def close_never_read(target: Target) -> None:
 
 
 def closes_that_take_long(target: Target, size: int) -> None:
-    """Memory that is there, with a region that has not its size, and that nobody has but the daemon; without end."""
+    """Offers regions smaller than their memory, which is allocated and only the daemon's, without end."""
     shm = SharedMemory(target)
     target.ready()
     for number in counted():
@@ -310,7 +310,7 @@ def closes_that_take_long(target: Target, size: int) -> None:
 
 
 def offers(target: Target, size: int) -> None:
-    """Offers without end, of so many octets that nobody has touched, or of a page that is there."""
+    """Offers without end, of so many untouched octets, or of an allocated page."""
     shm = SharedMemory(target)
     regions = [memfd(size, sparse=size > 4096) for _ in range(200)]
     target.ready()
@@ -319,7 +319,7 @@ def offers(target: Target, size: int) -> None:
 
 
 def offers_of_many(target: Target, count: int, size: int) -> None:
-    """Offers without end on several queue pairs, of large regions whose every page is looked at, each time anew."""
+    """Offers large regions without end on several queue pairs. The daemon looks at every page each time anew."""
     regions = [memfd(size, sparse=False, seals=SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE) for _ in range(2)]
     pairs = [SharedMemory(target) for _ in range(count)]
     for shm in pairs:
@@ -335,7 +335,7 @@ def offers_of_many(target: Target, count: int, size: int) -> None:
 
 
 def regions_that_go(target: Target, size: int) -> None:
-    """A large region that the daemon maps and reads, of a queue pair that then ends, without end."""
+    """Ends queue pairs, without end, after the daemon has mapped and read a large region."""
     region = memfd(size, sparse=False, seals=SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE)
     first = True
     while True:
@@ -359,7 +359,7 @@ def regions_that_go(target: Target, size: int) -> None:
 
 
 def records(target: Target) -> None:
-    """Wake-ups that nobody has asked for."""
+    """Sends wake-ups without being asked."""
     shm = SharedMemory(target)
     target.ready()
     while True:
@@ -367,7 +367,7 @@ def records(target: Target) -> None:
 
 
 def frames(target: Target) -> None:
-    """WRITEs of nothing, as many as the ring has room for, without end."""
+    """Sends empty WRITEs without end, as many as the ring has room for."""
     shm = SharedMemory(target)
     block = frame(0, 0, 0) * (CHUNK_MAX // 20)
     target.ready()
@@ -376,7 +376,7 @@ def frames(target: Target) -> None:
 
 
 def frames_of_many(target: Target, count: int) -> None:
-    """The same on several queue pairs, whose rings are all full."""
+    """As `frames`, on several queue pairs with full rings."""
     pairs = [SharedMemory(target) for _ in range(count)]
     block = frame(0, 0, 0) * (CHUNK_MAX // 20)
     target.ready()
@@ -393,7 +393,7 @@ def frames_of_many(target: Target, count: int) -> None:
 
 
 def cells(target: Target) -> None:
-    """The same, in cells of one octet."""
+    """As `frames`, but in cells of an octet."""
     shm = SharedMemory(target)
     target.ready()
     while True:
@@ -402,7 +402,7 @@ def cells(target: Target) -> None:
 
 
 def one_line(target: Target, key: str, size: int) -> None:
-    """Large values are written through the ring; each line of it is given back by itself."""
+    """Makes the daemon write large values through the ring, and gives each line of the ring back by itself."""
     shm = SharedMemory(target)
     head = shm.taken
     target.ready()
@@ -421,7 +421,7 @@ def one_line(target: Target, key: str, size: int) -> None:
 
 
 def octets_of_a_read(target: Target, size: int) -> None:
-    """A READ of the daemon's is answered octet by octet."""
+    """Answers a READ of the daemon octet by octet."""
     shm = SharedMemory(target)
     for _ in shm.cells():
         pass
@@ -440,7 +440,7 @@ def octets_of_a_read(target: Target, size: int) -> None:
 
 
 def mpa_requests(target: Target) -> None:
-    """Requests for a stream with a token that nobody gave out."""
+    """Requests a stream with a false token."""
     request = b"MPA ID Req Frame" + struct.pack(">BBH", 0x10, 2, 24) + struct.pack(">HH", 16, 16) + bytes(20)
     target.ready()
     while True:

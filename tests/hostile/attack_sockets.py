@@ -1,4 +1,4 @@
-"""What costs a server most on plain sockets: to open without end, ask without reading, send without finishing."""
+"""Costly attacks on plain sockets: connections without end, requests without reading, commands without an end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BEGINNINGS = (
 
 
 def half_open(target: Target, count: int) -> None:
-    """Connections in the middle of all that can be begun."""
+    """Connections in the middle of every kind of command."""
     begun = []
     for beginning, _ in zip(cycle(BEGINNINGS), range(count), strict=False):
         begun.append(target.connect())
@@ -42,7 +42,7 @@ def half_open(target: Target, count: int) -> None:
 
 
 def connect_flood(target: Target, ready: bool = False) -> None:
-    """Connects and resets, as fast as it goes."""
+    """Connects and resets as fast as possible."""
     if not ready:
         target.ready()
     while True:
@@ -52,7 +52,7 @@ def connect_flood(target: Target, ready: bool = False) -> None:
 
 
 def connect_until_full(target: Target, count: int) -> None:
-    """Keeps what it gets, and asks for more without end. Says what it read on a connection that was refused."""
+    """Keeps its connections, and asks for more without end. Reports the text read on a refused connection."""
     kept = [target.connect() for _ in range(count)]
     heard = polling.select(kept)[0]
     target.ready()
@@ -61,7 +61,7 @@ def connect_until_full(target: Target, count: int) -> None:
 
 
 def slow_readers(target: Target, count: int, key: str) -> None:
-    """Each asks for a large value once and takes 1 KB of it in each 20 ms."""
+    """Each asks for a large value once, and takes 1 KB in each 20 ms."""
     readers = [target.connect(receive_buffer=4096) for _ in range(count)]
     for plain in readers:
         plain.sendall(f"get {key}\r\n".encode())
@@ -73,7 +73,7 @@ def slow_readers(target: Target, count: int, key: str) -> None:
 
 
 def pour(plain: socket.socket, data: bytes) -> Iterator[int]:
-    """Sends data again and again, for as long as the daemon takes it; yields what it took each time."""
+    """Sends data again and again, for as long as the daemon takes them. Yields the number of bytes taken each time."""
     plain.setblocking(False)
     rest = memoryview(data)
     while True:
@@ -100,7 +100,7 @@ def ask_without_reading(target: Target, count: int, request: str, at_once: int =
 
 
 def ask_and_read(target: Target, count: int, request: str, at_once: int = 100) -> None:
-    """The same, but everything is read as fast as it comes: the worker is never without work."""
+    """The same, but reads everything as fast as possible: the worker is never without work."""
     block = request.encode() * at_once
     askers = [target.connect() for _ in range(count)]
     pours = {plain: pour(plain, block) for plain in askers}
@@ -116,7 +116,7 @@ def ask_and_read(target: Target, count: int, request: str, at_once: int = 100) -
 
 
 def many_keys(target: Target, keys: int, prefix: str, read: bool) -> None:
-    """Lines with very many keys, one after the other. read: takes the replies."""
+    """Sends lines with very many keys, one after the other. read: takes the replies."""
     line = b"get " + b" ".join(b"%s%d" % (prefix.encode(), number) for number in range(keys)) + b"\r\n"
     if read:
         ask_and_read(target, 1, line.decode(), 1)
@@ -125,7 +125,7 @@ def many_keys(target: Target, keys: int, prefix: str, read: bool) -> None:
 
 
 def octet_by_octet(target: Target, count: int) -> None:
-    """Each sends one octet a second; they take turns."""
+    """Each connection sends an octet a second, and they take turns."""
     request = b"set slow 0 0 100000\r\n" + bytes(1000)
     senders = [target.connect() for _ in range(count)]
     for at in range(3):
@@ -140,7 +140,7 @@ def octet_by_octet(target: Target, count: int) -> None:
 
 
 def endless(target: Target, count: int, start: str, rest: str) -> None:
-    """A command that never ends. Says "ended" when the daemon has closed every connection; opens no other."""
+    """A command that never ends. Says "ended" when the daemon has closed every connection, and opens no more."""
     senders = [target.connect() for _ in range(count)]
     for plain in senders:
         plain.sendall(start.encode())
@@ -181,7 +181,7 @@ def store_without_end(target: Target, count: int, size: int) -> None:
 
 
 def begin_values(target: Target, count: int, size: int, at_once: int) -> None:
-    """`count` connections that announce a value each and send nothing of it, `at_once` of them every 20 ms."""
+    """`count` connections that announce a value each and send no byte of the value, `at_once` of them every 20 ms."""
     senders = [target.connect() for _ in range(count)]
     target.ready()
     for number, plain in enumerate(senders):
@@ -192,7 +192,7 @@ def begin_values(target: Target, count: int, size: int, at_once: int) -> None:
 
 
 def huge_binary(target: Target, opcode: int, extras: int, key: int) -> None:
-    """A binary packet whose header announces a body of 4 GB, and as much of the body as the daemon takes."""
+    """A binary packet whose header announces a body of 4 GB, with as much of the body as the daemon takes."""
     header = BINARY_HEADER.pack(0x80, opcode, key, extras, 0, 0, 0xFFFFFFFF, 0, 0)
     target.ready()
     while True:
@@ -217,7 +217,7 @@ def watch(target: Target, count: int, what: str) -> None:
 
 
 def dump(target: Target, count: int) -> None:
-    """Dumps of all keys, of which nothing is read. The daemon makes one at a time."""
+    """Dumps of all keys, without reading. The daemon makes a dump at a time."""
     dumps = [target.connect(receive_buffer=4096) for _ in range(count)]
     for plain in dumps:
         plain.sendall(b"lru_crawler metadump all\r\n")
@@ -227,7 +227,7 @@ def dump(target: Target, count: int) -> None:
 
 
 def udp_flood(target: Target, port: int, request: str) -> None:
-    """Datagrams with a request, as fast as they go; the replies are not read."""
+    """Datagrams with a request, as fast as possible; the replies are not read."""
     assert not isinstance(target.address, str)
     plain = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     plain.connect((target.address[0], port))
@@ -238,7 +238,7 @@ def udp_flood(target: Target, port: int, request: str) -> None:
 
 
 def store_and_ask(target: Target, count: int, ending: str) -> None:
-    """Stores keys of 16 bytes that end in `ending` (hexadecimal), then asks for all of them, in a loop."""
+    """Stores keys of 16 bytes with the end `ending` (hexadecimal), then asks for all of them, in a loop."""
     names = [b"%08x" % number + bytes.fromhex(ending) for number in range(count)]
     plain = target.connect()
     replies = plain.makefile("rb")
@@ -256,7 +256,7 @@ def store_and_ask(target: Target, count: int, ending: str) -> None:
 
 
 def stop_and_go(target: Target, pid: int, seconds: float) -> None:
-    """Not a peer: stops the daemon for so long, again and again. For the test of the gate itself."""
+    """No peer: stops the daemon for so long, again and again, to test the gate itself."""
     target.ready()
     while True:
         os.kill(pid, signal.SIGSTOP)

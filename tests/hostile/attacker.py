@@ -1,4 +1,4 @@
-"""The process of an attacker: runs one function of an attack_*.py.
+"""The process of an attacker: runs a function of an attack_*.py.
 
     attacker.py MODULE FUNCTION ADDRESS ARGUMENTS
 
@@ -20,14 +20,13 @@ PR_SET_PDEATHSIG = 1
 
 
 class Target:
-    """The daemon, as the attacker knows it: its address, and what docs/ say."""
+    """The daemon within the attacker's knowledge: its address, and docs/."""
 
     def __init__(self, address: Any) -> None:
         self.address: tuple[str, int] | str = address if isinstance(address, str) else (address[0], address[1])
 
     def connect(self, *, receive_buffer: int | None = None) -> socket.socket:
-        """A connected socket. receive_buffer: bytes of the peer's that the kernel may hold, so that little is enough to
-        fill the way."""
+        """A connected socket. receive_buffer: the size in bytes of its receive buffer; a small buffer fills soon."""
         plain = socket.socket(socket.AF_UNIX if isinstance(self.address, str) else socket.AF_INET)
         if receive_buffer is not None:
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -35,7 +34,7 @@ class Target:
         return plain
 
     def ready(self) -> None:
-        """The attack has begun."""
+        """Reports the beginning of the attack."""
         self.say("ready")
 
     def say(self, line: object) -> None:
@@ -46,13 +45,13 @@ class Target:
         return sys.stdin.readline().rstrip("\n")
 
     def stay(self) -> None:
-        """Holds what there is, until the test kills this process."""
+        """Keeps everything until the test kills this process."""
         while True:
             signal.pause()
 
 
 def die_with_parent() -> None:
-    """Nobody is attacked for longer than the test lives."""
+    """Ends this process with the test: no attack outlives the test."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -1,15 +1,15 @@
-"""The process of a bystander: an ordinary client that gets a small value each millisecond, by `gat`, which asks
-the daemon, and times it.
+"""The process of a bystander: an ordinary client that gets a small value each millisecond, by `gat`, which asks the
+daemon, and measures the time.
 
     bystander.py ADDRESS PID TRANSPORT...
 
 ADDRESS is JSON, PID the daemon's. Each line on stdin is a number of gets over each transport; the answer is a JSON
 object: for each transport the p50, p99 and longest time in seconds, and the p99 of the wall clock.
 
-From a time is taken off what the worker that serves the connection and this thread spent on a processor's queue
-meanwhile. The kernel adds to that count when a thread gets the processor: a worker has it before it reads the request,
-this thread before it sees the reply. Which of several workers it is, is found out when the connection is made, before
-anybody else asks for anything: it is the one that works.
+From each time is subtracted the time that the connection's worker and this thread spent meanwhile on a processor's
+queue. The kernel adds to that count when a thread gets the processor: a worker has the processor before reading the
+request, this thread before seeing the reply. The bystander finds the worker of its connection at the beginning, before
+any other client asks for anything: only this worker works.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IDENTIFY_SECONDS = 0.1
 
 
 def workers(pid: int) -> list[Path]:
-    """The schedstat files of the daemon's workers: nanoseconds that each ran, those that it waited, and how often."""
+    """The schedstat file of each of the daemon's workers: nanoseconds run, nanoseconds waited, number of runs."""
     found = [
         task / "schedstat"
         for task in Path(f"/proc/{pid}/task").iterdir()
@@ -41,7 +41,7 @@ def workers(pid: int) -> list[Path]:
 
 
 def worker_of(client: Client, pid: int) -> Path:
-    """The worker that serves the client; nobody else may keep another one busy meanwhile."""
+    """The client's worker. Meanwhile no other worker may be busy."""
     found = workers(pid)
     if len(found) == 1:
         return found[0]
@@ -66,8 +66,8 @@ class Queued:
 
 
 def standing(pid: int) -> str:
-    """What each thread of the daemon does. R: it is ready to run, and if it does not go on, others have the processors;
-    T: it was stopped."""
+    """The state of each thread of the daemon. R: ready to run; if the thread does not go on, others have the
+    processors. T: stopped."""
     found = []
     for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
         name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
@@ -76,18 +76,18 @@ def standing(pid: int) -> str:
 
 
 def part(times: list[float], percent: int) -> float:
-    """The time that so many percent of the gets did not exceed."""
+    """The time not exceeded by so many percent of the gets."""
     return times[(len(times) * percent + 99) // 100 - 1]
 
 
 def measure(client: Client, queued: Queued, pid: int) -> tuple[float, float]:
-    """(seconds without waiting for a processor, seconds) of one get."""
+    """(seconds without waiting for a processor, seconds) of a get."""
     before = queued.read()
     began = time.perf_counter()
     try:
         value = client.gat(KEY)
     except Exception as error:
-        # Before the count is read: a worker that is ready adds to it when it goes on.
+        # Before the count is read: a ready worker adds to the count when going on.
         threads = standing(pid)
         error.add_note(
             f"after {time.perf_counter() - began:.1f} s, of which the worker and this thread waited for a processor for"

@@ -1,31 +1,31 @@
-"""The gate against hostile use of resources: what a peer does may cost its own connection, and nobody else anything.
+"""The gate against hostile use of resources: a peer may harm its own connection, and nobody else's anything.
 
-A case has three processes beside pytest: the daemon, with one worker that everybody shares; an *attacker*, which does
-what no proper client does; and a *bystander*, which gets a small value each millisecond, over each transport in turn.
+A case has three processes beside pytest: the daemon, with a single worker for all clients; an *attacker*, which acts
+as no proper client does; and a *bystander*, which gets a small value each millisecond, over each transport in turn.
 `run_case` asserts:
 
-1. Latency: the bystander's p99 is less than 1 ms more than without the attacker, over each transport (or what the case
-   says; and in proportion more on a machine on which a get takes more than 40 us without the attacker). The p99 is the
-   median over the rounds of the attack, against the worst quiet round. Time that the worker or the bystander was ready
-   to run and waited for a processor is taken off: the scheduler counts it in /proc/PID/task/TID/schedstat. So what else
-   the machine does hardly matters, and what the daemon does counts in full.
-2. Footprint: anonymous, shared, locked and mapped memory, the memory charged to the daemon's cgroup (where there is a
-   cgroup v2 that the tests may use, see `own_cgroup`), descriptors and threads stay within the case's limits.
-3. Outcome: what the case says becomes of the attacker.
-4. Afterwards: the attacker is killed, and everything is back where it was, within a deadline.
+1. Latency: the bystander's p99 is less than 1 ms more than without the attacker, over each transport (or the case's
+   limit; and in proportion more on a machine on which a get takes more than 40 us without the attacker). The p99 is
+   the median over the rounds of the attack, against the worst quiet round. Time that the worker or the bystander was
+   ready to run and waited for a processor is subtracted: the scheduler counts such time in
+   /proc/PID/task/TID/schedstat. So other work on the machine hardly matters, and the daemon's work counts in full.
+2. Footprint: anonymous, shared, locked and mapped memory, the memory charged to the daemon's cgroup (with a cgroup v2
+   for the tests, see `own_cgroup`), descriptors and threads stay within the case's limits.
+3. Outcome: the attacker meets the end described by the case.
+4. Afterwards: the attacker is killed, and the daemon is back at its former footprint within a deadline.
 
-Under a sanitizer neither latency nor anonymous, mapped and charged memory is that of the daemon: they are not asserted.
+Under a sanitizer neither latency nor anonymous, mapped and charged memory is the daemon's: they are not asserted.
 
 To add a case:
 
 1. Write the attack into an attack_*.py beside this file: a function with a `Target` as its first argument and JSON
-   values as the others. It does its work with sockets, memfds or raw verbs, calls `target.ready()` when the attack has
-   begun, and goes on until it is killed. What it finds out goes to the test by `target.say(...)`.
+   values as its further arguments. The function works with sockets, memfds or raw verbs, calls `target.ready()` when
+   the attack has begun, and goes on until killed. Findings go to the test by `target.say(...)`.
 2. Add a `Case` to the table of a test_*.py, or write a test that uses `Scene` and its parts if the case has another
    course.
-3. Name the test in the table of docs/security.md, in the row of the limit that it checks.
+3. Name the test in the table of docs/security.md, in the row of the checked limit.
 
-What a memfd of the attacker's costs is seen in its own `os.fstat(memfd).st_blocks`, also where there is no cgroup.
+The cost of a memfd of the attacker is in its own `os.fstat(memfd).st_blocks`, also without a cgroup.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from transport import PACE, within
 
 HERE = Path(__file__).resolve().parent
 KB, MB = 1 << 10, 1 << 20
-MORE_SECONDS = 0.001 * PACE  # what an attack may add to the bystander's p99
-USUAL_GET = 40e-6  # seconds that a get takes on a machine for which this is meant
+MORE_SECONDS = 0.001 * PACE  # the limit of an attack's effect on the bystander's p99
+USUAL_GET = 40e-6  # seconds of a get on a machine of usual speed
 GETS = 100  # of each transport in a round
-QUIET_ROUNDS, ATTACK_ROUNDS = 1, 3  # and a quiet one at the end
+QUIET_ROUNDS, ATTACK_ROUNDS = 1, 3  # and a quiet round at the end
 START_SECONDS = within(20.0)
 REST_SECONDS = within(10.0)
 CGROUPS = "RMEMCACHED_TEST_CGROUP"
@@ -70,7 +70,7 @@ MAPPED = 160 * MB
 
 
 class Helper:
-    """A process that runs a script of this folder. Lines in, lines out; it ends with the block."""
+    """A process that runs a script of this folder. Lines in, lines out. The end of the block ends the process."""
 
     def __init__(self, script: str, *arguments: object) -> None:
         environment = dict(os.environ)
@@ -83,8 +83,8 @@ class Helper:
             stderr=self.errors,
             env=environment,
             # No session of its own: Linux divides the processors among sessions first (sched_autogroup), and does not
-            # divide them well. One with processes of low priority, as script/test makes, has kept others waiting for
-            # half a minute.
+            # divide them well. A session with processes of low priority, such as script/test's, has kept others
+            # waiting for half a minute.
             process_group=0,
         )
         self.pending = b""
@@ -99,7 +99,7 @@ class Helper:
         self.process.stdin.flush()
 
     def line(self, seconds: float = START_SECONDS) -> str:
-        """The next line that it says."""
+        """The next line of the process."""
         assert self.process.stdout is not None
         while b"\n" not in self.pending:
             more = b""
@@ -113,7 +113,7 @@ class Helper:
         return line.decode()
 
     def kill(self) -> None:
-        """Ends it, and what it has forked, without a chance to say goodbye. May be repeated."""
+        """Kills the process and all its children, without a chance to say goodbye. May be repeated."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -134,7 +134,7 @@ def address(server: Server) -> str:
 
 
 class Attacker(Helper):
-    """A process that runs a function of an attack_*.py against a daemon. It has begun when the constructor returns."""
+    """A process that runs a function of an attack_*.py against a daemon, begun when the constructor returns."""
 
     def __init__(self, server: Server, attack: Callable[..., None], **arguments: Any) -> None:
         super().__init__("attacker.py", attack.__module__, attack.__name__, address(server), json.dumps(arguments))
@@ -147,7 +147,7 @@ class Attacker(Helper):
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds from request to reply, without the waiting for a processor; `wall`: with it."""
+    """Seconds from request to reply, without the waiting for a processor; `wall`: with the waiting."""
 
     p50: float
     p99: float
@@ -156,7 +156,7 @@ class Latency:
 
 
 class Bystander(Helper):
-    """A process with a connection over each of `transports`, whose gets it times. TCP and UNIX sockets are `socket`."""
+    """Measures its gets over a connection for each of `transports`. TCP and UNIX sockets are `socket`."""
 
     def __init__(self, server: Server, transports: Sequence[str]) -> None:
         super().__init__("bystander.py", address(server), server.pid, *transports)
@@ -178,7 +178,7 @@ class Bystander(Helper):
 def check_bystander(
     quiet: Sequence[dict[str, Latency]], attack: Sequence[dict[str, Latency]], more: float = MORE_SECONDS
 ) -> None:
-    """The p99 over each transport: the median of the rounds of the attack, and the worst without it."""
+    """Compares the p99 over each transport: the median of the rounds of the attack, and the worst quiet round."""
     slow = max(times[name].p50 for times in quiet for name in times) / USUAL_GET
     more *= max(slow, 1.0)
     for name in quiet[0]:
@@ -197,13 +197,13 @@ def check_bystander(
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a process has. Memory is in bytes."""
+    """The resources of a process. Memory is in bytes."""
 
     resident: int  # anonymous, in RAM
     shared: int  # shared memory and memfds, in RAM and in its page tables
     locked: int
     mapped: int  # address space
-    charged: int  # to its cgroup, page cache of memfds included; 0: it has none of its own
+    charged: int  # to its cgroup, page cache of memfds included; 0: the process has no cgroup of its own
     descriptors: int
     threads: int
 
@@ -232,7 +232,7 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Limits:
-    """What an attack may add to the daemon's footprint."""
+    """The limits on an attack's effect on the daemon's footprint."""
 
     memory: int = 2 * MB  # resident, shared, charged: each
     locked: int = 0
@@ -251,7 +251,7 @@ class Limits:
 
 
 def for_connections(count: int, each: int, descriptors: int = 1, memory: int = 2 * MB, **more: int) -> Limits:
-    """`each`: bytes of a connection. `memory`: what is allowed besides; a few pages are malloc's."""
+    """`each`: bytes of a connection. `memory`: further bytes; a few pages are malloc's."""
     return Limits(memory=count * each + memory, descriptors=count * descriptors, **more)
 
 
@@ -261,9 +261,12 @@ REST = Limits(memory=4 * MB)
 
 @functools.cache
 def own_cgroup() -> Path | None:
-    """A cgroup for the daemons of this process, with the memory controller, or None: below the one that the environment
-    names, or below this process' own if that is delegated to it. The tests change no other cgroup. It goes when this
-    process ends: a cgroup in which a daemon runs cannot be removed."""
+    """A cgroup for the daemons of this process, with the memory controller, or None.
+
+    The cgroup is below the cgroup named by the environment, or below this process' own, if delegated to the tests. The
+    tests change no other cgroup. The end of this process removes the cgroup: before, a running daemon prevents the
+    removal.
+    """
     named = os.environ.get(CGROUPS)
     if named:
         parent = Path(named)
@@ -287,7 +290,7 @@ def own_cgroup() -> Path | None:
 
 
 class Scene:
-    """A daemon with one worker, a connection to ask it, and a bystander."""
+    """A daemon with a single worker, a connection to ask the daemon, and a bystander."""
 
     def __init__(self, server: Server, transports: Sequence[str]) -> None:
         self.server = server
@@ -345,7 +348,7 @@ class Case:
 
 
 def run_case(scene: Scene, case: Case) -> None:
-    """The body of every case; the module's docstring says what it asserts."""
+    """The body of every case; the module's docstring lists the assertions."""
     if case.prepare is not None:
         case.prepare(scene)
     quiet = [scene.bystander.round() for _ in range(QUIET_ROUNDS)]

@@ -1,15 +1,15 @@
-"""Mixed load over all fabrics for as long as one likes, with clients that are killed, stalled and slowed.
+"""Mixed load over all fabrics for any length of time, with clients that are killed, stalled and slowed.
 
     script/soak [MINUTES]     (60)
 
-The time is divided into phases. In each, clients over TCP and over both software devices set and get values that say
-themselves what they must be (tests/system/load_clients.py); others are stopped and killed in the middle of transfers
-(tests/system/victims.py), read slowly, or do not read at all (attack_sockets.py). Between phases everybody is gone but
-a bystander, and the daemon is measured at rest. The bystander has a connection over each transport, and the daemon two
-workers: from its latency is taken off what the worker of that connection waited for a processor, and no other's.
+The time is divided into phases. In each, clients over TCP and over both software devices set and get values that
+contain their own size and seed (tests/system/load_clients.py). Others are stopped and killed in the middle of
+transfers (tests/system/victims.py), read slowly, or do not read at all (attack_sockets.py). Between phases only a
+bystander stays, and the daemon is measured at rest. The bystander has a connection over each transport, and the daemon
+two workers: from a latency is subtracted only the time that the connection's own worker waited for a processor.
 
-Wrong: a wrong byte, an operation that takes longer than 20 s, something that is left behind, and drift: the last third
-of the phases against the first third in memory at rest, descriptors, threads, and the bystander's latency.
+Wrong: a wrong byte, an operation longer than 20 s, leftovers, and drift: the last third of the phases against the
+first third in memory at rest, descriptors, threads, and the bystander's latency.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BIG = 4_000_000
 
 
 class Sample(NamedTuple):
-    """What a phase has shown."""
+    """The measurements of a phase."""
 
     minute: float
     operations: int
@@ -60,7 +60,7 @@ class Sample(NamedTuple):
 
 @contextlib.contextmanager
 def over(name: str) -> Iterator[None]:
-    """Processes that are started here use this RDMA transport."""
+    """Processes started within the block use this RDMA transport."""
     before = os.environ.get(transport.VARIABLE)
     os.environ[transport.VARIABLE] = name
     try:
@@ -73,7 +73,7 @@ def over(name: str) -> Iterator[None]:
 
 
 class Victims:
-    """Forks clients over one transport, to be stopped and killed."""
+    """Forks clients over a transport, to be stopped and killed."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -84,7 +84,7 @@ class Victims:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(" ".join(map(str, words)) + "\n")
         self.process.stdin.flush()
-        # A client that has found a wrong value says so in place of the next one's number.
+        # A client that finds a wrong value prints the fault in place of the next client's number.
         line = self.process.stdout.readline().strip()
         assert line.isdigit(), line
         self.alive.append(int(line))
@@ -100,7 +100,7 @@ class Victims:
 
 
 def harass(server: Server, victims: list[Victims], attackers: list[Attacker], source: random.Random) -> None:
-    """Does one thing to one of them."""
+    """Harasses the daemon once: by a victim or an attacker."""
     one = source.choice(victims)
     what = source.randrange(7)
     if what == 0:
@@ -143,7 +143,7 @@ def store_big(scene: Scene, key: str) -> None:
 
 
 def fill(scene: Scene) -> None:
-    """All item memory has been in use once: the system counts it from here on, and it does not grow."""
+    """Uses all item memory once: from here on the system counts the memory, which does not grow."""
     for number in range(2 * MEGABYTES * MB // BIG):
         store_big(scene, f"fill{number}")
     store_big(scene, "soak")
@@ -184,7 +184,7 @@ def phase(scene: Scene, base: Footprint, seconds: float, began: float, source: r
 
 
 def drift(samples: list[Sample]) -> list[str]:
-    """What has grown from the first third of the phases to the last, each judged by its median."""
+    """The values that have grown from the first third of the phases to the last, each judged by its median."""
     third = max(len(samples) // 3, 1)
     first, last = samples[:third], samples[-third:]
 
@@ -223,7 +223,7 @@ HEAD = (
 
 
 def soak(minutes: float, seed: int = 1) -> list[str]:
-    """Runs, and prints the table. Returns what is wrong."""
+    """Runs, and prints the table. Returns the faults."""
     source = random.Random(seed)
     total = minutes * 60
     seconds = min(total / PHASES, LONGEST_PHASE)

@@ -1,4 +1,4 @@
-"""Attacks on the exchange and on lanes; harness.py says what is asserted."""
+"""Attacks on the exchange and on lanes; harness.py lists the assertions."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def a_large_value(scene: Scene) -> None:
 
 
 def queue_pairs_live(scene: Scene, attacker: Attacker) -> None:
-    """What they do is allowed."""
+    """The attacker's work is allowed."""
     assert scene.control.number("rdma_queue_pairs", "rdma") >= scene.queue_pairs + 2
 
 
 def of_large_values(case: Case) -> Case:
-    """Completes a case: the values have 1 MB."""
+    """Completes a case with values of 1 MB."""
     count = case.arguments["count"]
-    # Each lane may have begun to store a value; memory that has had items stays the daemon's.
+    # Each lane may have begun to store a value; memory once used for items stays the daemon's.
     items = (count * attack.LANES // 4 + 16) * MB
     return replace(
         case,
@@ -76,7 +76,7 @@ CASES = [
         "exchanges without streams",
         attack.without_stream,
         {"count": 100},
-        # What is given up and comes again leaves malloc some of its pages.
+        # Queue pairs given up and made anew leave malloc some of its pages.
         Limits(memory=100 * (32 * KB) + 2 * MB, mapped=400 * MB, descriptors=110),
         outcome=were_given_up,
         flags=HASTY,
@@ -111,7 +111,7 @@ CASES = [
         "lanes left open",
         attack.lanes_left_open,
         {"count": 2, "lanes": FEW // 2},
-        # Of each 16 KB that it has sent, and 256 replies.
+        # For each lane 16 KB of input, and 256 replies.
         Limits(memory=FEW * 300 * KB, mapped=400 * MB, descriptors=2 * 8),
     ),
     Case(
@@ -145,7 +145,7 @@ def moved(statistics: bytes) -> int:
 
 
 def reply(peer: Peer) -> bytes:
-    """The statistics that it has asked for."""
+    """The requested statistics."""
     peer.wait(lambda: peer.inbox.endswith(b"END\r\n"))
     text = bytes(peer.inbox)
     peer.inbox.clear()
@@ -153,8 +153,11 @@ def reply(peer: Peer) -> bytes:
 
 
 def test_others_come_before_a_device_that_never_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is on another device waits for the rest of a turn, and not for a turn of that device as well: when two ask at
-    the same time, over TCP and over shared memory, the device has moved nothing between their replies."""
+    """A client waits for the rest of a turn of a busy device, and not for the device's next turn as well.
+
+    When two clients ask at the same time, over TCP and over shared memory, the busy device moves nothing between their
+    replies.
+    """
     monkeypatch.setenv(VARIABLE, "soft_shm")
     size = 60_000
     fetch = {"transport": "soft_iw", "request": FETCH["request"], "size": size, "count": 16}
@@ -178,7 +181,7 @@ def test_others_come_before_a_device_that_never_stops(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("transport", ["soft_iw", "soft_shm"])
 def test_lanes_of_a_client_that_is_killed_end_in_many_turns(transport: str) -> None:
-    """With -R 1 a connection has one answer in a turn, and so they say how many lanes each turn has ended."""
+    """With -R 1 a connection has one answer in a turn. The answers tell the number of lanes ended by each turn."""
     count, in_a_turn = 4000, 64
     with (
         start_rmemcached("-m", "64", "-t", "1", "-R", "1", "-c", str(2 * count)) as server,

@@ -1,4 +1,4 @@
-"""What a peer does below the messages, on soft_shm and soft_iw, costs nobody else."""
+"""Attacks below the messages, on soft_shm and soft_iw, cost no other client anything."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def a_large_value(scene: Scene) -> None:
 
 
 def queue_pair_lives(scene: Scene, attacker: Attacker) -> None:
-    """What it does is allowed, however silly."""
+    """The attacker's work is allowed, however silly."""
     assert scene.control.number("rdma_queue_pairs", "rdma") == scene.queue_pairs + 1
 
 
@@ -101,7 +101,7 @@ def test_attack_below_the_messages(rmemcached_server: Callable[..., Server], cas
 
 
 def test_more_descriptors_than_a_record_has_are_not_taken(rmemcached_server: Callable[..., Server]) -> None:
-    """Many queue pairs pass as many as a message takes. That ends them, and the daemon has none of those."""
+    """Queue pairs that pass as many descriptors as a message takes end, and the daemon has none of the descriptors."""
     server = rmemcached_server("-t", "1", "-m", "64")
     count, each = 6, 253
     with (
@@ -109,7 +109,7 @@ def test_more_descriptors_than_a_record_has_are_not_taken(rmemcached_server: Cal
         Attacker(server, attack_fabrics.closes_of_many, count=count, each=each) as attacker,
     ):
         before = descriptors(server.pid)
-        # So none is received before the attacker has left it.
+        # The daemon receives none before the attacker has left.
         with suspended(server.pid):
             attacker.tell("pass them")
             assert attacker.line() == "passed"
@@ -121,7 +121,7 @@ def test_more_descriptors_than_a_record_has_are_not_taken(rmemcached_server: Cal
 
 @contextlib.contextmanager
 def no_descriptor_left(pid: int) -> Iterator[None]:
-    """The process can have no further one."""
+    """The process can have no further descriptor."""
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
     free = next(number for number in range(len(used) + 1) if number not in used)
@@ -131,8 +131,10 @@ def no_descriptor_left(pid: int) -> Iterator[None]:
 
 
 def test_no_worker_closes_what_finds_no_descriptor(rmemcached_server: Callable[..., Server]) -> None:
-    """A socket whose `close` waits is passed while the daemon can take none. Its message stays where it is; when there
-    are descriptors again, it ends the queue pair."""
+    """A socket whose `close` waits is passed while the daemon can take no descriptor.
+
+    The message stays in place, and ends the queue pair once there are descriptors again.
+    """
     with scene_of(rmemcached_server("-t", "1", "-m", "64"), TRANSPORTS) as scene:
         quiet = [scene.bystander.round()]
         before = scene.footprint()

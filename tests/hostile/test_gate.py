@@ -1,4 +1,4 @@
-"""The gate can fail: what it measures is what an attack costs."""
+"""The gate can fail: its measurements are the cost of an attack."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_time_that_the_daemon_takes_is_seen(rmemcached_server: Callable[..., Ser
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_get_that_fails_says_what_the_daemon_does(rmemcached_server: Callable[..., Server], transport: str) -> None:
-    """One that waits for a daemon that was stopped; a thread that waits for a processor would be R."""
+    """The error of a get from a stopped daemon has the states of threads; R would be a wait for a processor."""
     server = rmemcached_server("-t", "1")
     with Client(server.address, transport=transport, timeout=0.2, default_noreply=False) as client:
         assert client.set(bystander.KEY, bystander.VALUE)
@@ -68,7 +68,7 @@ def test_one_bad_round_of_three_is_noise() -> None:
 
 
 def test_what_is_held_is_seen(rmemcached_server: Callable[..., Server]) -> None:
-    """Connections, and input that is kept for them."""
+    """The gate sees connections, and the input kept for them."""
     case = Case("half open", attack_sockets.half_open, {"count": 100}, for_connections(99, 4096))
     with scene_of(rmemcached_server("-t", "1"), TRANSPORTS) as scene:
         with pytest.raises(AssertionError, match="descriptors grew by 100, limit 99"):
@@ -91,7 +91,7 @@ def test_every_limit_is_compared() -> None:
 def test_footprint_of_this_process(kind: str) -> None:
     before = Footprint.of(os.getpid())
     with mmap.mmap(-1, 8 * MB, mmap.MAP_PRIVATE if kind == "resident" else mmap.MAP_SHARED) as held:
-        # Page by page: a block of that size would be memory of this process, too, for a while.
+        # Page by page: a whole block would be memory of this process, too, for a while.
         for at in range(0, len(held), mmap.PAGESIZE):
             held[at] = 1
         now = Footprint.of(os.getpid())
@@ -100,7 +100,7 @@ def test_footprint_of_this_process(kind: str) -> None:
 
 
 def test_the_bystander_knows_its_worker(rmemcached_server: Callable[..., Server]) -> None:
-    """Two connections, which the daemon gives to its two workers in turn."""
+    """The bystander finds the worker of each of two connections, which the daemon gives to its two workers in turn."""
     server = rmemcached_server("-t", "2")
     with Client(server.address, transport="tcp") as one, Client(server.address, transport="tcp") as other:
         clients = (one, other)

@@ -1,4 +1,4 @@
-"""The gate on sockets: TCP, UNIX sockets, UDP. harness.py says what each case asserts."""
+"""The gate on sockets: TCP, UNIX sockets, UDP. harness.py lists the assertions of each case."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def values(scene: Scene, size: int, count: int = 1, prefix: str = "value") -> No
 
 
 def refused(scene: Scene, attacker: Attacker) -> None:
-    """Beyond the limit there is a line, and nothing else."""
+    """A connection beyond the limit reads a line, and nothing else."""
     assert attacker.line() == "ERROR Too many open connections"
     assert scene.control.number("rejected_connections") > 0
 
@@ -42,17 +42,17 @@ def ended(scene: Scene, attacker: Attacker) -> None:
 
 
 def gives_way(scene: Scene, attacker: Attacker) -> None:
-    """Others have had their turn."""
+    """Other connections have had their turn."""
     assert scene.control.number("conn_yields") > 0
 
 
 def all_watch(scene: Scene, attacker: Attacker) -> None:
-    """The daemon has as many watchers as it takes."""
+    """The daemon has as many watchers as allowed."""
     eventually(lambda: scene.control.number("log_watchers") == 20)
 
 
 CASES = (
-    # Connections. Some of the half-open ones have begun an item, whose memory is of -m.
+    # Connections. Some of the half-open commands have begun an item, in memory of -m.
     Case(
         "half-open commands",
         attack_sockets.half_open,
@@ -69,7 +69,7 @@ CASES = (
         outcome=refused,
         flags=("-c", "250"),
     ),
-    # Replies that are not taken, or slowly.
+    # Replies read slowly, or never.
     Case(
         "slow readers of 64 MB",
         attack_sockets.slow_readers,
@@ -153,7 +153,7 @@ CASES = (
         flags=("-m", "192", "-I", "32m"),
         more=FULL_TURNS,
     ),
-    # Memory that nobody has used before: only what is written to becomes resident, and only that is cleared.
+    # Memory unused before: only written bytes become resident, and only they are cleared.
     Case(
         "values of 1 MB begun in new memory",
         attack_sockets.begin_values,
@@ -168,7 +168,7 @@ CASES = (
     Case(
         "a binary get of 4 GB", attack_sockets.huge_binary, {"opcode": 0, "extras": 0, "key": 4}, Limits(descriptors=4)
     ),
-    # The hash table. All these keys had one hash value under the former function, which had no secret.
+    # The hash table. All these keys had the same hash value under the former function, without a secret.
     Case(
         "keys of the same hash",
         attack_sockets.store_and_ask,
@@ -198,7 +198,7 @@ TABLE = [(kind, case) for case in CASES for kind in TRANSPORTS if kind == "tcp" 
 
 @pytest.fixture
 def scenes(rmemcached_server: Callable[..., Server]) -> Iterator[Callable[..., AbstractContextManager[Scene]]]:
-    """Makes the scene of a case. The later flags win."""
+    """Makes the scene of a case. Later flags override earlier flags."""
     with tempfile.TemporaryDirectory() as folder:
         yield lambda kind, flags=(): scene_of(
             rmemcached_server(*FLAGS, *flags, path=str(Path(folder) / "socket") if kind == "unix" else None),

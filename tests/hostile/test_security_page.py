@@ -1,4 +1,4 @@
-"""docs/security.md: the tests, statistics and options that it names exist; its figures are those of tests and code."""
+"""docs/security.md: the named tests, statistics and options exist, and the figures are those of tests and code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CODE = re.compile(r"`([^`]+)`")
 
 
 class Row(NamedTuple):
-    """A limit."""
+    """A row of the table: a limit."""
 
     what: str
     limit: str
@@ -35,12 +35,12 @@ class Row(NamedTuple):
 
 UNITS = {"": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 FIGURE = re.compile(r"(?<![\w.])(\d+)(?: (KB|MB|GB)\b)?")
-# What the kernel takes: no limit of the daemon's.
+# Memory of the kernel's own: the daemon sets no limit.
 KERNEL = {
     "and 2 MB of page tables for each GB",
     "each a mapping (VMA) and up to 4 KB of page table, however small: 64 MB",
 }
-# The constants that figures of a row are, where neither its tests nor the defaults of its options have them.
+# Constants with the figures of a row, where neither its tests nor the defaults of its options have them.
 CONSTANTS = {
     "new connections in a turn of a worker": ["HANDOVERS_PER_TURN"],
     "memory of a connection with an unfinished command": ["FIRST_BUFFER"],
@@ -107,7 +107,7 @@ def functions(file: Path) -> set[str]:
 
 
 def case_name(call: ast.Call) -> str | None:
-    """The first argument, if it is Case(...)."""
+    """The first argument of a call Case(...), else None."""
     if isinstance(call.func, ast.Name) and call.func.id == "Case" and isinstance(call.args[0], ast.Constant):
         return str(call.args[0].value)
     return None
@@ -126,7 +126,7 @@ def test_there_are_limits() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.what for row in ROWS])
 def test_every_limit_has_a_test(row: Row) -> None:
-    """FILE::FUNCTION, or FILE::FUNCTION[CASE] where the function runs a table of cases."""
+    """Each limit names tests: FILE::FUNCTION, or FILE::FUNCTION[CASE] of a table of cases."""
     assert row.limit
     tests = CODE.findall(row.test)
     assert tests
@@ -149,7 +149,7 @@ def test_every_statistic_exists() -> None:
 
 
 def test_every_option_exists() -> None:
-    """Anywhere on the page, with a line in -h."""
+    """Each option on the page exists, with a line in -h."""
     words = [code.split() for code in CODE.findall(PAGE.read_text()) if code.startswith("-")]
     letters = {word[0][1:] for word in words} - {"o"}
     names = {word[1].partition("=")[0] for word in words if word[0] == "-o"}
@@ -173,7 +173,7 @@ def evaluated(node: ast.AST, named: Callable[[str], int | None]) -> int | None:
 
 @functools.cache
 def in_code(text: str) -> int:
-    """The value of an expression of constants of the code."""
+    """The value of an expression with constants of the code."""
     if text.isidentifier():
         sources = (path.read_text() for path in (ROOT / "rmemcached").rglob("*.p[xy][dx]"))
         line = re.compile(rf"^    {text} = ([^#\n]+?) *(?:#.*)?$", re.MULTILINE)
@@ -186,7 +186,7 @@ def in_code(text: str) -> int:
 
 
 def figures_of_test(name: str) -> set[int]:
-    """The numbers in a test, or in its case: also those of its strings, and those that constant expressions make."""
+    """The numbers in a test, or in its case, including numbers in strings and values of constant expressions."""
     match = re.fullmatch(r"(.+)::(\w+)(?:\[(.+)\])?", name)
     assert match
     found = set()

@@ -1,4 +1,4 @@
-"""script/torture runs, and finds what is wrong. The long runs are made by hand."""
+"""script/torture runs, and finds faults. The long runs are made by hand."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_part_of_a_long_value_in_the_place_of_another_is_found(moved: int) -> No
 def test_what_is_left_is_found(rmemcached_server: Callable[..., Server]) -> None:
     server = rmemcached_server()
     with Conversation(server) as control:
-        # The one that found out whether the server is up may not have ended yet.
+        # The connection that awaited the server's start may not have ended yet.
         eventually(lambda: control.number("curr_connections") == 1, START_SECONDS)
         base = gauges(control), Footprint.of(server.pid)
         with Client(server.address, transport=FABRICS[0], timeout=5) as client:

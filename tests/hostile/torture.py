@@ -1,14 +1,15 @@
-"""Processes that share queue pairs among threads, all sizes and commands at once, killed and stopped in the middle.
+"""Processes that share queue pairs among threads, with all sizes and commands at once, killed and stopped in the
+middle.
 
     script/torture [SECONDS [PROCESSES [FABRIC...]]]     (60, 16, all)
 
-On each fabric, and on one daemon with all of them, so many processes run, each with 4 threads of 8 clients
-(torture_clients.py). In the meantime processes are killed and others started for them, some are stopped for 0.1 to 2 s,
-and now and then the daemon itself is, for 0.2 s.
+So many processes, with 4 threads of 8 clients each (torture_clients.py), run on each fabric with a daemon, then on all
+fabrics with a single daemon. Meanwhile processes are killed and replaced, some are stopped for 0.1 to 2 s, and now and
+then the daemon itself for 0.2 s.
 
-Wrong: a wrong byte, an operation that fails or takes longer than 20 s (beside what its process was stopped), a daemon
-that does not answer, and what is left when all have gone: connections, lanes, queue pairs, registrations, bytes of
-clients' requests, descriptors, threads, memory. A line for each fabric says what there was.
+Wrong: a wrong byte, a failed operation, an operation longer than 20 s (without the stops of its process), a silent
+daemon, and leftovers at the end: connections, lanes, queue pairs, registrations, bytes of clients' requests,
+descriptors, threads, memory. The output has a line for each fabric.
 """
 
 from __future__ import annotations
@@ -63,11 +64,11 @@ BIG = 1_000_000
 
 
 class Process(Helper):
-    """One of the processes under torture."""
+    """A process under torture."""
 
     def __init__(self, server: Server, transport: str, seed: int) -> None:
         self.transport = transport
-        self.wakes = 0.0  # when it is to go on; 0: it has not been stopped
+        self.wakes = 0.0  # when the process is to go on; 0: the process runs
         self.stopped = 0.0  # seconds in all
         self.said: dict[str, Any] = {}
         super().__init__("torture_clients.py", server.host, server.port, transport, seed, THREADS, CLIENTS)
@@ -82,26 +83,26 @@ class Process(Helper):
         self.wakes = 0.0
 
     def listen(self) -> None:
-        """Takes what it has said by now."""
+        """Takes the output up to now."""
         assert self.process.stdout is not None
         while b"\n" in self.pending or polling.readable(self.process.stdout):
             try:
                 self.said = json.loads(self.line(1.0))
             except AssertionError:
-                # It has been killed, perhaps in the middle of a line.
+                # The process has been killed, perhaps in the middle of a line.
                 if self.process.poll() is None:
                     raise
                 return
 
     def finish(self) -> None:
-        """It has been told to end, and does."""
+        """Waits for the end, of which the process has been told."""
         while not self.said.get("last"):
             self.said = json.loads(self.line(within(90.0)))
         self.process.wait(within(30.0))
 
 
 class Torture:
-    """The supervisor of a run on one fabric."""
+    """The supervisor of a run on a fabric."""
 
     def __init__(self, server: Server, transports: tuple[str, ...], processes: int, seed: int) -> None:
         self.server = server
@@ -165,7 +166,7 @@ class Torture:
         self.daemon_stops += 1
 
     def finish(self) -> None:
-        """All that are left end by themselves, and say what they have seen."""
+        """Ends the remaining processes in order, and takes their results."""
         for process in self.processes:
             if process.wakes:
                 process.go_on()
@@ -177,7 +178,7 @@ class Torture:
                 self.wrong.append(f"{process.transport}: a process ended with {process.process.returncode}")
 
     def note(self, process: Process) -> None:
-        """What a process that has ended has said."""
+        """Takes the results of an ended process."""
         self.ended.append(process)
         self.wrong += [f"{process.transport}: {line}" for line in process.said.get("wrong", ())]
         if process.said.get("longest", 0.0) > STALL + process.stopped:
@@ -191,7 +192,7 @@ class Torture:
         return sum(process.said.get(name, 0) for process in self.ended)
 
     def longest(self) -> float:
-        """Of the processes that were not stopped, or of all if all were."""
+        """The longest operation of the processes without stops, or of all if all had stops."""
         alone = [process for process in self.ended if not process.stopped]
         return max(process.said.get("longest", 0.0) for process in alone or self.ended)
 
@@ -208,7 +209,7 @@ def left(
     seconds: float = REST_SECONDS,
     limits: Limits = LEFT,
 ) -> list[str]:
-    """What is not back where it was, when it has had its time."""
+    """The values that are not back at their beginning within the time limit."""
     found: list[str] = []
 
     def back() -> bool:
@@ -223,7 +224,7 @@ def left(
 
 
 def fill(control: Conversation) -> None:
-    """All item memory has been in use once: the system counts it from here on, and it does not grow."""
+    """Uses all item memory once: from here on the system counts the memory, which does not grow."""
     for number in range(2 * MEGABYTES):
         line = b"set fill%d 0 0 %d\r\n%s\r\n" % (number, BIG, bytes(BIG))
         assert control.ask(line) == b"STORED\r\n"
@@ -253,7 +254,7 @@ HEAD = (
 
 
 def run(fabric: str, seconds: float, processes: int, seed: int = 1) -> list[str]:
-    """Runs on one fabric, and prints its line. Returns what is wrong."""
+    """Runs on a fabric, and prints its line. Returns the faults."""
     with start_rmemcached(*FLAGS) as server:
         with Conversation(server, within(30.0)) as control:
             fill(control)

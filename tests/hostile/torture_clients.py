@@ -1,14 +1,15 @@
-"""A process of script/torture: threads with several clients each, which do all that a client can do, and check it.
+"""A process of script/torture: threads with several clients each use every operation of a client, and check the
+results.
 
     torture_clients.py HOST PORT TRANSPORT SEED THREADS CLIENTS
 
-Over RDMA all clients of the process are lanes of the queue pairs that it shares. It goes on until its
-stdin has a line or ends, and closes its clients. Each line of stdout is a JSON object with what there was so far, one
-each 0.1 s because it may be killed: operations, the longest one in seconds, gets that hit, time-outs, sets refused for
-want of memory, forks, what went wrong, and whether this is the last line.
+Over RDMA all clients of the process are lanes of its shared queue pairs. The process goes on until its stdin has a
+line or ends, and closes its clients. Each line of stdout is a JSON object with the state so far, one each 0.1 s
+because the process may be killed: operations, the longest in seconds, hits of gets, time-outs, sets refused for want
+of memory, forks, faults, and whether this is the last line.
 
-A value says itself what it must be, and whose key it has. A client with a long time-out also has keys of its own: they
-have what it stored last, or nothing (evicted), and its counter is exactly one more each time.
+A value contains its size and seed, and its key. A client with a long time-out also has keys of its own: they have the
+client's last value, or nothing (evicted), and its counter is exactly one more each time.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ BELOW = (-64, -40, -9, -8, -1, 0, 1)
 LARGE = (2 * MB + 1, 4 * MB)
 RARE = (8 * MB - 1, 8 * MB, 8 * MB + 1)
 KEYS = 200
-STALL = within(20.0)  # seconds: an operation that takes longer is a stall
+STALL = within(20.0)  # seconds: a longer operation is a stall
 SHORT = (0.002, 0.005, 0.02)  # seconds
 SHORT_SHARE = 0.25  # of the clients have a short time-out
 FORKED_SECONDS = STALL
@@ -61,7 +62,7 @@ def value_of(key: int, source: random.Random, size: int | None = None) -> bytes:
 
 
 class Result:
-    """What a thread has seen."""
+    """The results of a thread."""
 
     def __init__(self) -> None:
         self.operations = 0
@@ -90,7 +91,7 @@ class Result:
 
 
 class Lane:
-    """A client, and what it knows of its own keys. `patient`: its time-out is long, and no operation may reach it."""
+    """A client, and its knowledge of its own keys. `patient`: no operation may reach its long time-out."""
 
     def __init__(self, connect: Callable[[float], Client], name: str, source: random.Random) -> None:
         self.connect, self.name = connect, name
@@ -101,7 +102,7 @@ class Lane:
     def reopen(self, source: random.Random) -> None:
         self.patient = source.random() >= SHORT_SHARE
         self.client = self.connect(STALL if self.patient else source.choice(SHORT))
-        # What a client with a short time-out has left under way may come later than what this one says.
+        # Commands under way from a client with a short time-out may come later than those of the next client.
         self.stored = self.count = None
         self.generation = source.getrandbits(32)
 
@@ -154,7 +155,7 @@ class Worker:
             lane.client.close()
 
     def failed(self, lane: Lane, doing: Callable[[Lane], None], error: Exception) -> None:
-        """The only failure that there may be is the time-out of a client with a short one."""
+        """The only permitted failure is the time-out of a client with a short limit."""
         if isinstance(error, TimeoutError) and not lane.patient:
             self.result.timeouts += 1
         else:
@@ -195,7 +196,7 @@ class Worker:
         lane.client.delete(f"torture{self.key()}")
 
     def own_key(self, lane: Lane) -> None:
-        """Nobody else writes it: it has what this client stored last."""
+        """Only this client writes the key: the value is the client's last."""
         if not lane.patient:
             return
         key = lane.own("own")
@@ -203,7 +204,7 @@ class Worker:
             value, lane.stored = value_of(KEYS, self.source), None
             noreply = self.source.random() < 0.3
             if noreply:
-                # A set that is refused leaves nothing, and nothing may be left of an earlier one.
+                # A refused set leaves nothing, also no earlier value.
                 lane.client.set(key, value, noreply=True)
             elif not lane.client.set(key, value):
                 self.result.wrong.append(f"{key}: not stored")
@@ -215,7 +216,7 @@ class Worker:
         self.result.hits += found is not None
 
     def count(self, lane: Lane) -> None:
-        """Nobody else counts with it."""
+        """Only this client changes the counter."""
         if not lane.patient:
             return
         key = lane.own("count")
@@ -235,7 +236,7 @@ class Worker:
         lane.reopen(self.source)
 
     def fork(self, lane: Lane) -> None:
-        """The child uses a client of its own, and one of the parent's that it closes first; the parent's stays"""
+        """The child uses a client of its own, and a client of the parent, closed first; the parent's client stays"""
         self.result.forks += 1
         reader, writer = os.pipe()
         pid = os.fork()

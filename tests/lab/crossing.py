@@ -1,7 +1,7 @@
-"""Run by test_lab.py in two guests on one wire: a daemon in one, its clients in the other.
+"""Run by test_lab.py in two guests on a wire: a daemon in the first, its clients in the second.
 
-crossing.py serve      prints its errors and ends with the guest
-crossing.py use        ends with status 0 when all went well
+crossing.py serve      prints its errors and ends with the guest crossing.py use        ends with status 0 if all went
+well
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pymemcache.client.base import Client as PymemcacheClient
 from rmemcached.client import Client, MemcacheError
 
 THERE = "10.7.0.2"
-THERE_TOO = "10.7.0.4"  # reached when the other one is not
+THERE_TOO = "10.7.0.4"  # reached while the first address is not
 PORT = 11311
 CM_PORT = 11312
 TIMEOUT = 30.0
@@ -27,7 +27,7 @@ NOBODY_ANSWERS = "transport retry counter exceeded"
 
 
 def counters() -> dict[str, int]:
-    """What the kernel counts for rxe0 of this machine."""
+    """The kernel's counters for rxe0 of this machine."""
     printed = subprocess.run(
         ["rdma", "-j", "statistic", "show", "link", "rxe0/1"], stdout=subprocess.PIPE, check=True
     ).stdout
@@ -50,7 +50,7 @@ def client_by(transport: str) -> Client:
 
 
 def connected() -> Client:
-    """The daemon of the other machine, which may be booting yet."""
+    """A client of the daemon on the peer machine, which may still be booting."""
     deadline = time.monotonic() + 120
     while True:
         client = client_by("verbs")
@@ -70,7 +70,7 @@ def tc(command: str) -> None:
 
 @contextlib.contextmanager
 def cut(*, here: bool, there: bool) -> Iterator[None]:
-    """Drops all packets between this host and THERE, in the directions asked for. No device notices anything."""
+    """Drops all packets between this host and THERE, in the given directions. No device notices anything."""
     tc("qdisc add dev eth1 root handle 1: prio bands 4")
     tc("qdisc add dev eth1 parent 1:4 netem loss 100%")
     tc("qdisc add dev eth1 ingress")
@@ -84,7 +84,7 @@ def cut(*, here: bool, there: bool) -> Iterator[None]:
 
 
 def nobody_answers(client: Client) -> None:
-    """The client learns that its packets are not acknowledged, long before it runs out of patience."""
+    """The client learns of the missing acknowledgements long before its own time-out."""
     begin = time.monotonic()
     try:
         client.get("crossing")
@@ -96,12 +96,12 @@ def nobody_answers(client: Client) -> None:
 
 
 def nothing_left(plain: PymemcacheClient) -> None:
-    """Waits until the daemon, which announces it to nobody, has freed what it had for clients that it cannot reach."""
+    """Waits until the daemon has freed everything of unreachable clients. No event announces the end."""
     begin = time.monotonic()
     while True:
         found = stats(plain, "rdma")
         kept = [found[f"rdma_{name}"] for name in ("queue_pairs", "registrations", "streams")]
-        # Ours, and as memcached counts all listening sockets but the first, one of those.
+        # Our connection, and a listening socket: memcached counts all of them but the first.
         kept.append(stats(plain)["curr_connections"] - 2)
         if not any(kept):
             break
@@ -111,11 +111,11 @@ def nothing_left(plain: PymemcacheClient) -> None:
 
 
 def vanish(plain: PymemcacheClient) -> None:
-    """Each end's host is gone for the other one, without a word."""
+    """The host of each end disappears for the peer, without a word."""
     value = bytes(100000)
     with client_by("verbs") as client:
         assert client.set("crossing", value)
-        # The request comes there, the answer is not acknowledged.
+        # The request arrives, the answer is not acknowledged.
         with cut(here=True, there=False):
             nobody_answers(client)
             nothing_left(plain)

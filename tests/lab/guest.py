@@ -1,4 +1,4 @@
-"""Run by test_lab.py in a guest that has the device rxe0."""
+"""Run by test_lab.py in a guest with the device rxe0."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMEOUT = 20.0
 
 
 def device_counters() -> dict[str, int]:
-    """What the kernel counts for rxe0."""
+    """The kernel's counters for rxe0."""
     (link,) = json.loads(run("rdma", "-j", "statistic", "show", "link", "rxe0/1"))
     return {name: value for name, value in link.items() if isinstance(value, int)}
 
@@ -48,7 +48,7 @@ def test_the_protocol_page_is_enough(server: Server) -> None:
 
 
 def test_everybody_at_once(server: Server, client: Client) -> None:
-    """The bundled client, the one in pyverbs, pymemcache over TCP, and the software device beside them."""
+    """The bundled client, the client in pyverbs, pymemcache over TCP, and the software device work side by side."""
     host, port = server.host, server.port
     reference = subprocess.Popen([SYSTEM_PYTHON, REFERENCE, host, str(port)])
     generator = random.Random(1)
@@ -66,13 +66,13 @@ def test_everybody_at_once(server: Server, client: Client) -> None:
 
 
 def test_payloads_go_by_rdma(server: Server, client: Client) -> None:
-    """A large SET is an RDMA READ, a large GET an RDMA WRITE: so says the daemon, and the device has moved them."""
+    """A large SET is an RDMA READ, a large GET an RDMA WRITE, by the daemon's counters and the device's."""
     talk = Conversation(server)
     before, device = talk.stats("rdma"), device_counters()
     value = random.Random(2).randbytes(1 << 20)
     client.set("large", value)
     assert client.get("large") == value
-    # The client has its value before the daemon hears that the WRITE is complete.
+    # The client gets its value before the daemon hears of the WRITE's completion.
     eventually(lambda: talk.number("rdma_write_bytes", "rdma") >= int(before["rdma_write_bytes"]) + len(value))
     after, moved = talk.stats("rdma"), device_counters()
     assert int(after["rdma_read_bytes"]) - int(before["rdma_read_bytes"]) == len(value)
@@ -82,7 +82,7 @@ def test_payloads_go_by_rdma(server: Server, client: Client) -> None:
 
 
 def test_reads_ask_nobody(rmemcached_server: Callable[..., Server]) -> None:
-    """The device answers them, also of a daemon that stands still: one READ for a get of what was read before."""
+    """The device answers READs, also for a stopped daemon: a single READ for each get of a value read before."""
     server = rmemcached_server("-m", "256", "-t", "2", "-o", "rdma_direct_remote")
     values = {f"key-{length}": random.Random(length).randbytes(length) for length in (1, 100, 3000, 60_000)}
     gets = 50
@@ -108,7 +108,7 @@ def test_link_goes_down(server: Server, client: Client) -> None:
     client.set("key", b"x" * 100000)
     run("ip", "link", "set", "eth0", "down")
     try:
-        # The second where the client has seen the end before it sends, and would connect anew.
+        # The second error: the client has seen the end before sending, and would connect anew.
         with pytest.raises(Exception, match=r"its port is down|no active port"):
             client.get("key")
         assert talk.ask(b"mn\r\n") == b"MN\r\n"
@@ -121,8 +121,8 @@ def test_link_goes_down(server: Server, client: Client) -> None:
 
 
 def test_devices_are_listed() -> None:
-    """The command shows both providers' devices: state, port, GIDs, limits, and which would be chosen and why."""
-    # A pyverbs that PYTHONPATH names goes before the system's.
+    """The command shows both providers' devices: state, port, GIDs, limits, and the chosen device with the reason."""
+    # A pyverbs named by PYTHONPATH goes before the system's.
     packages = os.pathsep.join(filter(None, [os.getenv("PYTHONPATH"), SYSTEM_PACKAGES]))
     with verbs.Context("rxe0") as context:
         limits, port = context.query_device(), context.query_port()
@@ -131,7 +131,7 @@ def test_devices_are_listed() -> None:
             return [context.query_gid(1, index) for index in range(port["gid_tbl_len"])]
 
         def listed() -> str | None:
-            # IPv6 addresses, and so GIDs, come a moment after a link that went up.
+            # IPv6 addresses, and so GIDs, come a moment after the link is up.
             gids = table()
             found = run(sys.executable, "-P", "-m", "rmemcached.devices", PYTHONPATH=packages)
             return found if gids == table() else None
@@ -147,6 +147,6 @@ def test_devices_are_listed() -> None:
         assert f"{name}: soft\n" in printed
     assert "the first device with an active port" in printed
     assert "verbs: rxe0, port 1, GID 1 (10.0.2.15, RoCE v2)" in printed
-    # By itself it says the same, but for the largest MTU.
+    # The command alone prints the same, but for the largest MTU.
     code = "import sys; sys.modules['pyverbs'] = None; import rmemcached.devices; rmemcached.devices.main([])"
     assert run(sys.executable, "-P", "-c", code).endswith(printed.replace(" of 4096\n", "\n"))

@@ -1,5 +1,5 @@
-"""Connections through rdma_cm: where the daemon takes them, who can make them, how they end. Run by test_lab.py in a
-guest that has the device rxe0."""
+"""Connections through rdma_cm: the daemon's ports, the permitted clients, the ends of connections. Run by test_lab.py
+in a guest with the device rxe0."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ DaemonFactory = Callable[..., "Daemon"]
 
 
 def in_use() -> tuple[int, ...]:
-    """Queue pairs, completion queues and connections; the kernel has some for itself."""
+    """The numbers of queue pairs, completion queues and connections; the kernel has some for itself."""
     found = resources()
     return found["qp"], found["cq"], found["cm_id"]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def addresses() -> Iterator[None]:
-    """Another of IPv4 and one of IPv6, which the device has as soon as its network device does."""
+    """Adds an IPv4 and an IPv6 address, which the device gets as soon as its network device."""
     run("ip", "address", "add", f"{HERE_TOO}/24", "dev", "eth0")
     run("ip", "address", "add", f"{HERE_V6}/64", "dev", "eth0", "nodad")
     gids = Path(f"/sys/class/infiniband/{DEVICE}/ports/1/gids")
@@ -55,7 +55,7 @@ def addresses() -> Iterator[None]:
 
 
 class Daemon:
-    """One with a port of rdma_cm. The tests ask it over TCP as well, on the loopback address."""
+    """A daemon with a port of rdma_cm. The tests talk to the daemon over TCP as well, on the loopback address."""
 
     def __init__(self, *arguments: str) -> None:
         self.cm_port = free_port()
@@ -74,7 +74,7 @@ class Daemon:
         )
 
     def reference(self, host: str = HERE, before: str = "") -> subprocess.CompletedProcess[str]:
-        """Runs client/reference.py over librdmacm, after some lines that change it."""
+        """Runs client/reference.py over librdmacm, after some lines that change the client."""
         script = [
             f"import sys; sys.path.insert(0, {str(ROOT / 'client')!r}); import reference",
             before,
@@ -112,7 +112,7 @@ def make() -> Iterator[DaemonFactory]:
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
-    """One on all addresses, for the tests that do not end it."""
+    """A daemon on all addresses, for the tests that do not end the daemon."""
     with factory() as start:
         yield start(None)
 
@@ -135,7 +135,7 @@ def there_and_back(client: Client) -> None:
 
 
 def test_librdmacm_is_a_peer(daemon: Daemon, control: Conversation) -> None:
-    """A client in pyverbs, whose connection librdmacm makes, and which was written from the protocol's page."""
+    """The client in pyverbs, written from the protocol's page, connects by librdmacm."""
     done = daemon.reference()
     assert done.returncode == 0, done.stdout
     assert "speaks as the protocol says" in done.stdout
@@ -168,7 +168,7 @@ def test_where_it_listens(make: DaemonFactory, listen: str | None, hosts: tuple[
 
 
 def test_auto_takes_it(daemon: Daemon) -> None:
-    """With its port; and what else there is where nobody listens there."""
+    """auto takes rdma_cm on the daemon's port, and the next transport on a port without a listener."""
     address = (HERE, daemon.server.port)
     with Client(address, rdma_cm_port=daemon.cm_port, timeout=WITHIN) as client:
         client.set("key", BIG, noreply=False)
@@ -179,7 +179,7 @@ def test_auto_takes_it(daemon: Daemon) -> None:
 
 
 def test_bodies_of_the_host_s_tests() -> None:
-    """Values, and clients that die. Behind the set-up all else is as over "verbs"."""
+    """Values, and clients that die: after the set-up all is as over "verbs"."""
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "guest_selection"]
     command += ["-o", "pythonpath=tests/system tests/lab", *OVER_CM]
     environment = {**os.environ, "RMEMCACHED_TEST_TRANSPORT": "rdma_cm", "RMEMCACHED_TEST_HOST": HERE}
@@ -190,7 +190,8 @@ def test_bodies_of_the_host_s_tests() -> None:
     assert " passed" in done.stdout
 
 
-# ---- what is told of it ----------------------------------------------------------------------------------------------
+# ---- statistics and logs of rdma_cm
+# ----------------------------------------------------------------------------------
 
 
 def test_it_counts_as_a_connection(daemon: Daemon, control: Conversation) -> None:
@@ -234,14 +235,14 @@ def test_idle_timeout(make: DaemonFactory) -> None:
                 return control.number("idle_kicks") > 0 and rdma_at_rest(control)
 
         eventually(kicked, WITHIN)
-        # The client sees before it sends that the server has ended the connection, and makes another one.
+        # The client sees the server's end of the connection before sending, and connects anew.
         client.version()
         with Conversation(daemon.server, WITHIN) as control:
             assert control.number("rdma_cm_queue_pairs", "rdma") == 1
 
 
 def test_authentication(make: DaemonFactory, tmp_path: Path) -> None:
-    """There is no lifeline on which it could have been done: each lane wants it."""
+    """Each lane has to authenticate: without a lifeline there is no earlier authentication."""
     users = tmp_path / "users"
     users.write_text("me:secret\n")
     daemon = make(None, "-Y", str(users))
@@ -300,7 +301,7 @@ def test_too_many_queue_pairs(make: DaemonFactory) -> None:
     ],
 )
 def test_wrong_private_data(daemon: Daemon, control: Conversation, change: str, answer: str) -> None:
-    """librdmacm shows its program what the daemon says."""
+    """librdmacm shows the daemon's answer to its program."""
     before = control.number("rdma_exchange_errors", "rdma")
     fake = f"real = reference.REQUEST; reference.REQUEST = type('', (), dict(pack=lambda *_: real.pack({change})))"
     done = daemon.reference(before=fake)
@@ -324,7 +325,7 @@ def test_what_was_sent_before_the_end_is_done(daemon: Daemon, control: Conversat
 
 def test_killed_clients(rmemcached_server: ServerFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RMEMCACHED_TEST_TRANSPORT", "rdma_cm")
-    # The client's port of rdma_cm is by default the one of TCP.
+    # The client's port of rdma_cm is by default the TCP port.
     port = free_port()
     server = rmemcached_server("-m", "256", "-I", "8m", "-t", "2", "-l", f"{HERE}:{port}", "-o", f"rdma_cm_port={port}")
     with Conversation(server, WITHIN) as control, child("victims.py", HERE, port) as nursery:
@@ -361,7 +362,7 @@ def test_the_daemon_ends(make: DaemonFactory, how: int) -> None:
 
 
 def test_silent_clients_are_looked_for(make: DaemonFactory) -> None:
-    """A WRITE of nothing, which a client that is there does not notice."""
+    """The daemon sends an empty WRITE to a silent client, and a live client does not notice."""
     daemon = make(None, "-o", "debug_commands")
     with daemon.client() as client, Conversation(daemon.server, WITHIN) as control:
         client.set("key", BIG)
@@ -374,13 +375,13 @@ def test_silent_clients_are_looked_for(make: DaemonFactory) -> None:
 
 @pytest.mark.parametrize("listen", [None, f"127.0.0.1,{HERE}"], ids=["all", "one"])
 def test_the_device_is_removed(make: DaemonFactory, listen: str | None) -> None:
-    """It takes its connections with it; as soon as it is back, connections are taken again."""
+    """The device takes its connections along. As soon as the device is back, connections are taken again."""
     daemon = make(listen)
     with Conversation(daemon.server, WITHIN) as control, daemon.client() as client:
         assert control.ask(b"mn\r\n") == b"MN\r\n"
         opened = descriptors(daemon.server.pid)
         client.set("key", BIG)
-        # It waits until nobody has the device open; a client learns at its calls that it is to go.
+        # The removal waits until nobody has the device open; a client learns of the removal in its calls.
         removal = subprocess.Popen(["rdma", "link", "delete", DEVICE])
         try:
 
@@ -400,7 +401,7 @@ def test_the_device_is_removed(make: DaemonFactory, listen: str | None) -> None:
         eventually(lambda: DEVICE in control.stats("rdma")["rdma_device"], WITHIN)
 
         def works() -> bool:
-            # The device is listened on a moment later than it is open.
+            # The daemon listens on the device a moment after opening the device.
             try:
                 return client.get("key") == BIG
             except (MemcacheError, OSError):
@@ -412,11 +413,12 @@ def test_the_device_is_removed(make: DaemonFactory, listen: str | None) -> None:
         eventually(lambda: descriptors(daemon.server.pid) <= opened, WITHIN)
 
 
-# ---- where it cannot be ----------------------------------------------------------------------------------------------
+# ---- places without rdma_cm
+# ------------------------------------------------------------------------------------------
 
 
 def why_not(*arguments: str) -> str:
-    """What a daemon says that does not start."""
+    """The output of a daemon that does not start."""
     command = [sys.executable, "-P", "-m", "rmemcached", "-p", str(free_port()), *arguments]
     if "-u" not in arguments:
         command += ["-u", "root"]
@@ -448,7 +450,7 @@ def test_no_device_has_the_address(make: DaemonFactory) -> None:
         run("ip", "link", "set", "far0", "up")
         said = why_not("-l", "127.0.0.1,192.0.2.1", "-o", f"rdma_cm_port={port}")
         assert said == f"failed to listen on rdma_cm port {port}: 192.0.2.1:{port}: no RDMA device has this address"
-        # One that has it is enough.
+        # A single address on a device is enough.
         daemon = make(f"127.0.0.1,192.0.2.1,{HERE}")
         with daemon.client() as client:
             assert client.set("key", BIG)

@@ -1,6 +1,5 @@
-"""rmemcached-doctor beside a device of the kernel, and the daemon under contrib/systemd's unit. Run by test_lab.py in a
-guest: systemd may start there what it likes.
-"""
+"""rmemcached-doctor beside a device of the kernel, and the daemon under contrib/systemd's unit. Run by test_lab.py in
+a guest, where systemd may start any service."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ DEVICE_FILES = Path("/dev/infiniband")
 UNIT = "rmemcached.service"
 WITHIN = 90.0
 KB = 1 << 10
-# What it needs is loaded before: where it lies may not be for everybody.
+# The modules are loaded while still root: others may not be able to read their folder.
 NOBODY = """
 import dataclasses, encodings.idna, json, os, resource, sys
 import rmemcached.client._rdma
@@ -43,7 +42,7 @@ print(json.dumps(dataclasses.asdict(examination.try_one("verbs"))))
 
 @pytest.fixture(autouse=True)
 def device_for_everybody() -> Iterator[None]:
-    """As udev's rules have it."""
+    """Access for everybody, as by udev's rules."""
     for file in DEVICE_FILES.iterdir():
         file.chmod(0o666)
     yield
@@ -58,7 +57,7 @@ def verbs_for_nobody(server: Server, memory: int = 0) -> dict[str, Any]:
 
 
 def test_what_keeps_a_user_from_the_device(rmemcached_server: ServerFactory) -> None:
-    """Locked memory, and permissions; nothing, when both are mended."""
+    """The doctor tells of too little locked memory and of missing permissions, until both are mended."""
     server = rmemcached_server("-m", "64")
     short = verbs_for_nobody(server, 64 * KB)
     assert short["state"] == "fails" and "ulimit -l is 64 KB" in short["why"] and "LimitMEMLOCK" in short["change"]
@@ -73,7 +72,7 @@ def test_what_keeps_a_user_from_the_device(rmemcached_server: ServerFactory) -> 
 @pytest.fixture
 def in_systemd() -> Iterator[list[str]]:
     """The words before a command beside a systemd that runs the unit, with this interpreter as the program."""
-    # A systemd that starts on a root file system of somebody's empties its /tmp and starts its services.
+    # A systemd that starts on the root file system of a real machine empties its /tmp and starts its services.
     mounts = Path("/proc/mounts").read_text().splitlines()
     assert Path("/run/vm/boot").exists() and any(line.startswith("overlay / overlay ") for line in mounts), "no guest"
     folder = Path("/run/systemd/system")
@@ -84,7 +83,7 @@ def in_systemd() -> Iterator[list[str]]:
     changes = ["[Unit]", "DefaultDependencies=no", "[Service]", "ProtectHome=no", "ExecStart=", f"ExecStart={program}"]
     changes += [f"Environment=PYTHONPATH={ROOT}", "StandardError=file:/run/daemon.log"]
     if ROOT.is_relative_to("/tmp"):
-        # The unit has a /tmp of its own, in which there would be no daemon.
+        # The unit has a /tmp of its own, without the daemon.
         changes.append("PrivateTmp=no")
     (folder / f"{UNIT}.d" / "here.conf").write_text("\n".join(changes) + "\n")
     run(*shlex.split("useradd --system --user-group --no-create-home --shell /usr/sbin/nologin rmemcached"))
@@ -107,7 +106,7 @@ def in_systemd() -> Iterator[list[str]]:
 
 
 def test_the_unit(in_systemd: list[str]) -> None:
-    """With the device, shared memory and all that the unit shuts away, the daemon says that it serves, and does."""
+    """With the device, shared memory and all restrictions of the unit, the daemon serves, and reports so."""
 
     def shown(name: str) -> str:
         done = subprocess.run([*in_systemd, "systemctl", "show", "-P", name, UNIT], capture_output=True, text=True)

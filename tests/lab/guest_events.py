@@ -1,4 +1,4 @@
-"""An RDMA device changes or fails while it is in use. Run by test_lab.py in a guest that has the device rxe0."""
+"""A change or failure of an RDMA device in use. Run by test_lab.py in a guest with the device rxe0."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WITHIN = 20.0
 
 
 def in_use() -> tuple[int, int]:
-    """Queue pairs and completion queues; the kernel has some for itself."""
+    """The numbers of queue pairs and completion queues; the kernel has some for itself."""
     found = resources()
     return found["qp"], found["cq"]
 
@@ -36,7 +36,7 @@ def verbs_client(server: Server) -> Client:
 
 
 class Traffic:
-    """Clients that set and get a large value for ever, each in a thread of its own; `ends` has what ended them."""
+    """Clients that set and get a large value for ever, each in a thread of its own; `ends` has their last errors."""
 
     def __init__(self, server: Server) -> None:
         self.ends: list[Exception] = []
@@ -77,7 +77,7 @@ def link_down() -> Iterator[None]:
 
 @contextmanager
 def device_removed() -> Iterator[None]:
-    # It waits until nobody has the device open.
+    # The removal waits until nobody has the device open.
     run("rdma", "link", "delete", DEVICE)
     try:
         yield
@@ -93,7 +93,7 @@ def device_removed() -> Iterator[None]:
 def test_mishap(
     rmemcached_server: Callable[..., Server], mishap: Callable[[], AbstractContextManager[None]], why: str
 ) -> None:
-    """With transfers under way: the daemon serves everybody else, clients are told, and all is as before afterwards."""
+    """After a mishap under load the daemon serves everybody else, clients get errors, and all is then as before."""
     server = rmemcached_server("-m", "256", "-I", "8m", "-t", "2")
     with Conversation(server, WITHIN) as control, Client(server.address, transport="soft_iw", timeout=WITHIN) as soft:
         soft.set("key", BIG, noreply=False)
@@ -103,7 +103,7 @@ def test_mishap(
         traffic = Traffic(server)
         with mishap():
             said = traffic.wait()
-            # Whichever the kernel tells first: the event, or the failure of what was posted.
+            # The kernel may first report the event, or the failure of a posted request.
             assert any(why in text or "local QP operation error" in text for text in said), said
             assert control.ask(b"mn\r\n") == b"MN\r\n"
             assert soft.get("key") == BIG
@@ -136,7 +136,7 @@ def test_mishap(
 def test_killed_clients(rmemcached_server: Callable[..., Server]) -> None:
     server = rmemcached_server("-m", "256", "-I", "8m", "-t", "2")
     with Conversation(server, WITHIN) as control, child("victims.py", server.host, server.port) as nursery:
-        # When it answers, each worker has its completion queue.
+        # After an answer each worker has its completion queue.
         assert control.ask(b"mn\r\n") == b"MN\r\n"
         made = in_use()
         assert nursery.stdin is not None and nursery.stdout is not None
@@ -150,5 +150,5 @@ def test_killed_clients(rmemcached_server: Callable[..., Server]) -> None:
         eventually(lambda: rdma_at_rest(control), WITHIN)
         assert control.ask(b"mn\r\n") == b"MN\r\n"
         eventually(lambda: in_use() == made, WITHIN)
-        # What is left is item memory.
+        # The rest is item memory.
         assert resources()["mr"] == control.number("rdma_arena_registrations", "rdma") // 2

@@ -1,7 +1,7 @@
 """A daemon and a client that may not lock as much memory as their device wants. Run by test_lab.py in a guest.
 
-The kernel asks processes without CAP_IPC_LOCK only, so both run as a user without rights. What they need is loaded
-before: where it lies may not be for everybody.
+The kernel limits only processes without CAP_IPC_LOCK: both run as a user without rights. The modules are loaded while
+still root: others may not be able to read their folder.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ with rmemcached.client.Client(sys.argv[2], timeout=20, default_noreply=False) as
 
 @pytest.fixture(autouse=True)
 def device_for_everybody() -> None:
-    """As udev's rules have it."""
+    """Access for everybody, as by udev's rules."""
     for name in os.listdir("/dev/infiniband"):
         os.chmod(f"/dev/infiniband/{name}", 0o666)
 
@@ -57,7 +57,7 @@ def device_for_everybody() -> None:
 @contextmanager
 def daemon(limit: int, *flags: str) -> Iterator[Server]:
     port = free_port()
-    # Few enough clients for the descriptors that the user may have, so that nothing is said of those.
+    # Few enough clients for the user's limit of descriptors, without a warning about the limit.
     command = [sys.executable, "-P", "-c", DAEMON, str(limit), "-p", str(port), "-U", "0", "-l", "127.0.0.1"]
     command += ["-c", "256", *flags]
     with Server(command, port) as server:
@@ -66,7 +66,7 @@ def daemon(limit: int, *flags: str) -> Iterator[Server]:
 
 
 def said(server: Server) -> list[str]:
-    """What the daemon said of its device, without where shared memory meets."""
+    """The daemon's lines about its device, without the line about the meeting place of shared memory."""
     lines = [line for line in server.stderr().splitlines() if line.startswith("RDMA: ")]
     return [line for line in lines if not line.startswith("RDMA: shared memory meets")]
 
@@ -79,7 +79,7 @@ def shortage(limit: int) -> str:
 
 
 def test_daemon() -> None:
-    """It says so at its start, once, and serves on the software devices."""
+    """The daemon reports the shortage at its start, once, and serves on the software devices."""
     with daemon(64 * KB, "-v") as server, Conversation(server) as control:
         assert control.stats("rdma")["rdma_device"] == "soft_iw0,soft_shm0"
         assert said(server) == [shortage(64 * KB) + ": the software devices serve alone"]
@@ -100,7 +100,7 @@ def test_daemon_that_is_told_which_device() -> None:
 
 
 def test_daemon_that_grows() -> None:
-    """What it has may be locked, what it comes to have may not: the device is given up, everything else goes on."""
+    """The first memory can be locked, later memory cannot: the daemon gives up the device, and all else goes on."""
     limit = 80 * MB
     with daemon(limit, "-m", "200", "-v") as server, Conversation(server) as control:
         assert "rxe0" in control.stats("rdma")["rdma_device"]
@@ -120,7 +120,7 @@ def test_daemon_that_grows() -> None:
 
 @pytest.fixture
 def anybody_s(rmemcached_server: Callable[..., Server]) -> Server:
-    """A daemon of root's: others have no shared memory with it."""
+    """A daemon of root's: other users have no shared memory with the daemon."""
     return rmemcached_server("-m", "100", "-I", "4m")
 
 
@@ -137,7 +137,7 @@ def run_client(server: Server, limit: int) -> list[str]:
 
 
 def test_client(anybody_s: Server) -> None:
-    """Not even messages: another transport, and one line with the reason."""
+    """Without memory for messages the client takes another transport, and logs a line with the reason."""
     chosen, transport = run_client(anybody_s, 64 * KB)
     assert transport == "tcp"
     assert (
@@ -147,7 +147,7 @@ def test_client(anybody_s: Server) -> None:
 
 
 def test_client_with_large_values(anybody_s: Server) -> None:
-    """Messages, but not values: these are copied into messages, and one line says so."""
+    """With memory for messages, but not for values, the client copies values into messages, and logs a line."""
     chosen, shortage, transport = run_client(anybody_s, 600 * KB)
     assert transport == "verbs" and "transport verbs (both ends have it)" in chosen
     assert shortage == (

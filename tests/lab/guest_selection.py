@@ -1,11 +1,11 @@
-"""Which of the host's tests run over a device of libibverbs, too: a plugin of pytest, for test_lab.py.
+"""The selection of the host's tests that also run over a device of libibverbs: a plugin of pytest, for test_lab.py.
 
-The bodies are the same: RMEMCACHED_TEST_TRANSPORT=verbs says what to run them over, RMEMCACHED_TEST_PACE how much of
-what they repeat; with RMEMCACHED_TEST_TRANSPORT=rdma_cm (guest_cm.py) those for which it matters how the connection was
-made. All of tests/verbs is run (its conftest.py says what of it is about the software fabrics); of other folders what
-the device has a part in: memory and its registration, completions, limits, errors, ends, processes and threads. What
-the daemon and the client make of the bytes of a message is the same over each transport, and to find that out in an
-emulated machine takes ten times as long. The head of the report says what was left out.
+The bodies are the same. RMEMCACHED_TEST_TRANSPORT=verbs sets their transport, RMEMCACHED_TEST_PACE the part of their
+repetitions. With RMEMCACHED_TEST_TRANSPORT=rdma_cm (guest_cm.py) the selection has the tests for which the way of
+connecting matters. All of tests/verbs is run (its conftest.py marks tests of the software fabrics). From the rest the
+selection has the tests involving the device: memory and its registration, completions, limits, errors, ends, processes
+and threads. The handling of a message's bytes by daemon and client is the same over each transport, and takes ten
+times as long in an emulated machine. The head of the report lists the omissions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PARSED = "messages are read alike over each transport"
 COMMANDS = "what commands do is the same over each transport"
 MOVED = "values move as over verbs"
 
-# Files of tests/system of which everything runs but these.
+# Files of tests/system that run but for these tests.
 LEFT_OUT: dict[str, dict[str, str]] = {
     "test_completions": {},
     "test_death": {
@@ -78,7 +78,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "test_payload_path": {"test_frames_carry_the_payload_once": STREAM},
 }
 
-# Files that are about something else mostly, and what runs of them.
+# Files mostly about other things, and their tests that run.
 CHOSEN = {
     "test_daemon": "test_stop_with_clients_and_transfers[SIGTERM]",
     "test_pressure": "test_greedy_rdma_client test_lane_that_waits_for_a_read_stops_its_client test_long_multigets"
@@ -86,8 +86,8 @@ CHOSEN = {
     "test_stats": "test_counters_by_rdma_are_those_by_tcp test_statistics_over_rdma test_flush_all",
 }
 
-# Files of tests/client of which nothing runs: they are about no transport, or about one of their own choice, or about
-# what is done with bytes.
+# Files of tests/client that do not run: their tests use no transport, choose the transport themselves, or are about
+# the handling of bytes.
 OF_NO_TRANSPORT = (
     *("test_async_direct_reads", "test_async_tls", "test_broken_servers", "test_client_authentication"),
     *("test_client_classic", "test_client_dumps", "test_client_objects", "test_client_oracle", "test_client_sockets"),
@@ -96,7 +96,7 @@ OF_NO_TRANSPORT = (
     *("test_view_limits", "test_views", "test_wrong_answers"),
 )
 
-# Of these only what moves values in other ways, waits in another way, or shares queue pairs and memory.
+# Of these only the tests with other ways to move values or to wait, or with shared queue pairs and memory.
 CHOSEN_OF_CLIENT = {
     "test_async_client": "test_many_tasks test_ten_thousand_gets_half_of_them_cancelled test_a_timeout_of_asyncio"
     " test_a_silent_server test_without_waiting_for_answers test_the_server_is_killed_and_started_again"
@@ -125,7 +125,7 @@ CHOSEN_OF_CLIENT = {
 # A loop of asyncio waits for a device by a descriptor, whoever made the loop: in this test both do.
 BOTH_LOOPS = "test_many_tasks"
 
-# Over rdma_cm all that uses an RDMA transport in these, but what is left out.
+# Over rdma_cm all tests of these with an RDMA transport, but for the omissions.
 OVER_CM: dict[str, dict[str, str]] = {
     "tests/client/test_client_values.py": dict.fromkeys(
         (
@@ -151,14 +151,14 @@ OVER_CM: dict[str, dict[str, str]] = {
 # Of tests/perftest, without options. Each starts two processes.
 PERFTEST = "test_latency test_bandwidth"
 
-# The other values of parameters that stand for a transport.
+# Further values of parameters for the transport.
 OTHERS = {"tcp", "unix", "soft_iw", "soft_shm"}
 
 REPORT = pytest.StashKey[list[str]]()
 
 
 def transports(item: pytest.Item) -> set[str]:
-    """What the item's parameters name."""
+    """The transports named by the item's parameters."""
     named: set[str] = set()
     for value in getattr(getattr(item, "callspec", None), "params", {}).values():
         named.update(word for word in (value if isinstance(value, tuple) else (value,)) if isinstance(word, str))
@@ -170,7 +170,7 @@ def options(item: pytest.Item) -> tuple[str, ...]:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Files of which nothing runs need not be read."""
+    """Files without a selected test need not be read."""
     return True if collection_path.parent.name == "client" and collection_path.stem in OF_NO_TRANSPORT else None
 
 
@@ -187,7 +187,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elif file in LEFT_OUT and name in LEFT_OUT[file]:
             reasons[name] = LEFT_OUT[file][name]
         elif item.path.parent.name == "client":
-            # Most of it once for each transport.
+            # Most items once for each transport.
             chosen = name in CHOSEN_OF_CLIENT.get(file, name).split()
             twice = "uvloop" in transports(item) and name != BOTH_LOOPS
             kept += [item] * (chosen and "verbs" in transports(item) and not twice)

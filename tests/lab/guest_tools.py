@@ -1,4 +1,4 @@
-"""What the tests that run in a guest share."""
+"""Tools of the tests in a guest."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = str(ROOT / "client" / "reference.py")
-SYSTEM_PYTHON = "/usr/bin/python3"  # the one that has pyverbs
+SYSTEM_PYTHON = "/usr/bin/python3"  # the interpreter with pyverbs
 DEVICE = "rxe0"
 
 
 def run(*command: str, **environment: str) -> str:
-    """Runs a command, which has to succeed. Returns what it printed."""
+    """Runs a command, which has to succeed. Returns its output."""
     done = subprocess.run(
         command,
         env={**os.environ, **environment},
@@ -28,6 +28,6 @@ def run(*command: str, **environment: str) -> str:
 
 
 def resources() -> dict[str, int]:
-    """What the kernel says is made of the device: queue pairs, completion queues, registrations, contexts, ..."""
+    """The kernel's list of the device's objects: queue pairs, completion queues, registrations, contexts, ..."""
     found = [entry for entry in json.loads(run("rdma", "-j", "resource", "show")) if entry["ifname"] == DEVICE]
     return {name: count for name, count in found[0].items() if name not in ("ifindex", "ifname")}

@@ -1,4 +1,4 @@
-"""The daemon on an iWARP device, which only rdma_cm can connect. Run by test_siw.py in a guest that has siw0."""
+"""The daemon on an iWARP device, which only rdma_cm can connect. Run by test_siw.py in a guest with siw0."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_librdmacm_is_a_peer(server: tuple[Server, int]) -> None:
 
 
 def test_addresses_in_lines_are_not_enough(server: tuple[Server, int]) -> None:
-    """The exchange on the TCP port is not offered for it."""
+    """The exchange on the TCP port does not offer the device."""
     with Conversation(server[0], WITHIN) as talk:
         answer = talk.ask(b"rdma version=1 transport=verbs qpn=17 credits=32 msgsize=8192\r\n")
         assert answer == b"SERVER_ERROR rdma: transport verbs is not available here\r\n"

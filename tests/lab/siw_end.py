@@ -1,8 +1,8 @@
-"""One end of a connection on a device of the kernel, made by librdmacm and libibverbs: the peer of soft_iw's tests.
+"""An end of a connection on a device of the kernel, made by librdmacm and libibverbs: the peer of soft_iw's tests.
 
-By ctypes, so that both ends are in one process and nothing of rmemcached is in this one. Structures are those of
-<rdma/rdma_cma.h> and <infiniband/verbs.h> on 64-bit machines; the data calls go through the context's table as the
-inline functions of the latter do.
+By ctypes: both ends are in the same process, and this end has no code of rmemcached. Structures are those of
+<rdma/rdma_cma.h> and <infiniband/verbs.h> on 64-bit machines. The data calls go through the context's table, as in the
+inline functions of the latter.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Events:
         what = event.contents
         param = what.conn
         data = ctypes.string_at(param.private_data, param.private_data_len) if param.private_data else b""
-        # The pointer itself: that of the field would be one into the event.
+        # The pointer itself: the field's address would be in the event.
         ident = ctypes.pointer(what.id.contents)
         taken = (what.event, what.status, ident, data, (param.responder_resources, param.initiator_depth))
         done(cm.rdma_ack_cm_event(event))
@@ -213,7 +213,7 @@ class Events:
 
 
 class SiwEnd:
-    """A queue pair with a registered buffer, on the device that rdma_cm has for an address."""
+    """A queue pair with a registered buffer, on the device to which rdma_cm maps an address."""
 
     def __init__(self, events: Events, ident: Any, size: int = 1 << 16, access: int = 7) -> None:
         self.events = events
@@ -243,7 +243,7 @@ class SiwEnd:
 
     @classmethod
     def resolve(cls, address: tuple[str, int], size: int = 1 << 16, access: int = 7) -> Self:
-        """An end that will connect to the address."""
+        """An end to connect to the address."""
         events = Events()
         ident = POINTER(CmId)()
         done(cm.rdma_create_id(events.channel, byref(ident), None, PS_TCP))
@@ -254,7 +254,7 @@ class SiwEnd:
         return cls(events, ident, size, access)
 
     def connect(self, private_data: bytes = b"", ird: int = 16, ord: int = 16) -> None:
-        """Begins to connect; established() waits for it."""
+        """Begins to connect; established() waits for the connection."""
         param = connection_parameters(private_data, ird, ord)
         done(cm.rdma_connect(self.id, byref(param)))
 
@@ -275,7 +275,7 @@ class SiwEnd:
         return c_int.from_address(self.qp + QP_STATE).value
 
     def async_events(self) -> list[int]:
-        """The kinds of those that are pending."""
+        """The kinds of the pending events."""
         found = []
         event = AsyncEvent()
         while verbs.ibv_get_async_event(self.context, byref(event)) == 0:
@@ -287,7 +287,7 @@ class SiwEnd:
         return self.addr + offset, length, self.lkey
 
     def post_recv(self, wr_id: int, sge: tuple[int, int, int] | None = None) -> None:
-        """Without memory it is for an empty message: siw wants an element all the same."""
+        """Without memory the receive is for an empty message; siw wants an element all the same."""
         element = Sge(*(sge or self.sge()))
         wr = RecvWr(wr_id, None, ctypes.pointer(element), 1)
         bad = POINTER(RecvWr)()
@@ -340,7 +340,7 @@ def connection_parameters(private_data: bytes, ird: int, ord: int) -> ConnParam:
 
 
 class SiwListener:
-    """An rdma_cm port."""
+    """A listening port of rdma_cm."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.events = Events()
@@ -385,14 +385,14 @@ def wait_for(condition: Any, *ends: Any) -> None:
 
 
 def take(end: Any, count: int, *others: Any) -> list[Any]:
-    """Waits for `count` completions of one end, and takes them."""
+    """Waits for `count` completions of an end, and takes them."""
     wait_for(lambda: len(end.done) >= count, end, *others)
     taken, end.done = end.done[:count], end.done[count:]
     return taken
 
 
 def port() -> int:
-    """A TCP port that is free."""
+    """A free TCP port."""
     with contextlib.closing(socket.socket()) as probe:
         probe.bind(("0.0.0.0", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""soft_iw and the Linux kernel's siw as peers; run by test_siw.py in a guest that has the device siw0."""
+"""soft_iw and the Linux kernel's siw as peers; run by test_siw.py in a guest with the device siw0."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from verbs_ends import End
 from rmemcached.verbs import MR, EventType, Opcode, SendFlag, SendWR, State, Status, StreamState
 from rmemcached.verbs.cm import Listener, connect
 
-ADDRESS = "10.0.2.15"  # of eth0; what the guest sends to itself goes over lo all the same
+ADDRESS = "10.0.2.15"  # of eth0; packets to the guest itself go over lo all the same
 SIZES = (1, 2, 3, 63, 64, 65, 1000, 1461, 4096, 65482, 65536, 1 << 20, 4 << 20)
 PAUSE = 100  # milliseconds after siw's reply, under emulation
 ROLES = ("initiator", "responder")  # soft_iw's
@@ -30,7 +30,7 @@ ROLES = ("initiator", "responder")  # soft_iw's
 
 @pytest.fixture(scope="module", params=[65536, 1500])
 def mtu(request: pytest.FixtureRequest) -> int:
-    """FPDUs are as large as TCP's segments: near 64 KB, and as on an Ethernet."""
+    """FPDUs are as large as TCP's segments: near 64 KB, or of an Ethernet's size."""
     run("ip", "link", "set", "lo", "mtu", str(request.param))
     return int(request.param)
 
@@ -40,7 +40,7 @@ def run(*command: str) -> str:
 
 
 def terminates() -> list[tuple[int, ...]]:
-    """(layer, type, code) of the Terminates that siw has received since the last call, as it reads them."""
+    """(layer, type, code) of the Terminates received by siw since the last call, as siw reads them."""
     found = re.findall(r"siw: got TERMINATE. layer (\d+), type (\d+), code (\d+)", run("dmesg", "-c"))
     return [tuple(map(int, numbers)) for numbers in found]
 
@@ -96,7 +96,7 @@ def connected(
                 request.accept(ours.qp, crc=crc, ird=ird, ord=ord, private_data=private_data[1])
                 theirs.established()
                 assert theirs.reply == private_data[1]
-                # A responder is silent before it has received something.
+                # A responder is silent until its first message.
                 theirs.post_send(siw_end.WRITE, None, flags=0, remote_addr=0, rkey=1)
                 wait_for(lambda: ours.qp.counters()["writes_served"], ours)
                 yield ours, theirs
@@ -109,7 +109,7 @@ def ok(found: list[Any], *wr_ids: int) -> None:
 @pytest.mark.parametrize("crc", [False, True])
 @pytest.mark.parametrize("role", ROLES)
 def test_every_size(role: str, crc: bool, mtu: int) -> None:
-    """SEND, WRITE and READ, asked for by either side."""
+    """SEND, WRITE and READ from either end move every size."""
     octets = random.Random(7).randbytes(1 << 16) * 65
     starts = itertools.count()
 
@@ -133,7 +133,7 @@ def test_every_size(role: str, crc: bool, mtu: int) -> None:
             ok(take(ours, 1, theirs), 3)
             ok(take(theirs, 1), 4)
             assert ours.buffer[:size] == data
-            # WRITE, and a SEND behind it that tells so
+            # WRITE, and a SEND behind the WRITE to announce the data
             data = pattern(size)
             ours.buffer[:size] = data
             theirs.post_recv(5)
@@ -189,7 +189,7 @@ def test_thousands_of_rounds(role: str, crc: bool, mtu: int) -> None:
 
 
 def test_depths() -> None:
-    """As negotiated, and kept to by both sides: READs beyond them wait in the send queue."""
+    """Both ends keep to the negotiated depths: READs beyond wait in the send queue."""
     for role in ROLES:
         with connected(role, ird=5, ord=3) as (ours, theirs):
             stream = ours.qp.stream()
@@ -242,7 +242,7 @@ def test_rejects() -> None:
 
 @pytest.mark.parametrize("crc", [False, True])
 def test_the_responder_sends_first(crc: bool) -> None:
-    """Peer to peer: siw waits for the ready-to-receive frame."""
+    """In peer-to-peer mode siw, as responder, sends first, after the ready-to-receive frame."""
     with connected("initiator", peer_to_peer=True, pause=PAUSE, crc=crc) as (ours, theirs):
         ours.qp.post_recv((1, [ours.mr.sge(0, 5)]))
         theirs.buffer[:5] = b"first"
@@ -266,7 +266,7 @@ def test_revision_1() -> None:
 def test_invalidation() -> None:
     with connected("initiator") as (ours, theirs):
         ours.qp.post_recv((1, []))
-        # siw's library takes the key from where a WRITE has it.
+        # siw's library takes the key from the field used by a WRITE.
         theirs.post_send(siw_end.SEND_WITH_INV, None, 2, rkey=ours.mr.rkey)
         (wc,) = take(ours, 1, theirs)
         assert wc.invalidated_rkey == ours.mr.rkey
@@ -291,12 +291,12 @@ def test_the_end(role: str) -> None:
         assert [wc.status for wc in take(theirs, 1)] == [siw_end.FLUSHED]
 
 
-# What siw says of our errors, and what it hears of its own. It reads and writes a Terminate's layer and type the wrong
+# siw's answers to our errors, and the answers to its own. siw reads and writes a Terminate's layer and type the wrong
 # way round on little-endian machines.
 
 
 def place(end: End | SiwEnd, what: str) -> tuple[int, int]:
-    """An address and key that cannot be used, at the peer."""
+    """An unusable address and key at the peer."""
     addr, rkey = (end.mr.addr, end.mr.rkey) if isinstance(end, End) else (end.addr, end.rkey)
     return {"unknown": (addr, rkey ^ 0x5A5A00), "beyond": (addr + (1 << 16) - 4, rkey), "no right": (addr, rkey)}[what]
 
@@ -319,7 +319,7 @@ def test_our_writes_to_what_is_not_exposed(what: str) -> None:
         ours.qp.post_recv((3, []))
         addr, rkey = place(theirs, what)
         ours.qp.post_send(SendWR(Opcode.RDMA_WRITE, [ours.mr.sge(0, 8)], wr_id=2, remote_addr=addr, rkey=rkey))
-        # It is complete when it is on its way.
+        # The WRITE is complete once it is on its way.
         found = {wc.wr_id: wc.status for wc in take(ours, 2)}
         assert found == {2: Status.SUCCESS, 3: Status.WR_FLUSH_ERR}
         assert ours.qp.counters()["terminates_received"] == 1
@@ -359,7 +359,7 @@ def test_their_access_errors(what: str, opcode: int, error: tuple[int, int, int]
 
 @pytest.mark.parametrize("size", [None, 7])
 def test_receives_that_do_not_fit(size: int | None) -> None:
-    """There is none, or it is too small for 8 octets: on siw's side, then on ours."""
+    """A missing receive, or a receive too small for 8 octets, on siw's side, then on ours, ends the connection."""
     terminates()
     with connected("initiator") as (ours, theirs):
         if size is not None:
@@ -390,7 +390,7 @@ def info(mr: MR, offset: int, length: int) -> bytes:
 
 @pytest.mark.parametrize("crc", [False, True])
 def test_rping_as_client(crc: bool) -> None:
-    """rping's server is what soft_iw serves here: READ what the client offers, WRITE it where it says."""
+    """soft_iw here serves rping's server: READs the memory offered by the client, and WRITEs to the client's sink."""
     rounds, size = 250, 3000
     with Listener((ADDRESS, 0)) as listening, End(channel=False) as end:
         end.qp.post_recv((1, [end.mr.sge(0, 16)]))
@@ -452,7 +452,7 @@ def test_rping_as_server(crc: bool) -> None:
                 continue
             break
         for _ in range(rounds):
-            # The server copies it as a string.
+            # The server copies the data as a string.
             data = "".join(generator.choices(string.ascii_letters, k=size - 1)).encode() + b"\0"
             end.buffer[64 : 64 + size] = data
             for offset in (64, 64 + size):

@@ -1,7 +1,7 @@
 """The tests of the data path over a real libibverbs device: Soft-RoCE, in a machine of its own (script/vm).
 
-They need root on Debian or Ubuntu. Elsewhere they are skipped with the reason; in continuous integration (CI is set)
-that is a failure.
+They need root on Debian or Ubuntu. Elsewhere they are skipped with the reason; in continuous integration (CI is set) a
+skip is a failure.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from guest_selection import CHOSEN, LEFT_OUT
 
 ROOT = Path(__file__).resolve().parents[2]
 CANNOT = 126  # exit status of script/vm
-SECONDS = 900  # for boot, tests and shutdown; half of it where nothing else runs
-# What runs in which guest. guest_selection.py says what is left out of the folders that hold the host's tests too.
+SECONDS = 900  # for boot, tests and shutdown; half of the time on an idle machine
+# The tests of each guest. guest_selection.py lists the omissions from folders with the host's tests.
 SYSTEM = {f"tests/system/{name}.py" for name in (*LEFT_OUT, *CHOSEN)}
 OF_THREADS = {"tests/system/test_load.py", "tests/system/test_moving.py"}
 VERBS_OF_THREADS = [f"tests/verbs/{name}.py" for name in ("test_events", "test_objects", "test_progress_thread")]
 GUESTS = {
-    # First what counts all that is made of the device: nothing else may use it then.
+    # First the tests that count all objects of the device: nothing else may use the device then.
     "devices and clients": [
         *("tests/lab/guest_events.py", "tests/lab/guest_cm.py", "tests/lab/guest_memlock.py", "tests/lab/guest.py"),
         "tests/client",
@@ -36,13 +36,13 @@ GUESTS = {
     ],
     "threads": [*sorted(OF_THREADS), *VERBS_OF_THREADS, "tests/lab/guest_doctor.py"],
 }
-# Two processors for what is about threads. The others have as much to do as each other and run side by side with one
-# each, which is also what emulates fastest: nothing has to be atomic.
+# Two processors for tests of threads. The rest have equal work and run side by side with a processor each, the fastest
+# emulation: nothing has to be atomic.
 PROCESSORS = {"threads": 2}
 
 
 def command(*arguments: str, **environment: str) -> list[str]:
-    """Of script/vm."""
+    """The command line of script/vm."""
     passed_on = [word for name in environment for word in ("--environment", name)]
     return [sys.executable, str(ROOT / "script" / "vm"), "-t", str(SECONDS), *passed_on, *arguments]
 
@@ -55,7 +55,7 @@ def check(status: int, printed: str) -> None:
 
 
 class Guest:
-    """Tests that run over an RDMA device of libibverbs meanwhile."""
+    """Tests that run meanwhile over an RDMA device of libibverbs."""
 
     def __init__(self, name: str) -> None:
         environment = {"RMEMCACHED_TEST_TRANSPORT": "verbs", "RMEMCACHED_TEST_PACE": "10"}
@@ -71,7 +71,7 @@ class Guest:
         )
 
     def result(self) -> tuple[int, str]:
-        """Waits for the end. Returns the exit status and what was printed."""
+        """Waits for the end. Returns the exit status and the output."""
         status = self.process.wait()
         self.output.seek(0)
         return status, self.output.read().decode(errors="replace")
@@ -84,7 +84,7 @@ class Guest:
 
 @pytest.fixture(scope="module")
 def guests(request: pytest.FixtureRequest) -> Iterator[dict[str, Guest]]:
-    """Those of one processor that the session's tests ask for; the test of another one starts it."""
+    """The guests with a single processor for the session's tests; a test of the remaining guest starts its own."""
     params = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
     wanted = {spec.params["name"] for spec in params if spec is not None}
     started = {name: Guest(name) for name in GUESTS if name in wanted and name not in PROCESSORS}
@@ -96,7 +96,7 @@ def guests(request: pytest.FixtureRequest) -> Iterator[dict[str, Guest]]:
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize("name", GUESTS)
 def test_over_soft_roce(guests: dict[str, Guest], name: str) -> None:
-    """The verbs layer, the clients and the daemon, with the bodies of the host's tests."""
+    """The bodies of the host's tests pass for the verbs layer, the clients and the daemon."""
     if name not in guests:
         guests[name] = Guest(name)
     status, printed = guests[name].result()
@@ -106,7 +106,7 @@ def test_over_soft_roce(guests: dict[str, Guest], name: str) -> None:
 
 @pytest.mark.timeout(SECONDS + 60)
 def test_packets_cross_a_wire() -> None:
-    """Two guests on one Ethernet segment: the daemon in one, its clients in the other."""
+    """Two guests share an Ethernet segment: the daemon in the first, its clients in the second."""
     crossing = f"{shlex.quote(sys.executable)} -P tests/lab/crossing.py"
     done = subprocess.run(
         command("-m", "1024", "-j", "1", "--peer", f"{crossing} serve", "-c", f"{crossing} use"),
@@ -120,7 +120,7 @@ def test_packets_cross_a_wire() -> None:
 
 
 def test_why_there_can_be_no_guest() -> None:
-    """One line, and a status of its own."""
+    """A single line, and a status of its own, report that there can be no guest."""
     # Loaded before the privileges go: the interpreter may be in root's home.
     script = (
         "import __future__, argparse, fcntl, lzma, pathlib, shlex, shutil, signal, subprocess, tempfile, threading;"

@@ -1,6 +1,7 @@
-"""soft_iw and the Linux kernel's siw as peers, in a machine that has siw (script/build-siw, script/vm).
+"""soft_iw and the Linux kernel's siw as peers, in a machine with siw (script/build-siw, script/vm).
 
-Needs root on Debian. Elsewhere it is skipped with the reason; in continuous integration (CI is set) that is a failure.
+Needs root on Debian. Elsewhere the test is skipped with the reason; in continuous integration (CI is set) a skip is a
+failure.
 """
 
 from __future__ import annotations

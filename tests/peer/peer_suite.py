@@ -38,10 +38,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CACHE = ROOT / "build" / "peer"
 REFERENCE = (1, 6, 45)
-MARK = "RMEMCACHED_PEER_SUITE"  # environment variable by which the processes of one file are known
+MARK = "RMEMCACHED_PEER_SUITE"  # environment variable that marks the processes of a file
 CHUNK_MAX_IN_KILOBYTES = (1, 6, 24)  # the first version whose -o slab_chunk_max is in kilobytes
 
-# Classes that do not run unless they are named, and why.
+# Classes that run only when named, with the reason.
 LEFT_OUT = {
     "extstore": "no storage on flash",
     "tls": "no TLS",
@@ -66,7 +66,7 @@ exec "$@"
 
 
 class SuiteError(Exception):
-    """The suite cannot be run; the message is one line that says why."""
+    """The suite cannot be run; the message is a line with the reason."""
 
 
 # --- where the tests come from ---
@@ -99,7 +99,7 @@ def source_entries(apt: Path = Path("/etc/apt")) -> str:
 
 
 def fetch_source_package(package: str = "memcached") -> Path:
-    """The unpacked source package of the newest version that the machine's package sources have. Raises SuiteError.
+    """The unpacked source package of the newest version in the machine's package sources. Raises SuiteError.
 
     Everything, package lists included, stays below build/peer: /etc and /var are read only, and no root is needed.
     """
@@ -128,7 +128,7 @@ def fetch_source_package(package: str = "memcached") -> Path:
         }.items():
             apt += ["-o", f"{option}={value}"]
         said = []
-        # That one of the package sources has no source packages is no reason to give up: what counts is the archive.
+        # A package source without source packages is no reason to give up: only the archive counts.
         for words in (["update"], ["--download-only", "source", package]):
             done = subprocess.run(
                 [*apt, *words], cwd=scratch / "download", capture_output=True, text=True, timeout=300, check=False
@@ -153,7 +153,7 @@ def fetch_source_package(package: str = "memcached") -> Path:
 
 
 def version_of(tree: Path) -> tuple[int, ...] | None:
-    """The version that a source tree says it is; None when it does not say (a checkout)."""
+    """The version in a source tree; None for a tree without a version (a checkout)."""
     with contextlib.suppress(OSError):
         match = re.search(r"VERSION_NUMBER\],\s*\[([\d.]+)", (tree / "version.m4").read_text())
         if match:
@@ -162,7 +162,7 @@ def version_of(tree: Path) -> tuple[int, ...] | None:
     return tuple(map(int, match[1].split("."))) if match else None
 
 
-# --- what is expected ---
+# --- expected failures ---
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Deviation:
     before: tuple[int, ...]  # holds for suites older than this version
     file: str
     assertion: str  # its text; "..." at its end stands for any text
-    stops: bool  # the test waits for ever after it
+    stops: bool  # the test waits for ever after the assertion
     reason: str
 
     def matches(self, text: str) -> bool:
@@ -196,7 +196,7 @@ def known_files() -> dict[str, tuple[str, range | None]]:
 
 
 def known_deviations(version: tuple[int, ...], options: Sequence[str]) -> list[Deviation]:
-    """What must fail of a suite of this version, with these options of rmemcached's."""
+    """The assertions of a suite of this version that must fail with these options of rmemcached."""
     found = [
         Deviation(REFERENCE, file, assertion, False, reason)
         for option, file, assertion, reason in table(HERE / "options.tsv")
@@ -209,7 +209,7 @@ def known_deviations(version: tuple[int, ...], options: Sequence[str]) -> list[D
     return found
 
 
-# --- one file ---
+# --- a single file ---
 
 ASSERTION = re.compile(r"(not )?ok\b\s*(\d*)(?:\s*-)?\s*(.*)")
 PLAN = re.compile(r"1\.\.(\d+)(?:\s*#\s*skip\S*\s*(.*))?", re.IGNORECASE)
@@ -217,7 +217,7 @@ PLAN = re.compile(r"1\.\.(\d+)(?:\s*#\s*skip\S*\s*(.*))?", re.IGNORECASE)
 
 @dataclass
 class Outcome:
-    """What a test file did. result: pass, fail, limit (too slow), skip."""
+    """The outcome of a test file. result: pass, fail, limit (too slow), skip."""
 
     file: str
     kind: str
@@ -225,13 +225,13 @@ class Outcome:
     passed: int = 0
     planned: int | None = None
     failed: list[str] = field(default_factory=list)
-    expected: list[str] = field(default_factory=list)  # assertions that failed as deviations.tsv says
+    expected: list[str] = field(default_factory=list)  # failed assertions listed in deviations.tsv
     remarks: list[str] = field(default_factory=list)
     seconds: float = 0.0
     stderr: str = ""
 
     def take(self, line: str) -> str | None:
-        """One line of TAP. Returns the text of a failed assertion."""
+        """Takes a line of TAP. Returns the text of a failed assertion."""
         plan = PLAN.match(line)
         if plan:
             self.planned = int(plan[1])
@@ -249,7 +249,7 @@ class Outcome:
         return text
 
     def conclude(self, status: int | None, deviations: Sequence[Deviation], stopped: bool) -> None:
-        """Compares what happened with what was to happen. status: of the Perl process; None: it was too slow."""
+        """Compares the results with the expected results. status: of the Perl process; None: it was too slow."""
         surprising: list[str] = []
         for text in self.failed:
             (self.expected if any(d.matches(text) for d in deviations) else surprising).append(text)
@@ -276,7 +276,7 @@ class Runner:
 
     def __init__(self, tree: Path, command: Sequence[str], version: tuple[int, ...] | None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="peer-suite."))
-        self.folder.chmod(0o755)  # daemons that become another user look into it
+        self.folder.chmod(0o755)  # daemons with another user look into the folder
         shutil.copytree(tree / "t", self.folder / "t", symlinks=True)
         if version is not None and version < CHUNK_MAX_IN_KILOBYTES:
             for path in (self.folder / "t").glob("*.t"):
@@ -311,7 +311,7 @@ class Runner:
         self.close()
 
     def _left(self, name: str) -> list[int]:
-        """Live processes, daemons that left the terminal included, which the run of this name started."""
+        """Live processes started by the run of this name, including daemons without a terminal."""
         mark = f"{MARK}={self.folder}/{name}".encode()
         found = []
         for entry in Path("/proc").iterdir():
@@ -322,7 +322,7 @@ class Runner:
         return found
 
     def run(self, file: str, kind: str, limit: float, deviations: Sequence[Deviation]) -> Outcome:
-        """Runs one file; ends what it leaves behind."""
+        """Runs a file, and ends its leftovers."""
         outcome = Outcome(file, kind)
         name = f"{file}.{threading.get_ident()}"
         begin = time.monotonic()
@@ -355,7 +355,7 @@ class Runner:
                 status = process.wait(limit)
             except subprocess.TimeoutExpired:
                 status = None
-            # Daemons have the pipe as their standard output: it ends with the last of them.
+            # Daemons have the pipe as their standard output: the pipe ends with the last daemon.
             while left := self._left(name):
                 for pid in left:
                     with contextlib.suppress(ProcessLookupError):
@@ -375,8 +375,7 @@ class Runner:
 
 
 def choose(words: Sequence[str], tree: Path) -> tuple[list[tuple[str, str]], dict[str, int]]:
-    """The (file, class) pairs that words (files or classes; none: all but LEFT_OUT) stand for, and how many files of a
-    class are left out."""
+    """The (file, class) pairs for words (files or classes; none: all but LEFT_OUT), and the omitted files by class."""
     classes = known_files()
     present = {path.name: classes.get(path.name, ("new", None))[0] for path in sorted((tree / "t").glob("*.t"))}
     if not present:
@@ -400,7 +399,7 @@ def choose(words: Sequence[str], tree: Path) -> tuple[list[tuple[str, str]], dic
 
 
 def describe(outcome: Outcome) -> str:
-    """The line of the table, and the lines below it that say what went wrong."""
+    """The line of the table, and the lines below with the failures."""
     planned = "?" if outcome.planned is None else outcome.planned
     lines = [
         f"{outcome.result:<6} {outcome.file:<26} {outcome.kind:<10} {outcome.passed:>6} of {planned:<6}"
@@ -416,7 +415,7 @@ def describe(outcome: Outcome) -> str:
 
 
 def check_count(outcome: Outcome, version: tuple[int, ...] | None) -> None:
-    """Of the reference version's own suite, a file must have as many assertions as with memcached."""
+    """Checks, for the reference version's own suite, that a file has as many assertions as with memcached."""
     counts = known_files().get(outcome.file, ("", None))[1]
     counted = outcome.passed + len(outcome.expected)
     if version == REFERENCE and outcome.result in ("pass", "skip") and counts and counted not in counts:
@@ -443,9 +442,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0 everything as expected, 1 not, 2 it could not be run."""
+    """Exit status: 0 everything as expected, 1 not, 2 no run was possible."""
     options = parse_arguments(arguments)
-    # -P: the installed package, not the folder of that name in the current directory.
+    # -P: the installed package, not a folder of the same name in the current directory.
     extended = [word for word in options.options.split(",") if word]
     command = [sys.executable, "-P", "-m", "rmemcached", "-o", ",".join(["debug_commands", *extended])]
     if options.command:

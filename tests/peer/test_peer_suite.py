@@ -1,4 +1,4 @@
-"""memcached's own suite, of the distribution's source package; and what the runner makes of tests that misbehave."""
+"""memcached's own suite, from the distribution's source package, and the runner's treatment of tests that misbehave."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def outcome(tree: Path, file: str, perl: str, *arguments: str) -> dict[str, Any]:
-    """Runs one test file; what the runner thinks of it."""
+    """Runs a test file. Returns the runner's result."""
     (tree / "t" / file).write_text(perl)
     result = tree / "result.json"
     done = run("--tree", str(tree), "--command", "/bin/true", "--json", str(result), *arguments, file)
@@ -63,7 +63,7 @@ def test_too_slow_and_what_it_leaves_behind(tree: Path) -> None:
     perl = 'system("sleep 1000 &"); print "1..2\\nok 1\\n"; $| = 1; sleep 1000;'
     slow = outcome(tree, "a.t", perl, "--limit", "0.5")
     assert (slow["result"], slow["passed"]) == ("limit", 1)
-    # A test that ends has its daemons ended too.
+    # The end of a test also ends its daemons.
     assert outcome(tree, "a.t", 'system("sleep 1000 &"); print "1..1\\nok 1\\n";')["result"] == "pass"
 
 

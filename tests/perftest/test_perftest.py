@@ -74,7 +74,7 @@ def test_bandwidth(device: str, verb: str, options: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("options", [("8",), ("8", "-b"), ("2000", "-r", "16"), ("9000", "-b")], ids=" ".join)
 def test_shared_memory_at_full_rate(options: tuple[str, ...]) -> None:
-    """Two processes write and read the rings all the time: each looks in the middle of what the other does."""
+    """Two processes write and read the rings all the time: each looks in the middle of the peer's work."""
     count = 500_000 if options[0] == "8" else 50_000
     printed = run("send", "bw", "-d", "soft_shm0", "--local", "-n", str(count), "-s", *options).stdout
     assert table(printed, BANDWIDTH)[0][1] == (2 * count if "-b" in options else count)
@@ -134,7 +134,7 @@ def test_events_latency() -> None:
 
 
 class Server:
-    """A server in a process of its own, which listens."""
+    """A listening server in a process of its own."""
 
     def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
@@ -158,7 +158,7 @@ class Server:
 
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[Any]:
-    """Starts servers: on a free port of the loopback interface, or a UNIX socket."""
+    """Starts servers, on a free port of the loopback interface, or on a UNIX socket."""
     servers = []
 
     def start(*arguments: str) -> Server:
@@ -201,7 +201,7 @@ def test_different_tests(ours: tuple[str, ...], theirs: tuple[str, ...], complai
 
 @pytest.mark.parametrize(("ours", "theirs"), [("soft_iw", "soft_shm"), ("soft_shm", "soft_iw")])
 def test_different_devices(ours: str, theirs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They meet in different places, and neither waits for ever."""
+    """Ends with different devices meet in different places, and neither waits for ever."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     port = str(free_port())
     server = Server("send", "lat", "-d", f"{ours}0", "-p", port, "--bind", "127.0.0.1")
@@ -215,7 +215,7 @@ def test_different_devices(ours: str, theirs: str, tmp_path: Path, monkeypatch: 
 
 
 def test_servers_of_both_devices_on_one_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each serves the clients of its own."""
+    """Servers of both devices on a port serve the clients of their own device."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     port = str(free_port())
     devices = ("soft_iw0", "soft_shm0")
@@ -293,7 +293,7 @@ def test_strange_client(sent: bytes, started: Any) -> None:
     server = started("send", "lat", "-d", "soft_iw0")
     with socket.create_connection(("127.0.0.1", int(server.where))) as sock:
         sock.sendall(sent)
-        # It may have closed the connection already.
+        # The server may have closed the connection already.
         with suppress(OSError):
             sock.shutdown(socket.SHUT_WR)
         status, _, err = server.end()

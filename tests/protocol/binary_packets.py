@@ -1,4 +1,4 @@
-"""Packets of the binary protocol: requests made, replies taken apart, and a conversation that uses every command."""
+"""Packets of the binary protocol: requests made, replies taken apart, and a conversation with every command."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def request(
     magic: int = 0x80,
     body: int | None = None,
 ) -> bytes:
-    """A request; body: the length in the header if it is to be wrong."""
+    """A request; body: the length in the header for a wrong header."""
     length = len(extras) + len(key) + len(value) if body is None else body
     return HEADER.pack(magic, opcode, len(key), len(extras), 0, 0, length, opaque, cas) + extras + key + value
 
@@ -70,7 +70,7 @@ def touch(opcode: int, key: bytes, exptime: int, *, opaque: int = 0) -> bytes:
 
 
 def packets(data: bytes) -> list[Packet]:
-    """All responses in data, which must be whole."""
+    """The responses in data; all of them must be whole."""
     found = []
     while data:
         magic, opcode, keylen, extlen, datatype, status, length, opaque, cas = HEADER.unpack_from(data)
@@ -97,7 +97,7 @@ def number(value: int) -> bytes:
 LONG_KEY = b"k" * 250
 BIG = bytes(range(256)) * 4
 
-# What is sent, and the answers without their CAS values. The entries build on each other, in order.
+# The requests, and the answers without their CAS values. The entries build on each other, in order.
 CONVERSATION: list[tuple[bytes, list[Packet]]] = [
     (store(SET, b"a", b"abc", 5, opaque=77), [Packet(SET, opaque=77)]),
     (request(GET, b"a", opaque=0xDEADBEEF), [Packet(GET, OK, b"", flags(5), b"abc", 0xDEADBEEF)]),
@@ -183,5 +183,5 @@ CONVERSATION: list[tuple[bytes, list[Packet]]] = [
 
 
 def normal(found: list[Packet]) -> list[Packet]:
-    """Without CAS values, which depend on what went before."""
+    """Packets without CAS values, which depend on earlier commands."""
     return [packet._replace(cas=0) for packet in found]

@@ -1,4 +1,4 @@
-"""A conversation that uses every command: what is sent, and what the answer looks like.
+"""A conversation with every command: the requests, and patterns of the answers.
 
 `both`: memcached 1.6.18 answers the same bytes (CAS values apart). The entries build on each other, in order.
 """
@@ -181,6 +181,6 @@ CONVERSATION = [
 
 
 def normal(reply: bytes) -> bytes:
-    """Without CAS values."""
+    """The answers without CAS values."""
     reply = re.sub(rb"(VALUE \S+ \d+ \d+) \d+", rb"\1 #", reply)
     return re.sub(rb" (c|cas=)\d+", rb" \1#", reply)

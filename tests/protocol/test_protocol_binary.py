@@ -113,7 +113,7 @@ def test_output_in_pieces(max_iov: int, max_sent: int) -> None:
 
 
 def converse(peer: socket.socket, data: bytes) -> list[Packet]:
-    """The answers of a daemon to data, which are up to the answer to a NOOP behind it."""
+    """A daemon's answers to data, up to the answer to a NOOP behind them."""
     mark = request(NOOP, opaque=0x0FF0)
     end = b"\x81" + mark[1:]
     peer.sendall(data + mark)
@@ -126,7 +126,7 @@ def converse(peer: socket.socket, data: bytes) -> list[Packet]:
 
 
 def test_as_memcached_answers(memcached_server) -> None:
-    """Commands at random, one by one, to the installed memcached too: the same packets, CAS values apart."""
+    """Random single commands get the same packets from the installed memcached, CAS values apart."""
     daemon = memcached_server("-m", "64")
     server = Server()
     machine = Machine(server)
@@ -234,7 +234,7 @@ def test_large_values(direct: bool) -> None:
         assert machine.feed(request(QUITQ)) == b""
         machine = Machine(server)
         machine.direct = direct
-        # The text protocol sees the same item: what was added behind the data is its line end.
+        # The text protocol sees the same item, with a line end behind the appended data.
         assert machine.feed(b"get a\r\n") == b"VALUE a 3 %d\r\nhead%stail\r\nEND\r\n" % (size + 8, value)
         machine.close()
         machine = Machine(server)
@@ -268,7 +268,7 @@ def test_out_of_memory() -> None:
     assert replies[0].status == OK
     assert replies[-1] == Packet(SET, NO_MEMORY, value=b"Out of memory allocating item")
     assert normal(ask(machine, request(NOOP))) == [Packet(NOOP)]
-    # Stored is nothing rather than what is not the newest.
+    # Rather nothing is stored than an outdated value.
     assert ask(machine, store(SET, b"0", value) + request(GET, b"0"))[1] == error(GET, NOT_FOUND)
     server.check()
 
@@ -396,7 +396,8 @@ def test_half_a_value_is_never_stored() -> None:
     server.check()
 
 
-# ---- which protocol --------------------------------------------------------------------------------------------------
+# ---- the choice of the protocol
+# --------------------------------------------------------------------------------------
 
 
 def test_the_first_byte_chooses() -> None:
@@ -404,7 +405,7 @@ def test_the_first_byte_chooses() -> None:
     text, binary = Machine(server), Machine(server)
     assert text.feed(b"set a 0 0 1\r\nx\r\n") == b"STORED\r\n"
     assert ask(binary, request(GETK, b"a"))[0].value == b"x"
-    # Later ones do not.
+    # Later bytes do not choose.
     assert text.feed(request(VERSION) + b"\r\n") == b"ERROR\r\n"
     assert ask(binary, b"get a\r\n".ljust(24)) == []
     assert binary.closed

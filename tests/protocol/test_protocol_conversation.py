@@ -10,7 +10,7 @@ from conversation import CONVERSATION, normal
 
 from rmemcached.protocol._testing import Machine, Server
 
-# The one large value is replaced by a shorter one where the conversation is fed thousands of times.
+# A shorter value replaces the large value in conversations that are fed thousands of times.
 REQUESTS = [entry.request for entry in CONVERSATION]
 SHORT = b"".join(request for request in REQUESTS if len(request) < 10000)
 
@@ -82,7 +82,7 @@ def test_requests_per_event(whole: bytes, budget: int) -> None:
 
 
 def ask(peer: socket.socket, request: bytes) -> bytes:
-    """The reply to request of a memcached 1.6.18, which is up to the answer to a `version` behind it."""
+    """The reply of a memcached 1.6.18 to request, up to the answer to a `version` behind the request."""
     mark = b"VERSION 1.6.18\r\n"
     peer.sendall(request + b"version\r\n")
     reply = b""

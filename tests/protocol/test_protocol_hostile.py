@@ -1,4 +1,4 @@
-"""Input that nobody sends in good faith costs its own connection only. It ends at an inaccessible page."""
+"""Malicious input costs its own connection only. The input ends at an inaccessible page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDS = [b"\r\n", b"\n", b"\r", b"", b" \r\n", b"\r\r\n", b"\n\n"]
 
 
 def hostile(rng: random.Random) -> bytes:
-    """One more or less well-formed command, or rubbish."""
+    """A more or less well-formed command, or rubbish."""
     kind = rng.random()
     if kind < 0.1:
         return rng.randbytes(rng.randrange(200))
@@ -83,7 +83,7 @@ def test_rubbish_is_read_the_same_in_any_pieces(seed: int) -> None:
         for chunk in (65536, 1, rng.randrange(2, 50)):
             server = Server(exchange=True)
             machine = Machine(server)
-            # A line that is too long ends the connection at a point that depends on the pieces.
+            # A line above the limit ends the connection at a point that depends on the pieces.
             replies.add(machine.feed(data, chunk=chunk) if max(map(len, data.split(b"\n"))) < MAX_LINE else b"")
             machine.close()
             server.check()

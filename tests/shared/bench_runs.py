@@ -11,7 +11,7 @@ from program import run_program
 
 from rmemcached.bench import document, page, table
 
-BUSY_NOTE = "other processes used "  # as the note begins that a loaded machine makes
+BUSY_NOTE = "other processes used "  # first words of the note about a loaded machine
 
 
 def run(*arguments: str, status: int | None = 0) -> subprocess.CompletedProcess[str]:
@@ -21,7 +21,7 @@ def run(*arguments: str, status: int | None = 0) -> subprocess.CompletedProcess[
 
 
 class Outline(HTMLParser):
-    """What a page consists of. Complains of tags that do not match."""
+    """The tags, addresses and cells of a page. Complains of unmatched tags."""
 
     VOID = frozenset({"meta", "link"})
 
@@ -53,7 +53,7 @@ class Outline(HTMLParser):
 
 
 def check_page(path: Path, figures: document.Document) -> Outline:
-    """The page says what was compared and has every figure of the table, and needs nothing else."""
+    """The page names the contenders, has every figure of the table, and needs no other file."""
     text = path.read_text()
     outline = Outline(text)
     assert not outline.open and "script" not in outline.tags
@@ -70,7 +70,7 @@ def check_page(path: Path, figures: document.Document) -> Outline:
 
 
 def measured(tmp_path: Path, *arguments: str, status: int | None = 0) -> tuple[document.Document, str, Outline]:
-    """Runs it with all outputs: the JSON document, the table, the page."""
+    """Runs the command with all outputs: the JSON document, the table, the page."""
     paths = {name: tmp_path / f"out.{name}" for name in ("json", "html", "svg")}
     options = ["--json", str(paths["json"]), "--html", str(paths["html"]), "--plot", str(paths["svg"])]
     done = run(*arguments, *options, status=status)
@@ -92,12 +92,12 @@ def measured(tmp_path: Path, *arguments: str, status: int | None = 0) -> tuple[d
 
 
 def unwrapped(text: str) -> str:
-    """Without the ends of lines."""
+    """The text without ends of lines."""
     return " ".join(text.split())
 
 
 def notes(figures: document.Document) -> list[str]:
-    """Without what depends on other work on the machine."""
+    """The notes, without the note about other work on the machine."""
     return [note for note in figures["notes"] if not note.startswith(BUSY_NOTE)]
 
 

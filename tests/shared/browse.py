@@ -2,7 +2,7 @@
 
 A page is wrong when its console has an error, when it shows no text, when it is wider than the window, when a block or
 table is wider than its column, or when a picture or plot has no size. Each page leaves a screenshot. Needs selenium,
-chromium and chromedriver. The search is asked for a word that several pages have.
+chromium and chromedriver. The search is asked for a word of several pages.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 WIDTH, HEIGHT = 1280, 1000
 TALLEST = 16000  # of a screenshot: Chromium draws no more
-SEARCHED, SECONDS = "lanes", 30  # a word of several pages, and how long the search for it may take
-# Nothing but files is reached: every name is unknown, and the proxy that is left is a port where nobody listens.
+SEARCHED, SECONDS = "lanes", 30  # a word of several pages, and the seconds within which the search has found them
+# Only files are reached: every host name is unknown, and the proxy is a port without a listener.
 ARGUMENTS = (
     "--headless=new",
     "--no-sandbox",
@@ -34,7 +34,7 @@ ARGUMENTS = (
     "--proxy-server=127.0.0.1:9",
     f"--window-size={WIDTH},{HEIGHT}",
 )
-# The theme has icons, too, which are <svg> outside of a <figure>.
+# The theme has icons, too: <svg> outside of a <figure>.
 MEASURE = """
 const wrong = [];
 const plots = [...document.querySelectorAll("figure svg, article img, article object, canvas")];
@@ -62,7 +62,7 @@ def pages(name: str) -> list[Path]:
 
 
 def browse(driver: webdriver.Chrome, page: Path, screenshot: Path) -> tuple[int, list[str]]:
-    """How many pictures a page has, and what is wrong with it."""
+    """The number of pictures on a page, and its faults."""
     driver.set_window_size(WIDTH, HEIGHT)
     if page.name == "search.html":
         driver.get(f"{page.as_uri()}?q={SEARCHED}")

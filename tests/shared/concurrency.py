@@ -1,4 +1,4 @@
-"""Forked children, calls of other threads, and servers that threads are."""
+"""Forked children, calls in threads, and servers in threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rmemcached.client import Client
 
 
 def in_child(body: Callable[[], None]) -> None:
-    """Runs body in a forked child and fails when it raised."""
+    """Runs body in a forked child, and fails if body raised."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -23,12 +23,12 @@ def in_child(body: Callable[[], None]) -> None:
     assert os.waitpid(pid, 0)[1] == 0
 
 
-# How a server of today answers what a client asks it at first, at once.
+# The answers of a present memcached to the first requests of a client.
 KNOWN = {b"mn\r\n": b"MN\r\n", b"version\r\n": b"VERSION 1.6.45\r\n"}
 
 
 def know_meta(connection: socket.socket) -> None:
-    """A server made by hand answers the client's question whether it knows meta commands."""
+    """Answers, for a server made by hand, the client's question whether the server knows meta commands."""
     questions = b"".join(KNOWN)
     asked = b""
     while asked != questions:
@@ -39,6 +39,6 @@ def know_meta(connection: socket.socket) -> None:
 
 
 def wait_until_busy(client: Client, calls: int = 1) -> None:
-    """Returns when so many calls of the client are under way, in other threads; they must be about to begin."""
+    """Waits until so many calls of the client are under way in other threads, which must be about to begin."""
     while client.calls < calls:
         time.sleep(0.0005)

@@ -6,7 +6,7 @@ from rmemcached.client import Client, MemcacheServerError
 
 
 def keys_in(client: Client) -> list[bytes]:
-    """All keys, sorted. The daemon refuses a dump while its maintainer has a crawler at work: then once more."""
+    """All keys, sorted. Asks again while the daemon refuses a dump because its maintainer's crawler is at work."""
     while True:
         try:
             return sorted(item["key"] for item in client.metadump())

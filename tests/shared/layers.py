@@ -1,8 +1,8 @@
-"""The layers of the source tree: what docs/layers.tsv says of them, and what the files import.
+"""The layers of the source tree as docs/layers.tsv lists them, and the imports of the files.
 
     python tests/shared/layers.py          # draws the picture in docs/architecture.md anew
 
-A module is what one C unit or one Python file is: a .pyx with its .pxd, its .pyi and the parts that it includes.
+A module is a C unit or a Python file: a .pyx with its .pxd, its .pyi and its included parts.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ EVERYTHING = "everything below"
 
 FOLDERS = ("rmemcached", "client", "bench", "tests")
 SUFFIXES = (".py", ".pyx", ".pxd", ".pyi", ".pxi")
-# The packages whose source folders have other names.
+# Packages whose source folders have another name.
 RENAMED = {"rmemcached/client": "client", "rmemcached/bench": "bench"}
 # Folders whose modules are imported by bare names, in the order of sys.path.
 BARE = ("bench", "tests/shared")
 
-# A triple-quoted string, an ordinary one, or a comment, whichever begins first.
+# A triple-quoted string, an ordinary string, or a comment, whichever begins first.
 QUOTED = re.compile(r"(\"\"\"|''')[\s\S]*?\1|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|#[^\n]*")
 REST = r"(?:\([^)]*\)|(?:\\\n|[^\n;])*)"
 IMPORT = re.compile(
@@ -40,7 +40,7 @@ IMPORT = re.compile(
 
 @dataclass(frozen=True)
 class Layer:
-    """A row of the table. `below`: the layers that its modules may import from."""
+    """A row of the table. `below`: the layers from which its modules may import."""
 
     name: str
     patterns: tuple[str, ...]
@@ -59,7 +59,7 @@ class Import:
 
 
 def read_layers(root: Path = ROOT) -> list[Layer]:
-    """The table, from the top down. A layer may only name layers below it, so that nothing points upward."""
+    """The table, from the top down. A layer may only name layers below itself: no import points upward."""
     rows = [line.split("\t") for line in (root / TABLE).read_text().splitlines()[1:]]
     names = [name for name, *_ in rows]
     layers = []
@@ -85,7 +85,7 @@ def without_text(source: str) -> str:
 
 
 def layer_of(module: str, layers: list[Layer]) -> Layer:
-    """The layer with the most specific pattern: the one with the most characters before its first wildcard."""
+    """The layer with the most specific pattern: the most characters before the first wildcard."""
     found: dict[int, list[Layer]] = {}
     for layer in layers:
         for pattern in layer.patterns:
@@ -127,7 +127,7 @@ class Tree:
         ]
 
     def module(self, file: str) -> str:
-        """The module that a file belongs to: of a part, the one that includes it."""
+        """The module of a file. The module of a part is the module that includes the part."""
         stem = str(Path(file).with_suffix(""))
         while owners := self.owners.get(stem, set()) - {stem}:
             stem = min(owners)
@@ -152,7 +152,7 @@ class Tree:
         return found - {""}
 
     def _resolve(self, file: str, name: str) -> str | None:
-        """The module of a dotted name, or None: it is not one of this tree."""
+        """The module of a dotted name. None: the name is of no module of this tree."""
         dots = len(name) - len(name.lstrip("."))
         tail = name[dots:].replace(".", "/")
         if dots:
@@ -174,7 +174,7 @@ class Tree:
 
 
 def upward(tree: Tree, layers: list[Layer]) -> list[str]:
-    """A line for each import that the table does not allow, and for each file that it does not place."""
+    """A line for each import forbidden by the table, and for each file outside of the table."""
     wrong = []
     for file in tree.files:
         try:
@@ -223,7 +223,7 @@ def cycles(tree: Tree) -> list[list[Import]]:
 
 
 def picture(layers: list[Layer]) -> str:
-    """The layers from the top down: where each is, what it is, and what it may import."""
+    """The layers from the top down: place, purpose, and permitted imports of each."""
     rows = ["| | | may import |", "|---|---|---|"]
     for i, layer in enumerate(layers):
         under = tuple(other.name for other in layers[i + 1 :])

@@ -1,4 +1,4 @@
-"""Live objects, which a debug build counts (rmemcached/sys/debug.pxd)."""
+"""Live objects, as a debug build counts them (rmemcached/sys/debug.pxd)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rmemcached.sys.debug import live_objects
 
 
 def left_behind(before: dict[str, int], seconds: float) -> str:
-    """Which kinds of objects there are more of than `before`, after `seconds` at most; empty: none.
+    """Names the kinds with more live objects than `before`, after `seconds` at most; empty: there are none.
 
-    Other threads may need that time to end what they were told to end.
+    Other threads may need the time to end their work.
     """
     deadline = time.monotonic() + seconds
     while True:

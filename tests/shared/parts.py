@@ -1,8 +1,8 @@
 """Parts of one C unit keep to their headers.
 
-A module that is one C unit for speed includes its parts: `module.pyx` the `part.pyx` files, `module.pxd` the headers
-`part.pxd`. What a header, or the module's own .pxd, declares is for the other parts; all other functions of a part are
-its own. Cython does not see that difference, so that tests look for it.
+A C unit made of parts: `module.pyx` includes the `part.pyx` files, `module.pxd` the headers `part.pxd`. A function
+declared in a header, or in the module's own .pxd, is for the other parts; all other functions of a part are private.
+Cython does not see the difference. These checks do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INCLUDE = re.compile(r'^include "([^"]+)"', re.MULTILINE)
 NOT_CODE = re.compile(
     r"""c'(?:\\.|[^'])'|\"{3}.*?\"{3}|'{3}.*?'{3}|"(?:\\.|[^"\n])*"|'(?:\\.|[^'\n])*'|\#[^\n]*""", re.DOTALL
 )
-# The name of a function that is defined or declared in a line.
+# The name of the function defined or declared in a line.
 FUNCTION = re.compile(r"^cdef (?:inline )?[^(\n=]*?(\w+)\(")
 NAME = re.compile(r"(?<![\w.])\w+")
 
@@ -27,13 +27,13 @@ def code(text: str) -> str:
 
 
 def functions(text: str) -> dict[str, int]:
-    """The cdef functions that are defined or declared, with their lines."""
+    """The cdef functions defined or declared in the text, with their lines."""
     return {m[1]: n for n, line in enumerate(text.splitlines(), 1) if (m := FUNCTION.match(line))}
 
 
 @dataclass
 class Part:
-    """One source file of a C unit, and its header."""
+    """A source file of a C unit, and its header."""
 
     source: Path
     header: Path
@@ -53,17 +53,17 @@ class Part:
 
 
 def parts_of(module: Path) -> list[Part]:
-    """The parts that a module includes, in that order, and the module itself. Empty: it includes none."""
+    """The parts included by a module, in their order, and the module itself. Empty: the module includes no parts."""
     included = [module.parent / name for name in INCLUDE.findall(module.read_text()) if name.endswith(".pyx")]
     return [Part(path, path.with_suffix(".pxd")) for path in [*included, module]] if included else []
 
 
 def violations(folder: Path, layered: bool = False) -> list[str]:
-    """What is wrong in the modules of a folder that are made of parts, a line each.
+    """The faults in a folder's modules made of parts, a line each.
 
-    Each part has a header, which the module's .pxd includes. A part uses functions of other parts only if a header
-    declares them, and a header declares only what its part defines and others use. layered: a part uses no function of
-    a part that is included after it.
+    The module's .pxd includes the header of each part. A part uses functions of another part only if a header declares
+    them. A header declares only functions of its part, and only if they have users elsewhere. layered: a part uses no
+    function of a later part.
     """
     found = []
     for module in sorted(folder.glob("*.pyx")):

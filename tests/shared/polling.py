@@ -1,6 +1,6 @@
-"""What can be read or written now.
+"""Descriptors ready for reading or writing.
 
-select.select refuses descriptors above 1023, which a process with many sockets has.
+select.select refuses descriptors above 1023, as a process with many sockets has them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 def select(
     readers: Sequence[Any], writers: Sequence[Any] = (), seconds: float | None = None
 ) -> tuple[list[Any], list[Any]]:
-    """As select.select, without its limit: descriptors, or what has a fileno(). An error or an end counts as ready."""
+    """As select.select, without its limit: descriptors, or objects with a fileno(). Errors and ends count as ready."""
     poll = system.poll()
     wanted: dict[int, int] = {}
     for things, event in ((readers, system.POLLIN), (writers, system.POLLOUT)):

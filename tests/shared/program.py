@@ -1,4 +1,4 @@
-"""Programs that start others."""
+"""Programs that a test runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_program(words: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """Runs it in the project's folder. One that takes longer is ended, with all that it has started.
+    """Runs a program in the project's folder. Kills a program that takes longer, with all its children.
 
     Raises subprocess.TimeoutExpired.
     """

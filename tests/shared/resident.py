@@ -1,4 +1,4 @@
-"""Memory of the process that runs the tests, which other tests have used before."""
+"""Memory of the test process, which earlier tests have used."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ is freed, and takes time for each access."""
 
 
 def give_back() -> None:
-    """Gives back to the system what malloc keeps for later, so that resident memory is what is in use.
+    """Gives the memory that malloc keeps for later back to the system. Then resident memory is memory in use.
 
-    How much it keeps depends on what the process has freed before: after large blocks up to 64 MB.
+    malloc keeps more, up to 64 MB, after the process has freed large blocks.
     """
     gc.collect()
     _libc.malloc_trim(0)
 
 
 def mapped_items() -> int:
-    """Bytes of daemons' memory that this process has mapped pages of."""
+    """Bytes in RAM of the daemons' memory mapped by this process."""
     found = 0
     ours = False
     for line in Path("/proc/self/smaps").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Servers that answer as a test says."""
+"""Servers that give the answers of a test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 
 class Scripted:
-    """A server that is no memcached: after `version` and the like it answers a line by `answers`, piece by piece."""
+    """A server other than memcached: after `version` and the like, `answers` yields the pieces of each reply."""
 
     def __init__(self, answers: Callable[[bytes], Iterator[bytes]]) -> None:
         self.answers = answers

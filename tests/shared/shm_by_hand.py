@@ -1,4 +1,4 @@
-"""soft_shm's records, and the cells of its ring, for peers that are made by hand (docs/soft-rnic.md section 4)."""
+"""soft_shm's records, and the cells of its ring, for peers made by hand (docs/soft-rnic.md section 4)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import struct
 # A ring: a page head, and lines behind it.
 SIZE, RING_AT, LINE = 1 << 17, 128, 64
 RING_SIZE = SIZE - RING_AT
-HEAD_AT = 64  # how much has been taken out of the other ring
+HEAD_AT = 64  # number of octets taken out of the ring of the device
 REGISTRY_SIZE = 65536
 MESSAGE, STREAM = 1, 2  # kinds of cells
 SOLICITED = 1
@@ -35,7 +35,7 @@ def record(kind: int, **fields: int) -> bytes:
 
 
 def memfd(size: int, *, sparse: bool = True, seals: int = SEAL_SHRINK | SEAL_GROW) -> int:
-    """sparse: no page of it is allocated yet."""
+    """sparse: no page of the file is allocated yet."""
     fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, size)
     if not sparse:
@@ -45,7 +45,7 @@ def memfd(size: int, *, sparse: bool = True, seals: int = SEAL_SHRINK | SEAL_GRO
 
 
 def lingering(seconds: int) -> tuple[socket.socket, socket.socket]:
-    """A TCP socket whose `close` waits for so long, or until the other one has gone; and that one."""
+    """A TCP socket whose `close` waits for so many seconds, or until its peer has gone; and the peer."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         # Little fills the way.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -61,14 +61,15 @@ def lingering(seconds: int) -> tuple[socket.socket, socket.socket]:
 
 
 def cell_size(length: int) -> int:
-    """Octets of the ring that a cell takes."""
+    """Octets of the ring for a cell."""
     return (8 + length + LINE - 1) // LINE * LINE
 
 
 class ShmPeer:
-    """One end of a connection, whose other end has said HELLO already. It does nothing but what its methods do.
+    """An end of a connection to a soft_shm device, which has sent HELLO already. The peer acts only within its
+    methods.
 
-    paid: its ring and registry are such as an end wants that maps only what its peer has paid for.
+    paid: ring and registry are allocated, as a device that maps only paid memory wants them.
     """
 
     def __init__(self, sock: socket.socket, *, paid: bool = False) -> None:
@@ -95,7 +96,7 @@ class ShmPeer:
         self.sock.close()
 
     def post(self, octets: bytes, *fds: int) -> None:
-        """A record, which counts at once."""
+        """Sends a record. The device sees the new count at once."""
         self.sock.sendmsg([octets], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
         self.sent += 1
         self.set_sent(self.sent)
@@ -107,23 +108,23 @@ class ShmPeer:
         self.post(record(HELLO, **fields), self.ring_fd, self.registry_fd)
 
     def set_head(self, head: int) -> None:
-        # In one store: half a number is one that cannot be.
+        # In one store: half of the number would be an impossible position.
         ctypes.c_uint64.from_buffer(self.page, HEAD_AT).value = head % 2**64
 
     def head(self) -> int:
-        """How much the other end has taken."""
+        """The number of octets taken by the device."""
         head: int = struct.unpack_from("=Q", self.theirs, HEAD_AT)[0]
         return head
 
     def word(self, length: int, kind: int, flags: int = 0, stamp: int | None = None) -> None:
-        """Announces a cell at the tail; its octets are there."""
+        """Announces a cell at the tail, whose octets are there."""
         at = RING_AT + self.tail % RING_SIZE
-        # The stamp comes last: with it the other end takes the rest.
+        # Last of all the stamp, at which the device takes the rest.
         struct.pack_into("=HBB", self.page, at + 4, length, kind, flags)
         struct.pack_into("=I", self.page, at, (self.tail // LINE + 1) % 2**32 if stamp is None else stamp)
 
     def put(self, octets: bytes) -> None:
-        """The octets of a cell at the tail."""
+        """Writes the octets of a cell at the tail."""
         at = (self.tail + 8) % RING_SIZE
         first = octets[: RING_SIZE - at]
         self.page[RING_AT + at : RING_AT + at + len(first)] = first
@@ -135,7 +136,7 @@ class ShmPeer:
         self.tail += cell_size(len(octets))
 
     def next_cell(self) -> tuple[int, int, bytes] | None:
-        """Kind, flags and octets of the next cell that the other end has written. It is not told that it was taken."""
+        """Kind, flags and octets of the next cell from the device, which does not learn of the taking."""
         at = self.taken % RING_SIZE
         stamp, length, kind, flags = struct.unpack_from("=IHBB", self.theirs, RING_AT + at)
         if stamp != (self.taken // LINE + 1) % 2**32:

@@ -21,8 +21,8 @@ def resume(pid: int) -> None:
 
 @contextlib.contextmanager
 def suspended(pid: int) -> Iterator[None]:
-    """A child stands still for the time of the block, unless the block ends it. What comes for it meanwhile, it finds
-    afterwards all at once."""
+    """Stops a child for the time of the block, unless the block ends the child. Afterwards the child finds all input
+    at once."""
     suspend(pid)
     try:
         yield

@@ -14,7 +14,7 @@ TIMEOUT = 20.0
 
 
 def make_certificate(path: Path) -> None:
-    """Of 127.0.0.1, signed by itself; its key is beside it."""
+    """Makes a self-signed certificate of 127.0.0.1, with the key beside the certificate."""
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
@@ -27,7 +27,7 @@ def make_certificate(path: Path) -> None:
 
 
 class TlsRelay:
-    """Speaks TLS with clients, and passes on to a server what they say."""
+    """Speaks TLS with clients, and passes their words on to a server."""
 
     def __init__(self, server: Server, certificate: Path) -> None:
         self.server = server

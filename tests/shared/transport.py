@@ -1,4 +1,4 @@
-"""The RDMA transport that tests of the data path use, and how often they repeat things on a slow machine."""
+"""The RDMA transport for tests of the data path, and how often they repeat things on a slow machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RDMA = RDMA_TRANSPORTS[0]
 
 
 def rdma() -> str:
-    """The transport in use, in this process and those that it starts: the fixture rdma_transport's, else the first."""
+    """The transport in use, in this process and its children: the fixture rdma_transport's, else the first."""
     return os.environ.get(VARIABLE, RDMA_TRANSPORTS[0])
 
 
@@ -32,10 +32,10 @@ def rounds(count: int) -> int:
 
 
 def within(seconds: float) -> float:
-    """The time limit for what a machine of usual speed does within `seconds`."""
+    """The time limit for work that a machine of usual speed does within `seconds`."""
     return seconds * PACE
 
 
 def some(items: Sequence[Item]) -> list[Item]:
-    """All items, or on a slow machine every PACE-th one and the last."""
+    """All items, or on a slow machine every PACE-th and the last."""
     return [item for i, item in enumerate(items) if i % PACE == 0 or i == len(items) - 1]

@@ -1,6 +1,6 @@
-"""Whether a wheel has what it should: python tests/shared/wheel_content.py WHEEL TREE (of the source distribution).
+"""Checks the content of a wheel: python tests/shared/wheel_content.py WHEEL TREE (of the source distribution).
 
-All modules without those of tests, the files that types and other Cython code need, and metadata; but no sources.
+A wheel has all modules but the tests', the files for types and other Cython code, and metadata, but no sources.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COMMANDS = (
 
 
 def expected(tree: Path) -> set[str]:
-    """The names of the extension modules that setup.py builds."""
+    """The names of the extension modules built by setup.py."""
     os.chdir(tree)
     build = runpy.run_path("setup.py", run_name="list")
     build["link_packages"]()
@@ -32,7 +32,7 @@ def expected(tree: Path) -> set[str]:
 
 
 def faults(names: list[str], wanted: set[str]) -> list[str]:
-    """What is wrong with these files of a wheel, which should have these extension modules."""
+    """The faults in the files of a wheel, which should have these extension modules."""
     ours = [name for name in names if name.startswith("rmemcached/")]
     built = {name.partition(".")[0].replace("/", ".") for name in ours if name.endswith(".so")}
     found = [f"{name} is missing" for name in sorted(wanted - built)]

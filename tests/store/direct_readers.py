@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Threads that read a store's memory without asking, beside writers; as a program, as many reads as one wants.
+"""Threads that read a store's memory without asking, beside writers; as a program, with any number of reads.
 
     script/direct-reads [READS [PROCESSOR]]
 
 READS values (1000 million) are found and compared, in rounds beside writers: sets of all kinds, incr, deletes,
-flush_all, expiry, evictions, page moves, an index that grows, chained values, both ways to evict. The exit status is
-1 when one of them was wrong. In every second round readers come and go, and with them the index. PROCESSOR: all
-threads run there.
+flush_all, expiry, evictions, page moves, a growing index, chained values, both ways to evict. The exit status is 1
+after a wrong value. In every second round readers come and go, and with them the index. PROCESSOR: all threads run
+there.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from rmemcached.store._testing_direct import DirectReader
 MB = 1 << 20
 WRITES = 400_000  # of each writer in a round
 READERS = 2
-GROWS_FROM = 45_000  # items, of which the index that a store has at first is full
+GROWS_FROM = 45_000  # items, more than enough to fill the first index of a store
 KINDS: list[tuple[int, int, int, dict[str, Any]]] = [
-    # keys, the longest value, other items that are there before, options of the store
+    # keys, the longest value, further items at the start, options of the store
     (30, 64, 0, {}),
     (2000, 64, 0, {"s3fifo": True}),
     (20_000, 64, 0, {"lru_maintainer": True, "lru_crawler": True, "hashpower_init": 12}),
@@ -40,8 +40,11 @@ KINDS: list[tuple[int, int, int, dict[str, Any]]] = [
 def readers_beside(
     store: Store, keys: int, verify: bool = True, lines: bool = False, leave: bool = False, **stress: Any
 ) -> list[list[int]]:
-    """Store.stress, and threads that read meanwhile: what each counted, [asked, found, torn]. lines: they copy as an
-    RDMA device may. leave: after some milliseconds a reader goes, and a new one comes."""
+    """Store.stress, and threads that read meanwhile. Returns the counts of each, [asked, found, torn].
+
+    lines: the readers copy as an RDMA device may. leave: after some milliseconds a reader goes, and a new reader
+    comes.
+    """
     counts: list[list[int]] = []
     errors: list[BaseException] = []
     written = threading.Event()
@@ -93,7 +96,7 @@ def readers_beside(
 
 
 def fill(store: Store, items: int) -> None:
-    """Stores what nobody reads."""
+    """Stores items that nobody reads."""
     for number in range(items):
         store.set(b"filler-%d" % number, b"x")
 
@@ -101,13 +104,13 @@ def fill(store: Store, items: int) -> None:
 def one_round(
     seed: int, leave: bool, keys: int, max_value: int, others: int, options: dict[str, Any]
 ) -> tuple[list[int], int]:
-    """[asked, found, torn] of a round with a store of its own, and how often a reader came."""
+    """[asked, found, torn] of a round with a store of its own, and the number of new readers."""
     with Store(32 * MB, direct=not leave or None, direct_linger=0, **options) as store:
         fill(store, others)
         before = store.direct_stats()["buckets"]
         moves = options.get("slab_reassign", False)
         writes = WRITES if max_value <= 1000 else WRITES // 8
-        # A clock that moves, and flushes, leave too few items for an index that grows.
+        # A moving clock, and flushes, leave too few items for a growing index.
         counts = readers_beside(
             store,
             keys,

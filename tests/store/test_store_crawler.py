@@ -16,7 +16,7 @@ def store() -> Iterator[Store]:
 
 
 def idle(store: Store) -> None:
-    """Returns when the crawler has nothing to do: a dump waits for the crawl before it."""
+    """Returns when the crawler has nothing to do: a dump waits for the crawl before."""
     dump = store.dump(b"all")
     while dump.result == "RUNNING":
         dump = store.dump(b"all")

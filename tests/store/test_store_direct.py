@@ -1,4 +1,4 @@
-"""The memory that clients read without asking: what is found in it, what is not, and that no value is ever wrong."""
+"""The memory that clients read without asking: items in it are found, others are not, and no value is ever wrong."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_the_index_grows_with_the_items() -> None:
     ],
 )
 def test_places_of_all_lengths(megabytes: int, least: int, local: int, by_read: int, remote: bool) -> None:
-    """Nothing but addresses is taken."""
+    """Items of all lengths are found by their places, whose bits leave room for nothing but addresses."""
     with Store(megabytes * MB, direct=True, direct_remote=remote, chunk_size=least - 48) as store:
         reader = DirectReader(store.direct_fds())
         header = os.pread(store.direct_fds()[0], 4096, 0)
@@ -165,7 +165,7 @@ def test_places_of_all_lengths(megabytes: int, least: int, local: int, by_read: 
 
 
 def test_items_without_room_get_another_chance(store: Store, reader: DirectReader) -> None:
-    """When others have gone: at the next get."""
+    """An item without room in the index gets room at a later get, after others have gone."""
     # The index does not grow for so few.
     keys: list[bytes] = []
     mask = store.direct_stats()["buckets"] - 1
@@ -216,7 +216,7 @@ def test_a_store_that_has_ended_is_not_read(ended: str) -> None:
 
 
 def test_a_store_that_was_killed_is_not_read() -> None:
-    """Nobody has told anybody: the kernel has."""
+    """A reader does not read a killed store: the kernel has told of the death."""
     child = (
         "import os, socket, sys\n"
         "from rmemcached.store._testing import Store\n"
@@ -254,7 +254,7 @@ def test_hits_are_told(store: Store, reader: DirectReader) -> None:
     hv, place = int(found[1], 16), int(found[2], 16)
     assert hv == hash_of(b"key")
     assert int(found[3]) >> 6 == 2 and store.item(b"key", update=False).queue == "COLD"
-    # It was fetched twice, as far as eviction is concerned: more hits say no more.
+    # For eviction two fetches: further hits give no more information.
     assert store.used(hv, place) and store.used(hv, place)
     reader.read(b"key")
     assert reader.line() == b"rdma_hits %d:1\r\n" % int(found[3])
@@ -265,7 +265,7 @@ def test_hits_are_told(store: Store, reader: DirectReader) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"s3fifo": True}, {"lru_segmented": False}])
 def test_a_hit_that_is_told_late_revives_nothing(options: dict[str, Any]) -> None:
-    """It was read before the flush. An item that has gone is no younger for it."""
+    """The hit came before the flush, and does not make a removed item younger."""
     with Store(direct=True, **options) as store:
         reader = DirectReader(store.direct_fds())
         store.set(b"key", b"value")
@@ -289,7 +289,7 @@ def test_places_that_are_none(store: Store, place: int) -> None:
 
 
 def test_a_line_has_room_for_all(store: Store, reader: DirectReader) -> None:
-    """Many items, in many classes: what has no room is in the next line."""
+    """Items of many classes without room in a line are in the next line."""
     told = 0
     for number in range(500):
         key = b"key-%d" % number
@@ -308,7 +308,7 @@ def test_a_line_has_room_for_all(store: Store, reader: DirectReader) -> None:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> None:
-    """The mover tells nobody when it is done."""
+    """The end of the mover's work is not announced."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -346,7 +346,7 @@ def test_no_value_is_ever_wrong(keys: int, max_value: int, options: dict[str, in
 @pytest.mark.parametrize("lines", [False, True])
 @pytest.mark.parametrize("options", [{}, {"s3fifo": True}])
 def test_no_value_is_wrong_while_the_index_grows(options: dict[str, bool], lines: bool) -> None:
-    """Splits beside sets, deletes and evictions of what they move."""
+    """Readers find right values while the index splits beside sets, deletes and evictions of the moved items."""
     with Store(32 * MB, direct=True, direct_remote=lines, nthreads=1, **options) as store:  # type: ignore[arg-type]
         fill(store, GROWS_FROM)
         found, buckets = 0, store.direct_stats()["buckets"]
@@ -361,7 +361,7 @@ def test_no_value_is_wrong_while_the_index_grows(options: dict[str, bool], lines
 
 
 def test_a_reader_that_does_not_verify_is_caught() -> None:
-    """The test above would find it."""
+    """The test above would find such a reader."""
     with (
         Store(32 * MB, direct=True) as store,
         pytest.raises(AssertionError, match="nobody has stored"),
@@ -388,7 +388,7 @@ def test_items_verify_themselves(sealed: Store) -> None:
         sealed.set(b"key", value, flags=number)
         assert reader.read_lines(b"key") == (value, number)
         assert reader.get(b"key") == value
-    # What is longer has none.
+    # Longer values have no seal.
     sealed.set(b"key", bytes(65536))
     assert reader.read_lines(b"key") == "ask"
     assert reader.get(b"key") == bytes(65536)
@@ -407,7 +407,7 @@ def test_a_seal_goes_with_what_changes(sealed: Store) -> None:
     sealed.touch(b"key", 100)
     assert reader.read_lines(b"key") == (b"2  ", 0)
     for _ in range(3):
-        # Used, which changes its time and its queue.
+        # A use changes the item's time and queue.
         sealed.get(b"key")
         sealed.advance(30)
         assert reader.read_lines(b"key") == (b"2  ", 0)
@@ -428,7 +428,7 @@ def test_without_the_option_there_are_no_seals(store: Store, reader: DirectReade
 
 
 def test_a_seal_may_need_a_larger_chunk() -> None:
-    """Nothing else does."""
+    """Items with a seal may need a larger chunk, and no other items do."""
     with Store() as plain, Store(direct=True) as direct, Store(direct_remote=True) as sealed:
         for length in range(40, 3000, 13):
             classes = []
@@ -473,7 +473,7 @@ def test_no_copy_is_ever_wrong(keys: int, max_value: int, options: dict[str, int
 
 
 def test_a_reader_that_ignores_seals_is_caught() -> None:
-    """The test above would find it."""
+    """The test above would find such a reader."""
     with (
         Store(32 * MB, direct_remote=True) as store,
         pytest.raises(AssertionError, match="nobody has stored"),
@@ -483,7 +483,7 @@ def test_a_reader_that_ignores_seals_is_caught() -> None:
 
 
 def follow_changes(store: Store, chance: random.Random, number: int) -> int:
-    """100 000 changes of one key, after each of which two readers are told what is there: how often they found it."""
+    """Makes 100 000 changes of a key, each reported to two readers. Returns how often they found the new value."""
     readers = [DirectReader(store.direct_fds()) for _ in range(2)]
     counts: list[list[int]] = []
     errors: list[BaseException] = []
@@ -505,7 +505,7 @@ def follow_changes(store: Store, chance: random.Random, number: int) -> int:
         if kind == 1:
             store.touch(b"key", 1000)
         if kind < 2 or store.delta(b"key", 1)[0] != "OK":
-            # Of one length, so that it is given the memory of its predecessors.
+            # Of one length, to get the memory of the earlier values.
             store.set(b"key", b"%d" % number)
         for reader in readers:
             reader.tell(number)
@@ -518,21 +518,21 @@ def follow_changes(store: Store, chance: random.Random, number: int) -> int:
 
 
 def test_what_was_replaced_is_never_seen_again(sealed: Store) -> None:
-    """From the moment on at which somebody is told of the new value."""
+    """No reader sees an old value after anybody was told of the new value."""
     chance = random.Random(7)
     found = 0
     number = 10**9
-    # On a machine that is busy the readers may hardly run beside one round of changes.
+    # On a busy machine the readers may hardly run beside a round of changes.
     while found <= 1000:
         found += follow_changes(sealed, chance, number)
         number += 100_000
 
 
-# --- memory that is none, or damaged ---
+# --- missing or damaged memory ---
 
 
 def memfd(content: bytes, seals: int = fcntl.F_SEAL_SHRINK, length: int = 0) -> int:
-    """length: of the file, if it is longer than its content."""
+    """length: of the file, if longer than its content."""
     fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     os.write(fd, content)
     os.truncate(fd, max(length, len(content)))
@@ -546,7 +546,7 @@ def first_bytes(store: Store) -> bytes:
 
 
 def lengths(store: Store) -> tuple[int, int]:
-    """Of index and arena."""
+    """The lengths of index and arena."""
     index, arena = (os.fstat(fd).st_size for fd in store.direct_fds())
     return index, arena
 
@@ -564,7 +564,7 @@ def test_descriptors_of_something_else(store: Store) -> None:
 
 
 def test_memory_that_is_longer_than_places_reach() -> None:
-    """It would only use up this process's addresses."""
+    """Memory beyond the reach of places would only use up this process's addresses."""
     with Store(2 * MB, direct=True) as store:
         header = bytearray(first_bytes(store))
         index, _ = lengths(store)
@@ -579,7 +579,7 @@ def test_memory_that_is_longer_than_places_reach() -> None:
 
 @pytest.mark.parametrize("change", [-1, 1])
 def test_memory_of_another_layout(store: Store, change: int) -> None:
-    """Of an older or a newer daemon."""
+    """A reader refuses memory of an older or a newer daemon."""
     index, arena = lengths(store)
     header = bytearray(first_bytes(store))
     (layout,) = struct.unpack_from("<I", header, 8)
@@ -593,7 +593,7 @@ def test_memory_of_another_layout(store: Store, change: int) -> None:
 
 
 def test_memory_that_is_shorter_than_it_says(store: Store) -> None:
-    """To look behind its end would kill this process."""
+    """A reader refuses memory shorter than its header says: a look behind the end would kill this process."""
     index, arena = lengths(store)
     header = first_bytes(store)
     for length, works in ((arena, True), (arena + 4096, True), (arena - 4096, False)):
@@ -607,9 +607,9 @@ def test_memory_that_is_shorter_than_it_says(store: Store) -> None:
 @pytest.mark.parametrize(
     "at, number",
     [
-        (0, 0),  # what it is
+        (0, 0),  # the magic number
         (8, 3),  # the layout
-        (12, 0),  # whether there are seals
+        (12, 0),  # the flag for seals
         (16, 0),  # the length: nothing fits into these
         (16, 100),
         (16, 511),
@@ -629,14 +629,14 @@ def test_memory_that_is_shorter_than_it_says(store: Store) -> None:
     ],
 )
 def test_headers_that_no_client_uses(at: int, number: int) -> None:
-    """That READs: how long the memory is nobody else tells."""
+    """Clients that READ refuse such headers: nobody else tells them the length of the memory."""
     with Store(2 * MB, direct_remote=True) as store:
         header = bytearray(first_bytes(store)[:4096])
     assert header_is_usable(bytes(header))
     short = at in (8, 12, 272, 276)
     struct.pack_into("<I" if short else "<Q", header, at, number)
     assert not header_is_usable(bytes(header))
-    # Not even where all other numbers would fit into what overflows.
+    # Not even if an overflow makes all other numbers fit.
     if at == 16:
         struct.pack_into("<QQQ", header, 32, 4096, 1, 856)
         struct.pack_into("<Q", header, 264, 1 << 30)
@@ -644,7 +644,7 @@ def test_headers_that_no_client_uses(at: int, number: int) -> None:
 
 
 def test_halves_of_two_slots_may_name_no_class() -> None:
-    """A READ sees the lines of a bucket in any order. A class that does not exist is not looked for."""
+    """A READ sees the lines of a bucket in any order. The reader does not look for a class that does not exist."""
     with Store(2 * MB, direct_remote=True) as store:
         header = first_bytes(store)[:4096]
         length, arena = lengths(store)
@@ -672,16 +672,16 @@ def pages_of(fd: int) -> int:
 
 
 def test_only_pages_that_the_daemon_has_are_mapped_ahead() -> None:
-    """To map what it uses and does not have, or says that it uses, would be to pay for it."""
+    """prefault() maps only pages that the daemon has: others would have to be paid for by the reader."""
     with Store(64 * MB, direct=True, huge_pages=False) as store:
         fds = store.direct_fds()
         fd = fds[1]
         reader = DirectReader(fds)
         assert reader.prefault() == 0
         for number in range(40):
-            # Of each chunk a part is never used.
+            # A part of each chunk is never used.
             store.set(b"%d" % number, bytes(MB // 2 - 50_000))
-        # Which pages are in use it says once a second.
+        # The store reports the pages in use once a second.
         store.advance(0)
         before = pages_of(fd)
         used = reader.prefault()
@@ -704,7 +704,7 @@ def test_only_pages_that_the_daemon_has_are_mapped_ahead() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's process")
 def test_another_user_maps_no_more_than_there_was() -> None:
-    """Of a file that is not its own, the kernel tells it that all pages are there."""
+    """For another user's file the kernel reports all pages as present."""
     with Store(64 * MB, direct=True) as store:
         for number in range(20):
             store.set(b"%d" % number, bytes(MB // 2))
@@ -727,7 +727,7 @@ def test_another_user_maps_no_more_than_there_was() -> None:
 
 
 def test_a_chain_of_chunks_that_are_too_short() -> None:
-    """2 GB in chunks of one byte, of which each is the next one, would keep a reader busy for a minute."""
+    """A chain of 2 GB in chunks of one byte, each its own successor, would keep a reader busy for a minute."""
     index, base = 1 << 16, 1 << 44
     arena = index + LIFE
     chunk, length = arena + 4096, arena + MB
@@ -736,7 +736,7 @@ def test_a_chain_of_chunks_that_are_too_short() -> None:
         (layout,) = struct.unpack_from("<I", first_bytes(store), 8)
     struct.pack_into("<8sIIQQQQQ", memory, 0, b"rmemcach", layout, 0, length, base, 4096, 16, 856)
     struct.pack_into("<QIII", memory, 264, arena, 14, 14, 0)
-    # One bucket; the secrets are 0, and so is each hash.
+    # A single bucket; the secrets are 0, and so is each hash.
     struct.pack_into("<QI", memory, 784, 1, 100)
     struct.pack_into("<q", memory, BEAT, int(time.monotonic() * 1000))
     struct.pack_into("<I", memory, 856, 4711)
@@ -753,7 +753,7 @@ def test_a_chain_of_chunks_that_are_too_short() -> None:
 
 @pytest.mark.parametrize("lines", [False, True])
 def test_damaged_memory_is_harmless(lines: bool) -> None:
-    """A server is trusted with values, not with this process. What verifies itself is right, too."""
+    """Damaged memory harms no process, though values are trusted. Values with a check of their own are right."""
     with Store(2 * MB, direct=True, direct_remote=lines, item_size_max=MB, slab_chunk_size_max=16384) as store:
         values = {b"key-%d" % number: os.urandom(number * (50 if lines else 400)) for number in range(200)}
         keys = list(values)

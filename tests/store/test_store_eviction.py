@@ -191,7 +191,7 @@ def test_reset_clears_counters_only() -> None:
 
 @pytest.mark.parametrize("algorithm", ["segmented", "flat", "s3fifo"])
 def test_eviction_goes_on_behind_what_others_keep(algorithm: str) -> None:
-    """A thousand items in a row at the tail, whose memory is not free when they have gone. Nobody's set fails by it."""
+    """No set fails while a thousand items in a row at the tail are held, whose eviction frees no memory."""
     with Store(maxbytes=MB, lru_segmented=algorithm == "segmented", s3fifo=algorithm == "s3fifo") as store:
         count = store.class_stats(1)["chunks_per_page"]
         fill(store, count)

@@ -181,7 +181,7 @@ def test_expired_memory_is_used_before_a_new_page() -> None:
 
 @pytest.mark.parametrize("options", [{"lru_maintainer": True}, {"s3fifo": True}, {"lru_segmented": False}])
 def test_flush_all_reaches_what_was_fetched_in_its_second(options: dict[str, bool]) -> None:
-    """It is not the first one of its queue for that."""
+    """flush_all also reaches an item that is not the first of its queue because of the fetch."""
     with Store(**options) as store:  # type: ignore[arg-type]
         store.set(b"key", b"value")
         store.set(b"newer", b"value")
@@ -195,7 +195,7 @@ def test_flush_all_reaches_what_was_fetched_in_its_second(options: dict[str, boo
 
 @pytest.mark.segmented("a maintainer that moves items between queues")
 def test_flush_all_reaches_what_moves_between_queues_meanwhile() -> None:
-    """The maintainer goes on, and what is fetched moves on."""
+    """flush_all reaches items that fetches move on meanwhile, beside the maintainer."""
     keys = [b"key-%d" % i for i in range(3000)]
     ended = threading.Event()
     with Store(lru_maintainer=True) as store:

@@ -14,9 +14,9 @@ import pytest
 from rmemcached.store._testing import Store, colliding_keys, hash_of, hash_secret, set_hash_secret
 
 BITS = 12  # of a hash value: the bucket in a table of 4096
-CROWD = 12  # keys in one bucket; that 500 keys crowd so by chance has a probability below 2^-50
+CROWD = 12  # keys in one bucket; 500 keys crowd so by chance with a probability below 2^-50
 
-# All keys with such a word at their end, or such a second one, once had the same hash value.
+# All keys with the first word at their end, or the second as their second word, once had the same hash value.
 UNLUCKY_LAST = bytes.fromhex("e3c6889cf06abc8e")
 UNLUCKY_SECOND = bytes.fromhex("03771e4ba9d6f2c8")
 
@@ -32,7 +32,7 @@ print(Counter(hash_of(key) & {(1 << BITS) - 1} for key in keys).most_common(1)[0
 
 @pytest.fixture
 def known_secret() -> Iterator[None]:
-    """The hash function has the same secrets each time."""
+    """Gives the hash function the same secrets each time."""
     before = hash_secret()
     set_hash_secret(random.Random(1).randbytes(len(before)))
     yield
@@ -40,7 +40,7 @@ def known_secret() -> Iterator[None]:
 
 
 def fullest(keys: Iterable[bytes]) -> int:
-    """Keys in the fullest bucket."""
+    """The number of keys in the fullest bucket."""
     return Counter(hash_of(key) & (1 << BITS) - 1 for key in keys).most_common(1)[0][1]
 
 
@@ -60,7 +60,7 @@ def wait_for_growth(store: Store, power: int) -> None:
 @pytest.mark.parametrize("pattern", [b"%d", b"key-%08d", b"%d" + b"x" * 100, b"user:%d:profile:settings"])
 @pytest.mark.parametrize("shift", [0, 16])
 def test_hash_spreads(pattern: bytes, shift: int) -> None:
-    """Chi-square of 64K keys in 4096 buckets, by the low and the high bits."""
+    """64K keys spread over 4096 buckets, by a chi-square test of the low and the high bits."""
     buckets = [0] * 4096
     for i in range(65536):
         buckets[hash_of(pattern % i) >> shift & 4095] += 1
@@ -89,7 +89,7 @@ def test_hash_depends_on_length() -> None:
 
 @pytest.mark.usefixtures("known_secret")
 def test_keys_that_collide_do_not_at_the_next_start() -> None:
-    """Whoever knows the secrets can fill a bucket. They are others in every process."""
+    """Colliding keys, which the knowledge of secrets makes possible, do not collide in the next process."""
     keys = colliding_keys(500, BITS)
     assert fullest(keys) == 500
     command = [sys.executable, "-P", "-c", FULLEST]
@@ -102,7 +102,7 @@ def test_keys_that_collide_do_not_at_the_next_start() -> None:
 @pytest.mark.usefixtures("known_secret")
 @pytest.mark.parametrize(("begin", "end"), [(0, 192), (192, 200), (200, 204)])
 def test_the_hash_depends_on_all_secrets(begin: int, end: int) -> None:
-    """XXH3's, and both words of multiply-shift's factor."""
+    """The hash depends on XXH3's secrets, and on both words of multiply-shift's factor."""
     keys = [bytes(range(length)) for length in range(251)]
     secret = bytearray(hash_secret())
     before = [hash_of(key) for key in keys]
@@ -119,7 +119,7 @@ UNLUCKY_KEYS: list[Callable[[int], bytes]] = [
 
 @pytest.mark.parametrize("key", UNLUCKY_KEYS)
 def test_no_word_of_a_key_hides_the_others(key: Callable[[int], bytes]) -> None:
-    """Keys that once had one hash value are spread as others are."""
+    """Keys that once had the same hash value are spread like all other keys."""
     assert fullest(key(i) for i in range(500)) < CROWD
 
 

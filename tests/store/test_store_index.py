@@ -1,4 +1,4 @@
-"""The index for clients that read without asking: nobody pays for it before somebody wants it."""
+"""The index for clients that read without asking costs nothing before the first such client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIFE = 2 * MB  # before the arena, in its file: the mutex
 
 
 def when(holds: Callable[[], bool]) -> bool:
-    """Waits until it holds, for a minute at most."""
+    """Waits for the condition, for a minute at most."""
     deadline = time.monotonic() + 60
     while not holds() and time.monotonic() < deadline:
         os.sched_yield()
@@ -55,7 +55,7 @@ def test_an_index_goes_with_its_last_reader() -> None:
             assert reader.get(b"key") == b"2" and reader.alive
             store.direct_return()
             assert when(lambda: store.direct_stats()["buckets"] == 0)
-            # Who still looks there is told that nobody writes there any more.
+            # A reader of the old index learns that nobody writes there any more.
             store.set(b"key", b"3")
             assert not reader.alive and reader.read(b"key") == "ask"
             store.check()
@@ -86,7 +86,7 @@ def test_what_was_flushed_before_is_not_found() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"lru_maintainer": True, "slab_reassign": True, "slab_automove": 1}])
 def test_an_index_is_made_and_given_up_beside_writers(options: dict[str, object]) -> None:
-    """Whoever reads meanwhile finds values that there were."""
+    """A reader meanwhile finds values that were stored."""
     with (
         Store(32 * MB, direct_linger=0, nthreads=4, hashpower_init=13, **options) as store,  # type: ignore[arg-type]
         concurrent.futures.ThreadPoolExecutor() as pool,
@@ -108,14 +108,14 @@ def test_an_index_is_made_and_given_up_beside_writers(options: dict[str, object]
 
 
 def test_a_raised_limit_gives_items_that_are_asked_for() -> None:
-    """The index is for the memory that there could be when it was made."""
+    """The index covers the memory limit at its making. Clients ask for items beyond."""
     with Store(8 * MB, slab_reassign=True) as store:
         reader = DirectReader(store.direct_give())
         assert store.set_memory_limit(200 * MB)
         values = {b"key-%d" % number: os.urandom(20_000) for number in range(5000)}
         for key, value in values.items():
             store.set(key, value)
-        # A store whose clock stands still is asked.
+        # The clock has to move: a store with a stopped clock is asked.
         store.advance(0)
         found = {key: reader.get(key) for key in values}
         there = {key: value for key, value in found.items() if value is not None}
@@ -130,7 +130,7 @@ def test_a_raised_limit_gives_items_that_are_asked_for() -> None:
 
 
 def test_readers_make_no_more_memory_than_the_limit_and_the_index() -> None:
-    """To read where nothing is makes a page. Who has the descriptors can do so, until their ends."""
+    """A reader's reads of holes make pages, but never beyond the ends of the descriptors' files."""
     with Store(64 * MB) as store:
         index, arena = store.direct_give()
         assert os.fstat(arena).st_size == 64 * MB + LIFE
@@ -145,7 +145,7 @@ def test_readers_make_no_more_memory_than_the_limit_and_the_index() -> None:
 
 
 def test_a_reader_that_makes_the_file_longer_stops_nobody() -> None:
-    """A process of the own user can, whatever the descriptor that it was given is for."""
+    """A process of the same user can extend the file, whatever the rights of its descriptor, and stops nobody."""
     with Store(8 * MB, slab_reassign=True) as store:
         _, arena = store.direct_give()
         os.fchmod(arena, 0o600)

@@ -40,7 +40,7 @@ def test_a_hundred_stores_leave_nothing() -> None:
     for i in range(100):
         one(i)
     after = len(os.listdir("/proc/self/fd")), threads(), mappings_kb()
-    # Fewer: what another test had left has ended.
+    # Fewer: leftovers of another test have ended.
     assert after[0] <= before[0] and after[1] <= before[1]
     assert after[2] - before[2] < 4096
 
@@ -68,13 +68,13 @@ def blocked_signals(thread: str) -> set[int]:
 
 
 def test_threads_take_no_signals_but_their_own_faults() -> None:
-    """A blocked SIGSEGV ends the process before faulthandler can say where it happened."""
+    """A blocked SIGSEGV ends the process before faulthandler can tell the place."""
     faults = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
     before = set(os.listdir("/proc/self/task"))
     with Store(lru_maintainer=True, lru_crawler=True, slab_reassign=True):
         ours = set(os.listdir("/proc/self/task")) - before
         assert len(ours) == 4
-        # A thread that has not run yet blocks all of them: the C library's doing.
+        # The C library blocks all signals of a thread that has not run yet.
         deadline = time.monotonic() + 30
         while any(faults & blocked_signals(thread) for thread in ours) and time.monotonic() < deadline:
             os.sched_yield()

@@ -1,4 +1,4 @@
-"""The queues of the segmented LRU, and the maintainer that moves items between them."""
+"""The queues of the segmented LRU, and the maintainer, which moves items between them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fetch_twice(store: Store, key: bytes) -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Waits for what another thread will bring about."""
+    """Waits for the effect of another thread."""
     deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline
@@ -43,7 +43,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def into_cold(store: Store, key: bytes) -> None:
-    """Stores the key, and others that make room in WARM, and lets the maintainer move them to COLD."""
+    """Stores the key, makes room in WARM by others, and lets the maintainer move them to COLD."""
     store.tune(0, 0, 1e6, 1e6)
     fill(store, 20, 9_000_000)
     store.set(key, b"x" * 50)
@@ -73,7 +73,7 @@ def test_hot_and_warm_keep_their_shares() -> None:
             fetch_twice(store, b"%07d" % i)
         store.maintain()
         stats = store.class_stats(CLASS)
-        # What is in motion while the thread adds the class up counts for nothing.
+        # Items in motion while the thread adds up the class are not counted.
         assert 150 <= stats["number_warm"] <= 200
         assert stats["moves_to_warm"] >= 700
         assert stats["number"] == 1000
@@ -89,7 +89,7 @@ def test_an_old_tail_moves_to_cold() -> None:
         store.advance(30)
         store.set(b"newer", b"x" * 50)
         store.advance(100)
-        # COLD's tail is 230 s old: what HOT has not used for 115 s goes.
+        # COLD's tail is 230 s old: HOT gives up items unused for 115 s.
         store.tune(80, 0, 0.5, 1e6)
         store.maintain()
         assert queue(store, b"older") == "COLD"
@@ -193,7 +193,7 @@ def test_without_cold_allocation_takes_from_hot() -> None:
 
 
 def test_without_the_maintainer_allocation_takes_from_warm() -> None:
-    """All that there is has been used, and nobody has moved anything to COLD yet: new items find room all the same."""
+    """New items find room when all items have been fetched, and nobody has moved any to COLD yet."""
     with segmented(maxbytes=MB) as store:
         store.stop_threads()
         count = store.class_stats(CLASS)["chunks_per_page"]
@@ -202,7 +202,7 @@ def test_without_the_maintainer_allocation_takes_from_warm() -> None:
             fetch_twice(store, b"%07d" % i)
         fill(store, 1, count)
         assert store.stats()["evictions"] == 1
-        # Also when what is in WARM has been used there; what was in COLD is waiting for its way to WARM then.
+        # Also after uses of the items in WARM; the items of COLD wait for their way to WARM then.
         for i in range(count):
             store.get(b"%07d" % i)
         fill(store, count - 1, count + 1)
@@ -370,7 +370,7 @@ def test_the_maintainer_starts_crawls() -> None:
         fill(store, 1000, 5000)
 
         def reclaimed() -> bool:
-            # A crawl that began before the items expired is followed by another, some time later.
+            # Some time later another crawl follows a crawl that began before the items expired.
             store.advance(60)
             return bool(store.class_stats(CLASS)["number"] == 1000)
 

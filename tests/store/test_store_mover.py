@@ -1,4 +1,4 @@
-"""The page mover, automove, and a memory limit that changes."""
+"""The page mover, automove, and a changing memory limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MB = 1 << 20
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
-    """The mover tells nobody when it is done."""
+    """The end of the mover's work is not announced."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -30,7 +30,7 @@ def move(store: Store, src: int, dst: int) -> None:
 
 
 def fill(store: Store, pages: int, clsid: int, length: int) -> list[bytes]:
-    """Items of one length until the class has so many full pages."""
+    """Stores items of equal length until the class has so many full pages."""
     perslab = store.class_stats(clsid)["chunks_per_page"]
     keys = [b"%06d" % i for i in range(pages * perslab)]
     for key in keys:
@@ -45,7 +45,7 @@ def class_of(store: Store, length: int) -> int:
 
 
 def resident_pages(base: int, length: int) -> int:
-    """How many of the system's pages there are in a range of addresses."""
+    """The number of resident system pages in a range of addresses."""
     size = resource.getpagesize()
     with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
         pagemap.seek(base // size * 8)
@@ -138,7 +138,7 @@ def test_without_eviction_nothing_is_lost() -> None:
 
 
 def test_an_item_that_is_referenced_or_being_filled_stays() -> None:
-    """What a send, or an RDMA operation, is working on."""
+    """Items in use by a send, or by an RDMA operation, stay in place."""
     with Store(slab_reassign=True) as store:
         clsid = class_of(store, 6000)
         filling = store.alloc(b"filling", 6002)
@@ -163,7 +163,7 @@ def test_an_item_that_is_referenced_or_being_filled_stays() -> None:
         filling.release()
         assert store.get(b"filling") == b"f" * 6000
         assert store.stats()["slabs_moved"] == 0
-        # A copy has its place: setting the key anew and deleting it are about the copy.
+        # The copy has taken the item's place: a new set of the key and a delete concern the copy.
         assert store.get(keys[5]) == keys[5] * 1000
         assert store.delete(keys[5])
         assert held.value == keys[5] * 1000
@@ -275,7 +275,7 @@ def test_memory_limit_at_run_time() -> None:
         store.check()
         assert not store.set_memory_limit(1 << 50)
         assert not store.set_memory_limit(0)
-        # What was given back is taken again, all zeros as it must be.
+        # The store takes back memory given up before, all zeros as required.
         assert store.set_memory_limit(70 * MB)
         for i in range(60 * (len(keys) // 2)):
             assert store.set(b"y%05d" % i, bytes(6000)) == "STORED"
@@ -284,7 +284,7 @@ def test_memory_limit_at_run_time() -> None:
 
 
 def test_pinned_memory_is_not_given_back() -> None:
-    """What the memory limit does not allow stays in the pool, and no class gets it."""
+    """Memory above the limit stays in the pool, and no class gets any."""
     with Store(slab_reassign=True, maxbytes=70 * MB) as store:
         store.pin_memory()
         clsid = class_of(store, 6000)
@@ -321,7 +321,7 @@ def test_pinned_memory_is_not_given_back() -> None:
 
 
 def test_unlink_finds_the_copy() -> None:
-    """An item is moved while somebody has it, who then unlinks it."""
+    """The holder of an item may unlink the item after its move."""
     with Store(slab_reassign=True, maxbytes=8 * MB) as store:
         clsid = class_of(store, 6000)
         keys = fill(store, 2, clsid, 6000)
@@ -402,7 +402,7 @@ def test_the_end_does_not_wait_for_references() -> None:
     wait_for(lambda: store.stats()["slab_reassign_busy_items"] > 0)
     started = time.monotonic()
     store.close()
-    # The mover looks at a page that is in use 5000 times, at last every 5 ms.
+    # The mover looks at a page in use 5000 times, at last every 5 ms.
     assert time.monotonic() - started < 10
     assert held
     assert filling is not None
@@ -410,7 +410,7 @@ def test_the_end_does_not_wait_for_references() -> None:
 
 @pytest.mark.parametrize("emptied", [False, True])
 def test_a_move_out_of_the_pool_ends_when_the_threads_end(emptied: bool) -> None:
-    """Also if others have used up the pool since the move began."""
+    """A move out of the pool ends with the threads, even if others have used up the pool meanwhile."""
     with Store(slab_reassign=True, maxbytes=4 * MB) as store:
         clsid = class_of(store, 6000)
         keys = fill(store, 4, clsid, 6000)
@@ -442,7 +442,7 @@ def test_a_move_out_of_the_pool_ends_when_the_threads_end(emptied: bool) -> None
     ],
 )
 def test_pages_move_under_load(settings: dict[str, Any]) -> None:
-    """All kinds of commands, values verified, while pages go from class to class; and the structures agree."""
+    """Values and structures stay right while pages go from class to class beside all kinds of commands."""
     with Store(slab_reassign=True, **settings) as store:
         moves = 0
         # How many pages the mover gets done beside a round depends on the machine.

@@ -1,4 +1,4 @@
-"""S3-FIFO: the small queue (HOT), the main queue (COLD), and the keys that are remembered after their eviction."""
+"""S3-FIFO: the small queue (HOT), the main queue (COLD), and the keys remembered after their eviction."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ VALUE = b"x" * 50
 
 
 def s3fifo(**options: object) -> Store:
-    """A store of one page for each class, without threads."""
+    """A store with a page for each class, without threads."""
     given: dict[str, object] = {"s3fifo": True, "maxbytes": MB, "hashpower_init": 12}
     return Store(**{**given, **options})  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def same_hashes() -> Iterator[None]:
-    """The keys' places in the table of remembered keys, and so what is forgotten early, are those of every run."""
+    """The keys have the same places in the table of remembered keys, and the same early losses, in every run."""
     before = hash_secret()
     set_hash_secret(random.Random(1).randbytes(len(before)))
     yield
@@ -44,7 +44,7 @@ def evictions(store: Store) -> int:
 
 
 def fill_up(store: Store, first: int = 1_000_000) -> int:
-    """Stores items until the first one is evicted. Returns how many."""
+    """Stores items up to the first eviction. Returns their number."""
     count = 0
     while evictions(store) == 0:
         fill(store, 1, first + count)
@@ -102,7 +102,7 @@ def test_a_key_that_comes_back_enters_the_main_queue() -> None:
         store.set(b"%07d" % (last - items // 3), VALUE)
         assert queue(store, b"%07d" % (last - items // 3)) == "COLD"
         assert store.stats()["ghost_hits"] == before + 2
-        # Those of long ago are forgotten.
+        # Keys evicted long ago are forgotten.
         store.set(b"%07d" % (last - items // 2), VALUE)
         assert queue(store, b"%07d" % (last - items // 2)) == "HOT"
         assert store.stats()["ghost_hits"] == before + 2
@@ -123,7 +123,7 @@ def test_the_main_queue_evicts_what_was_not_fetched_since_it_came() -> None:
         assert len(main) == 200
         for key in main[:100]:
             store.get(key)
-        # Each of these is fetched, and enters the main queue in its turn, which is too long then.
+        # Each of these is fetched, and enters the main queue, then too long, in its turn.
         for i in range(40_000):
             fill(store, 1, 3_000_000 + i)
             store.get(b"%07d" % (3_000_000 + i))
@@ -198,7 +198,7 @@ def test_without_eviction_what_has_expired_is_found_behind_what_has_not() -> Non
 
 @pytest.mark.parametrize(("size", "megabytes"), [(450_000, 4), (1_200_000, 16)])
 def test_of_few_items_the_last_ones_stay(size: int, megabytes: int) -> None:
-    """The small queue's share of them is less than one item; those of the second size have more than one chunk."""
+    """New items stay though the small queue's share is less than an item; items of the second size are chained."""
     with s3fifo(maxbytes=megabytes * MB, item_size_max=2 * MB) as store:
         for i in range(megabytes * MB // size):
             store.set(b"old-%d" % i, bytes(size))
@@ -211,7 +211,7 @@ def test_of_few_items_the_last_ones_stay(size: int, megabytes: int) -> None:
 
 
 def test_of_few_items_one_that_comes_back_stays() -> None:
-    """All others are fetched: what an eviction would find first that was not is what has just been stored."""
+    """A repeated item stays though all others are fetched, and only the newest item is still unfetched."""
     value = bytes(450_000)
     with s3fifo(maxbytes=16 * MB) as store:
         others = [b"old-%d" % i for i in range(20)]
@@ -237,13 +237,13 @@ def test_of_few_items_one_that_comes_back_stays() -> None:
 @pytest.mark.parametrize("fetches", [0, 1, 4])
 @pytest.mark.parametrize("held", [5, 15, 200])
 def test_what_is_in_use_is_in_nobodys_way(fetches: int, held: int) -> None:
-    """The items at the tails have references, as those have that are being sent, or that clients have views of."""
+    """Eviction passes the items at the tails, held by references as during a send or for a client's views."""
     with s3fifo() as store:
         count = fill_up(store)
         for _ in range(fetches):
             for i in range(count):
                 store.get(b"%07d" % (1_000_000 + i))
-        # What was fetched is in the main queue then, and that is what gives something up.
+        # The fetched items are in the main queue then, from which eviction takes.
         fill(store, 300, 2_000_000)
         keys = [key for key in (b"%07d" % (1_000_000 + i) for i in range(count)) if queue(store, key)][:held]
         assert {queue(store, key) for key in keys} == {"COLD" if fetches else "HOT"}
@@ -274,7 +274,7 @@ def test_where_everything_is_in_use_there_is_no_memory() -> None:
 @pytest.mark.parametrize(("threads", "pages"), [(2, 4), (4, 8)])
 @pytest.mark.parametrize("options", [{}, {"lru_maintainer": True, "lru_crawler": True}])
 def test_few_items_and_many_threads(threads: int, pages: int, options: dict[str, int]) -> None:
-    """Two items a page. A thread has three at most: the old one, the new one, and both of them joined."""
+    """Two items a page. A thread has three at most: the old item, the new item, and the joined item."""
     with s3fifo(maxbytes=pages * MB, slab_sizes=(96,), nthreads=threads, **options) as store:
         done = store.stress(threads, 30_000, keys=60, max_value=2000, even=True)
         assert (done["no_memory"], store.stats()["outofmemory"]) == (0, 0)
@@ -290,7 +290,7 @@ def test_what_has_expired_at_a_tail_makes_room() -> None:
         fill(store, 100, 1_000_000)
         assert store.class_stats(CLASS)["number"] == 100
         store.advance(10)
-        # The class's age is that of the queue that it has items in.
+        # The class's age is the age of its queue with items.
         assert store.class_stats(CLASS)["age"] == store.class_stats(CLASS)["age_hot"] >= 10
         store.check()
 
@@ -349,7 +349,7 @@ def test_the_maintainer_moves_nothing_ahead_of_need() -> None:
 
 
 def cached(store: Store, key: int) -> bool:
-    """Asks for a key, and stores it if it is not there: an application's cache. Whether it was there."""
+    """Asks for a key, and stores a missing value, as an application's cache. Returns whether the key had a value."""
     if store.get(b"%07d" % key) is not None:
         return True
     store.set(b"%07d" % key, VALUE)
@@ -362,7 +362,7 @@ def test_the_main_queues_keys_are_remembered_too() -> None:
         store.get(b"%07d" % 0)
         count = fill_up(store)
         assert queue(store, b"%07d" % 0) == "COLD"
-        # Items that are fetched push it out of the main queue.
+        # Fetched items push the key out of the main queue.
         for i in range(3 * count):
             cached(store, 2_000_000 + i)
             cached(store, 2_000_000 + i)

@@ -21,7 +21,7 @@ def chunk_sizes(store: Store) -> list[int]:
 
 
 def expected_sizes(smallest: int, factor: float, largest: int) -> list[int]:
-    """The rule of memcached's slabs_init."""
+    """The sizes by the rule of memcached's slabs_init."""
     sizes: list[int] = []
     size = smallest
     while len(sizes) < 62 and size < largest / factor:
@@ -31,8 +31,8 @@ def expected_sizes(smallest: int, factor: float, largest: int) -> list[int]:
     return [*sizes, largest]
 
 
-# Prints by how many KB the process has grown after the store is made, and after one value is in it. In a process of its
-# own: whatever else this one's threads do counts as resident, too.
+# Prints the growth of the process in KB by a new store, and by its first value. In a process of its own: memory of
+# other threads here is resident, too.
 GROWTH = """
 from rmemcached.store._testing import Store
 
@@ -170,7 +170,7 @@ def test_memory_is_resident_only_when_used() -> None:
 
 @pytest.mark.resident
 def test_memory_is_cleared_where_it_is_written() -> None:
-    """An item that nobody has written to yet costs a few small pages."""
+    """An item that nobody has written to costs a few small pages."""
     printed = subprocess.run([sys.executable, "-P", "-c", UNWRITTEN], stdout=subprocess.PIPE, check=True).stdout
     grown, huge = map(int, printed.split())
     assert grown < 8 * 1024
@@ -179,7 +179,7 @@ def test_memory_is_cleared_where_it_is_written() -> None:
 
 @pytest.mark.parametrize("direct", [False, None], ids=["private", "shared"])
 def test_pages_that_are_full_become_huge(direct: bool | None) -> None:
-    """Also those of memory that clients may read. What lies in them stays what it is."""
+    """Full pages become huge, also pages open to clients, and keep their content."""
     with Store(maxbytes=128 * MB, direct=direct) as store:
         values = {b"key-%d" % number: os.urandom(2000) for number in range(30_000)}
         for key, value in values.items():

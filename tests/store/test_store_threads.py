@@ -11,7 +11,7 @@ MB = 1 << 20
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_few_keys(seed: int) -> None:
-    """Much contention on each key."""
+    """Values stay right under much contention on each key."""
     with Store() as store:
         result = store.stress(4, 60_000, seed=seed, keys=40, max_value=60_000)
         assert result["hits"] > 10_000

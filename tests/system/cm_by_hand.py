@@ -1,5 +1,7 @@
-"""A connection of rdma_cm made by hand, with the commands of /dev/infiniband/rdma_cm: for a peer that is no proper
-client. Linux: include/uapi/rdma/rdma_user_cm.h; the steps are those of docs/rdma-protocol.md, section 9."""
+"""Makes a connection of rdma_cm by the commands of /dev/infiniband/rdma_cm, for a peer that is no proper client.
+
+Linux: include/uapi/rdma/rdma_user_cm.h. The steps are in docs/rdma-protocol.md, section 9.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ WELCOME = struct.Struct(">4sHHII")
 # for, flow control, retries, retries without a receive, valid.
 PARAM = struct.Struct("=I4x256s8B")
 EVENT = struct.Struct("=8xIIi8x256s")
-ANSWER = 512  # bytes that an event and the attributes of a queue pair have room in
+ANSWER = 512  # bytes of room for an event, and for the attributes of a queue pair
 # The beginning of struct ib_uverbs_qp_attr: path MTU, first packet's number of each side, the peer's number, its GID.
 ATTRIBUTES = struct.Struct("=12xI8xIII4x16s")
 
@@ -45,13 +47,13 @@ class ByHand:
         os.write(self.sock, struct.pack("=IHH", number, len(data), room) + data)
 
     def asked(self, number: int, data: bytes = b"", before: bytes = b"") -> bytes:
-        """A command that is answered at an address, which stands between the two parts."""
+        """Sends a command whose answer goes to an address. The address stands between the two parts."""
         answer = ctypes.create_string_buffer(ANSWER)
         self.command(number, before + struct.pack("=Q", ctypes.addressof(answer)) + data, ANSWER)
         return answer.raw
 
     def event(self, wanted: int) -> bytes:
-        """Waits for it. Returns its private data."""
+        """Waits for an event. Returns its private data."""
         if not polling.readable(self.sock, self.timeout):
             raise TimeoutError("rdma_cm says nothing")
         _, kind, status, private_data = EVENT.unpack_from(self.asked(GET_EVENT))
@@ -60,7 +62,7 @@ class ByHand:
         return bytes(private_data)
 
     def ask(self, qpn: int, credits: int, msgsize: int) -> dict[str, str]:
-        """Request and reply, which comes in the words of an exchange."""
+        """Sends the request. Returns the reply in the words of an exchange."""
         hello = HELLO.pack(b"rdma", 1, credits, msgsize)
         param = PARAM.pack(qpn, hello, len(hello), 0, 16, 1, 1, 6, 7, 1)
         self.command(CONNECT, param + struct.pack("=I12x", self.id))

@@ -9,13 +9,13 @@ import subprocess
 import sys
 from typing import Any
 
-START = 20.0  # seconds that a start or a stop may take
+START = 20.0  # seconds, the limit of a start or a stop
 OURS = [sys.executable, "-P", "-m", "rmemcached"]
 AS_ROOT = ["-u", "root"] if os.geteuid() == 0 else []
 
 
 def run(command: list[str], *flags: str, **options: Any) -> tuple[int, str, str]:
-    """A run that ends by itself: exit status, stdout, stderr."""
+    """Runs a command to its own end: exit status, stdout, stderr."""
     done = subprocess.run(
         [*command, *flags],
         capture_output=True,
@@ -28,15 +28,17 @@ def run(command: list[str], *flags: str, **options: Any) -> tuple[int, str, str]
 
 
 def refused(*flags: str) -> tuple[int, str]:
-    """(exit status, message) of a command line that cannot be run."""
+    """(exit status, message) of a refused command line."""
     status, out, message = run(OURS, *AS_ROOT, *flags)
     assert out == "" and "Traceback" not in message, message
     return status, message
 
 
 def as_nobody(*flags: str) -> tuple[int, str, str]:
-    """A run by a user without rights, who may have 256 descriptors. The program is loaded before: where it lies may not
-    be for everybody."""
+    """Runs the command as a user without rights, who may have 256 descriptors.
+
+    The process loads the program while still root: others may not be able to read the folder.
+    """
     program = (
         "import encodings.idna, os, resource, sys; import rmemcached.cli, rmemcached.server.server\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))\n"
@@ -58,7 +60,7 @@ def started(*flags: str, environment: dict[str, str] | None = None) -> subproces
 
 
 def stopped(process: subprocess.Popen[str], how: int = signal.SIGTERM) -> tuple[int, str]:
-    """Stops a daemon. Returns its exit status and what it wrote."""
+    """Stops a daemon. Returns its exit status and output."""
     process.send_signal(how)
     out, err = process.communicate(timeout=START)
     return process.returncode, out + err

@@ -1,4 +1,4 @@
-"""What the tests of the whole daemon share: its statistics, plain conversations, clients, a peer made of raw verbs."""
+"""Tools for tests of the whole daemon: its statistics, plain conversations, clients, a peer made of raw verbs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from rmemcached.client import Client
 from rmemcached.host import host_identity
 
 HERE = Path(__file__).resolve().parent
-TIMEOUT = 10.0  # seconds that one operation may take; a stall is a failure
-# Seconds until what has ended is gone: less than any time-out of the daemon's, which would take it away as well.
+TIMEOUT = 10.0  # seconds, the limit of one operation; a stall is a failure
+# Seconds until the daemon has freed everything of a dead client: less than any time-out of the daemon's, which would
+# free everything as well.
 GONE_WITHIN = within(20.0)
 HEADER = 8  # bytes of a message's header
 DATA, CREDIT, READY, OPEN, CLOSE = range(5)
@@ -52,12 +53,12 @@ class Conversation:
         return self.file.read(length)
 
     def ask(self, request: bytes) -> bytes:
-        """One command, one line of reply."""
+        """Sends a command. Returns one line of reply."""
         self.send(request)
         return self.line()
 
     def ended(self) -> bool:
-        """Waits for the daemon to close the connection; False when it says something instead."""
+        """Waits for the daemon to close the connection. False: the daemon sent something instead."""
         try:
             return self.file.read(1) == b""
         except ConnectionResetError:
@@ -92,7 +93,7 @@ def at_least(read: Callable[[], int], target: int) -> Callable[[], bool]:
 
 
 def eventually(check: Callable[[], Any], seconds: float = TIMEOUT, what: str = "") -> Any:
-    """Repeats `check` until it is true, for state of another process that nothing announces. Returns what it gave."""
+    """Repeats `check` until its result is true, and returns the result: for unannounced state of another process."""
     begin = time.monotonic()
     while True:
         result = check()
@@ -101,7 +102,7 @@ def eventually(check: Callable[[], Any], seconds: float = TIMEOUT, what: str = "
         waited = time.monotonic() - begin
         if waited > seconds:
             raise AssertionError(f"not within {seconds} s: {what or check}")
-        # On a slow machine whoever asks all the time takes the time from what it waits for.
+        # On a slow machine constant asking takes time from the other process.
         time.sleep(min(max(0.002, waited / 20), 0.1))
 
 
@@ -111,14 +112,14 @@ def rdma_client(server: Server | SimpleNamespace, **arguments: Any) -> Client:
 
 
 def tcp_client(server: Server, **arguments: Any) -> PymemcacheClient:
-    """The independent client."""
+    """The independent client: pymemcache."""
     arguments = {"timeout": TIMEOUT, "connect_timeout": TIMEOUT, "default_noreply": False, **arguments}
     return PymemcacheClient(server.address, **arguments)
 
 
 def alone(control: Conversation, connections: int = 1) -> None:
-    """Waits until the daemon has so many connections, `control` among them: those of an earlier test, or the one by
-    which the daemon was seen to have started, have ended."""
+    """Waits until the daemon has so many connections, `control` among them. Connections of an earlier test, or the
+    connection that awaited the daemon's start, may still have to end."""
     eventually(lambda: control.number("curr_connections") == connections, what=f"{connections} connections")
 
 
@@ -129,8 +130,11 @@ def rdma_at_rest(control: Conversation) -> bool:
 
 
 def room_for(connections: int, threads: int = 4) -> str:
-    """The -c with which a daemon with one listening socket takes so many connections: memcached's own descriptors count
-    (standard streams, three of the main thread, five of each worker, the listener), and the last is for refusing."""
+    """The -c with which a daemon with one listening socket takes so many connections.
+
+    memcached counts its own descriptors, too: standard streams, three of the main thread, five of each worker, the
+    listener. The last descriptor is for refusing.
+    """
     return str(connections + 3 + 3 + 5 * threads + 1 + 1)
 
 
@@ -143,7 +147,7 @@ def threads(pid: int) -> int:
 
 
 def resident(pid: int) -> int:
-    """Bytes of anonymous memory in RAM: what the process took for itself."""
+    """Bytes of anonymous memory in RAM: the memory of the process itself."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
@@ -152,8 +156,8 @@ def resident(pid: int) -> int:
 
 @contextmanager
 def child(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """A Python process of its own that runs a script of this folder. What it prints comes on stdout; it ends with the
-    block."""
+    """Runs a script of this folder in a Python process of its own. Its output comes on stdout. The end of the block
+    ends the process."""
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     process = subprocess.Popen(
@@ -168,14 +172,14 @@ def child(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
-        # what it has forked goes with it
+        # with all forked processes
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 
 def finished(process: subprocess.Popen[str], seconds: float = 30.0) -> str:
-    """Waits for a child to end well. Returns what it printed."""
+    """Waits for a child to end well. Returns its output."""
     out, err = process.communicate(timeout=seconds)
     assert process.returncode == 0, f"{process.args!r} ended with {process.returncode}:\n{out}\n{err}"
     return out
@@ -186,12 +190,12 @@ def over_libibverbs() -> bool:
 
 
 def rdma_device() -> str:
-    """The device that a peer of the transport in use has."""
+    """The device for a peer of the transport in use."""
     return verbs.devices("system")[0] if over_libibverbs() else f"{rdma()}0"
 
 
 def address_tokens(qp: Any) -> list[str]:
-    """What an exchange says of a queue pair beside its number."""
+    """The words about a queue pair in an exchange, beside its number."""
     if rdma() == "soft_shm":
         return ["host={} netns={}".format(*host_identity())]
     if rdma() != "verbs":
@@ -201,7 +205,7 @@ def address_tokens(qp: Any) -> list[str]:
 
 
 def shm_socket(offer: dict[str, str]) -> socket.socket:
-    """A connection to the place that the daemon named."""
+    """A connection to the place named by the daemon."""
     sock = socket.socket(socket.AF_UNIX)
     sock.settimeout(TIMEOUT)
     try:
@@ -217,13 +221,14 @@ def message(kind: int, payload: bytes = b"", credits: int = 0, lane: int = 0) ->
 
 
 class Peer:
-    """An RDMA client made by hand of verbs, to say what no proper client says.
+    """An RDMA client made by hand of verbs, for messages that no proper client sends.
 
-    The queue pair is connected unless `attach` is False, and READY has been exchanged unless `ready` is False. `tokens`
-    are added to the exchange line. Over rdma_cm, `cm` takes the place of `lifeline`. `receive_buffer`: bytes that the
-    stream's socket may hold. Nothing is received, and no READ is answered, but within wait().
+    The queue pair is connected unless `attach` is False, and READY has been exchanged unless `ready` is False.
+    `tokens` are added to the exchange line. Over rdma_cm, `cm` takes the place of `lifeline`. `receive_buffer`: the
+    size in bytes of the receive buffer of the stream's socket. The peer receives, and answers READs, only within
+    wait().
 
-    A constructor that fails leaves nothing open: the next test must not find this one's connection.
+    A failed constructor leaves nothing open: the next test must not find its connection.
     """
 
     def __init__(
@@ -347,7 +352,7 @@ class Peer:
         self.qp.post_recv((index, [self.receive_region.sge(index * self.msgsize, self.msgsize)]))
 
     def send_raw(self, message: bytes) -> None:
-        """One SEND of these bytes; waits until it has left."""
+        """Sends these bytes in one SEND. Waits until the SEND is done."""
         self.sends[: len(message)] = message
         done: list[Any] = []
         sges = [self.send_region.sge(0, len(message))] if message else []
@@ -418,7 +423,7 @@ class Peer:
         return reply
 
     def last_words(self) -> bytes:
-        """What the daemon writes on the lifeline up to its end."""
+        """The bytes that the daemon writes on the lifeline before its end."""
         try:
             return self.lifeline.file.read()
         except ConnectionResetError:

@@ -53,7 +53,7 @@ TOKENS_OF_FLAGS = {
 
 
 class Speaker:
-    """Makes up what a client says."""
+    """Makes up the commands of a client."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -112,7 +112,7 @@ class Speaker:
             name = pick([b"get", b"gets", b"gat", b"gats"])
             words = [name] if name in (b"get", b"gets") else [name, self.exptime()]
             count = pick([1, 1, 1, 2, 3, 8, 30])
-            # At a key that is too long memcached drops the replies to earlier commands as well.
+            # For a key above its limit memcached drops the replies to earlier commands, too.
             return self.line(words + [self.key()[:250] for _ in range(count)])
         if kind < 62:
             return self.line([pick([b"incr", b"decr"]), self.key(), self.number(), *self.noreply()])
@@ -155,7 +155,7 @@ class Speaker:
         for flag in self.random.sample(META_FLAGS[name], self.random.randint(0, min(6, len(META_FLAGS[name])))):
             flags.append(self.meta_flag(flag))
         if any(flag[:1] == b"N" for flag in flags) and name != b"ms":
-            # memcached forgets of what N makes that its key is in base64.
+            # The flag N makes memcached forget the base64 encoding of the key.
             flags = [flag for flag in flags if flag != b"b"]
         if self.odd(15):
             flags.append(self.meta_flag(self.random.choice([b"z", b"!", b"S", b"v", b"k", b"M"])))
@@ -209,7 +209,7 @@ class Speaker:
             # memcached swallows the lengths of key and extras of an unknown command twice.
             opcode, key, extras, value = self.random.randrange(0x40, 0x100), b"", b"", b""
             keylen = extlen = length = 0
-        odd = self.first and self.odd(10)  # what is waiting when a packet does not end, memcached does not send
+        odd = self.first and self.odd(10)  # memcached drops waiting replies when a packet does not end
         if odd and pick([True, False]):
             keylen = pick([0, 1, 251, 300, 65535])
         if odd and pick([True, False]):
@@ -217,13 +217,13 @@ class Speaker:
         if odd and pick([True, False]):
             length = pick([0, 1, 8, 24, 1000, 0x7FFFFFFF, 0xFFFFFFFF])
         if self.first and self.odd(10):
-            # Later, memcached would not send the replies that are waiting.
+            # Only in the first packet: memcached would drop the waiting replies.
             magic = pick([0x81, 0x00, 0xFF])
         head = (magic, opcode, keylen, extlen, 0, 0, length, self.random.getrandbits(32), cas)
         return struct.pack(">BBHBBHIIQ", *head) + extras + key + value
 
     def conversation(self, binary: bool) -> list[bytes]:
-        """Commands of one connection."""
+        """The commands of one connection."""
         kind = self.random.choice([self.text_command, self.meta_command, self.mixed_command])
         if binary:
             kind = self.binary_command
@@ -237,14 +237,14 @@ class Speaker:
         return self.random.choice([self.text_command, self.meta_command])()
 
     def cuts(self, length: int, often: bool = False) -> list[int]:
-        """Where the stream is cut into writes: mostly nowhere."""
+        """The places where the stream is cut into writes: mostly none."""
         if length < 2 or (not often and self.random.randrange(4)):
             return []
         return sorted(self.random.sample(range(1, length), min(length - 1, self.random.randint(1, 4))))
 
 
 def said(port: int, stream: bytes, cuts: Sequence[int]) -> tuple[bytes, bool]:
-    """The replies to a conversation up to the daemon's end of it, and whether that was orderly."""
+    """The replies to a conversation up to the daemon's close, and whether the close was orderly."""
     with socket.create_connection(("127.0.0.1", port), TIMEOUT) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         replies = []
@@ -253,18 +253,18 @@ def said(port: int, stream: bytes, cuts: Sequence[int]) -> tuple[bytes, bool]:
                 if start:
                     time.sleep(0.002)
                 sock.sendall(stream[start:end])
-            with contextlib.suppress(OSError):  # it has ended the conversation already
+            with contextlib.suppress(OSError):  # the daemon has closed already
                 sock.shutdown(socket.SHUT_WR)
             while received := sock.recv(1 << 20):
                 replies.append(received)
         except (ConnectionResetError, BrokenPipeError):
-            # What came before is there.
+            # The earlier replies are in the list.
             return b"".join(replies), False
         return b"".join(replies), True
 
 
 class Daemon:
-    """One of the two. A context manager."""
+    """A daemon of the comparison. A context manager."""
 
     def __init__(self, command: str, *flags: str) -> None:
         self.command = [*shlex.split(command), "-l", "127.0.0.1", "-U", "0", "-t", "1", *flags]
@@ -317,7 +317,7 @@ def same(ours: tuple[bytes, bool], theirs: tuple[bytes, bool]) -> bool:
     if mine == other:
         return True
     if mine.startswith(other) and ERROR.search(mine):
-        # memcached says it when it has swallowed the data, which have not all come.
+        # memcached sends its error line only after the whole data, of which a part has not come.
         return True
     if TIMES.sub(b"", mine) != TIMES.sub(b"", other):
         return False
@@ -329,7 +329,7 @@ Conversations = list[tuple[list[bytes], list[int]]]  # commands, and where the s
 
 
 class Comparison:
-    """Two daemons and what they were told since they started."""
+    """Two daemons and the conversations since their start."""
 
     def __init__(self, ours: Daemon, peer: Daemon) -> None:
         self.daemons = ours, peer
@@ -347,7 +347,7 @@ class Comparison:
         return ours, theirs
 
     def replayed(self, told: Conversations) -> bool:
-        """Whether the last of these conversations goes differently with fresh daemons."""
+        """Whether the last of these conversations has different replies from fresh daemons."""
         self.restart()
         result = True
         for commands, cuts in told:
@@ -355,7 +355,7 @@ class Comparison:
         return not result
 
     def shortest(self) -> Conversations:
-        """What was told, without what is not needed for the last conversation to go differently."""
+        """The conversations without those that the difference in the last conversation does not need."""
         told = self.told
         if not self.replayed(told):
             return told  # chance
@@ -390,7 +390,7 @@ def shortened(text: bytes) -> str:
 
 
 def differences(compare: Comparison, seed: int, count: int) -> Iterator[str]:
-    """Descriptions of the conversations that went differently."""
+    """Descriptions of the conversations with different replies."""
     binary = False
     for number in range(seed, seed + count):
         speaker = Speaker(number)

@@ -1,4 +1,4 @@
-"""A peer made by hand of verbs that speaks version 2: it opens and closes lanes, and says what they have used."""
+"""A peer made by hand of verbs, for version 2: opens and closes lanes, and reports the bytes used by them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import Any, Self
 from daemon_tools import CLOSE, CREDIT, DATA, HEADER, OPEN, TIMEOUT, Peer
 from servers import Server
 
-LANE_BYTES = 20_000  # that the peer keeps for each lane
+LANE_BYTES = 20_000  # of replies: the peer's buffer for each lane
 
 
 class Lanes(Peer):
-    """Keeps the replies of its lanes apart. `used`: what it has used of them is said with the next message of the lane,
-    unless the test withholds it. gives_back: credits are returned without a message to carry them, too."""
+    """Keeps the replies of its lanes apart.
+
+    `used`: the next message of a lane reports the used bytes of replies, unless the test withholds them. gives_back:
+    the peer returns credits without a message to carry them, too.
+    """
 
     def __init__(self, server: Server, *, gives_back: bool = True, **options: Any) -> None:
         self.replies: dict[int, bytearray] = defaultdict(bytearray)
@@ -72,7 +75,7 @@ class Lanes(Peer):
             del self.closed[lane]
 
     def put(self, lane: int, payload: bytes = b"", used: bool = True) -> None:
-        """DATA, with what the lane has used."""
+        """Sends DATA with the number of bytes used by the lane."""
         told = min(self.unsaid[lane], 0xFFFF) if used else 0
         self.unsaid[lane] -= told
         self.room[lane] -= len(payload)
@@ -85,7 +88,7 @@ class Lanes(Peer):
         return bytes(self.replies[lane])
 
     def read(self, lane: int, until: Callable[[bytearray], bool]) -> bytes:
-        """Takes replies, and says that they are used as they come."""
+        """Takes replies, and reports them as used when they come."""
         while not until(self.replies[lane]):
             have = len(self.replies[lane])
             if self.unsaid[lane]:

@@ -2,8 +2,8 @@
 
     load_clients.py HOST PORT KIND COUNT SECONDS SEED
 
-They run SECONDS from the moment a line comes on stdin. The last line of stdout is a JSON object: operations, gets that
-hit, payload bytes, the longest operation in seconds, sets refused for want of memory, and what went wrong.
+They run for SECONDS after a line on stdin. The last line of stdout is a JSON object: operations, hits of gets, payload
+bytes, the longest operation in seconds, sets refused for want of memory, and the faults.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIZES = (0, 1, 7, 8, 64, 100, 500, 1000, 4000, 4096, 4097, 8192, 16_000, 65_536,
 WEIGHTS = (2, 2, 2, 2, 8, 20, 10, 10, 4, 4, 4, 4, 4, 3, 1, 1)
 KEYS = 400
 OUT_OF_MEMORY = "out of memory storing object"
-TIMEOUT = within(20.0)  # seconds: an operation that takes longer is a stall
+TIMEOUT = within(20.0)  # seconds: a longer operation is a stall
 
 
 class Result:
@@ -54,7 +54,7 @@ class Result:
 
 
 def choose(source: random.Random) -> tuple[str, bytes | None]:
-    """A key, and the value to be set, or None for a get."""
+    """A key, and the value for a set, or None for a get."""
     key = f"load{source.randrange(KEYS)}"
     if source.random() < 0.6:
         return key, None
@@ -94,7 +94,7 @@ def run_rdma(server: Any, count: int, seconds: float, seed: int, result: Result)
 
 
 class TcpClient:
-    """One request at a time on a non-blocking socket; fed by the poll loop."""
+    """A TCP client with one request at a time on a non-blocking socket, driven by the poll loop."""
 
     def __init__(self, server: Any, source: random.Random, result: Result) -> None:
         self.sock = socket.create_connection(server.address, TIMEOUT)
@@ -126,7 +126,7 @@ class TcpClient:
             pass
 
     def read(self) -> bool:
-        """Takes what has come. True: the reply is whole."""
+        """Takes the received bytes. True: the reply is whole."""
         try:
             while True:
                 more = self.sock.recv(1 << 18)

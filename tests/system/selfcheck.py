@@ -1,4 +1,4 @@
-"""Values that say themselves what they must be, so that any reader can tell a torn or foreign one."""
+"""Values that contain their size and seed. Every reader recognizes a torn or foreign value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 _BLOCK = random.Random(2014).randbytes(1 << 21)
 _HALF = 1 << 20
-_PERIOD = (1 << 21) - 9  # of longer values: what is whole pages away from its place is still seen to be wrong
+_PERIOD = (1 << 21) - 9  # of longer values: data moved by whole pages is still recognized as wrong
 
 
 def make_value(seed: int, size: int) -> bytes:
@@ -22,7 +22,7 @@ def make_value(seed: int, size: int) -> bytes:
 
 
 def problem(value: bytes) -> str | None:
-    """What is wrong with a value, or None."""
+    """The fault of a value, or None."""
     if len(value) < 8:
         return None if value == make_value(0, len(value)) else f"short value {value!r}"
     size = int.from_bytes(value[:4], "big")

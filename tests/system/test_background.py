@@ -1,4 +1,4 @@
-"""-d: the daemon in the background, its PID file, and how the command ends that has started it."""
+"""-d: the daemon in the background, its PID file, and the end of the command that started the daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rmemcached.client import Client
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Callable[..., tuple[int, int, Path]]]:
-    """Starts daemons by -d -P; those that still run are killed at the end."""
+    """Starts daemons by -d -P. At the end kills the survivors."""
     pids: list[int] = []
 
     def start(*flags: str) -> tuple[int, int, Path]:
@@ -71,7 +71,7 @@ def test_daemon_with_pid_file(daemon: Callable[..., tuple[int, int, Path]], how:
     ids=["users", "memory", "device"],
 )
 def test_a_daemon_that_cannot_start_says_so(tmp_path: Path, flags: tuple[str, ...], status: int) -> None:
-    """What fails after the fork is told as it is without -d."""
+    """A failure after the fork has the message and status of a start without -d."""
     file = tmp_path / "pid"
     where = ("-p", str(free_port()), "-l", "127.0.0.1")
     problem = refused(*where, *flags)
@@ -82,7 +82,7 @@ def test_a_daemon_that_cannot_start_says_so(tmp_path: Path, flags: tuple[str, ..
 
 @contextlib.contextmanager
 def starting(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int, Path]]:
-    """A daemon that reads its users from a FIFO, and so does not serve yet: the command, the daemon's PID, the FIFO."""
+    """A daemon that waits for its users from a FIFO, before it serves: the command, the daemon's PID, the FIFO."""
     file, users = folder / "pid", folder / "users"
     os.mkfifo(users)
     command = started("-d", "-P", str(file), "-p", str(free_port()), "-l", "127.0.0.1", "-Y", str(users))
@@ -104,21 +104,21 @@ def test_a_daemon_that_dies_before_it_serves(tmp_path: Path) -> None:
 
 
 def test_a_signal_while_a_daemon_starts(tmp_path: Path) -> None:
-    """The daemon gets it, and ends in order."""
+    """The daemon gets a signal sent to the command, and ends in order."""
     with starting(tmp_path) as (command, pid, users):
-        # Before it can pass signals on, they wait in its mask.
+        # Signals wait in the command's mask until the command can pass them on.
         command.send_signal(signal.SIGTERM)
         eventually(lambda: pending(pid, signal.SIGTERM), START)
         users.write_text("name:password\n")
         said = command.communicate(timeout=START)
         assert (command.returncode, said[0]) == (0, "")
-        # With -Y it says that nobody reads without asking, and no more.
+        # With -Y the daemon writes a single line: clients may not read without asking.
         assert said[1].startswith("rdma_direct is off: -Y") and said[1].count("\n") == 1
         eventually(lambda: gone(pid), START)
 
 
 def test_a_socket_named_from_the_working_folder(tmp_path: Path) -> None:
-    """It is removed at the end, when the daemon's working folder is another one."""
+    """The daemon removes its socket at the end, from another working folder."""
     command = [*OURS, *AS_ROOT, "-d", "-P", str(tmp_path / "pid"), "-s", "socket"]
     subprocess.run(command, check=True, timeout=START, cwd=tmp_path)
     pid = int((tmp_path / "pid").read_text())
@@ -131,13 +131,13 @@ def test_a_socket_named_from_the_working_folder(tmp_path: Path) -> None:
 
 
 def pending(pid: int, number: int) -> bool:
-    """Whether a signal waits for a process that blocks it."""
+    """Whether a signal waits for a process that blocks the signal."""
     found = re.search(r"^ShdPnd:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
 
 
 def test_a_daemon_without_standard_streams(tmp_path: Path) -> None:
-    """They are no sockets of its own."""
+    """A daemon started without standard streams serves: its sockets do not take their place."""
     port, file = free_port(), tmp_path / "pid"
     command = [*OURS, *AS_ROOT, "-d", "-P", str(file), "-p", str(port), "-l", "127.0.0.1"]
     subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command], check=True, timeout=START)
@@ -150,7 +150,7 @@ def test_a_daemon_without_standard_streams(tmp_path: Path) -> None:
 
 
 def test_pid_file_of_a_running_process(tmp_path: Path) -> None:
-    """A warning; without -d the file stays after the end, as with memcached."""
+    """The daemon warns; without -d the file stays after the end, as with memcached."""
     file, port = tmp_path / "pid", free_port()
     file.write_text(f"{os.getpid()}\n")
     process = started("-P", str(file), "-p", str(port), "-l", "127.0.0.1")

@@ -1,4 +1,4 @@
-"""docs/compatibility.md says what is so: its tables are read here and checked against the daemon."""
+"""Checks the tables of docs/compatibility.md against the daemon."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def code(cell: str) -> list[str]:
     return re.findall(r"`([^`]*)`", cell)
 
 
-# The examples that only a daemon with the segmented LRU answers so.
+# The examples with these answers need a daemon with the segmented LRU.
 OF_SEGMENTS = [row for row in TABLES["Text commands"] if row["command"] == "`lru mode`"]
 
 
@@ -136,7 +136,7 @@ def names(heading: str) -> list[str]:
 
 
 def of_s3fifo(subcommand: str) -> list[str]:
-    """What S3-FIFO adds to the statistics of a subcommand, in the words of its option's row."""
+    """The statistics that S3-FIFO adds to a subcommand, in the words of its option's row."""
     (row,) = (row for row in TABLES["Options of -o"] if row["option"] == "`lru_algorithm=s3fifo`")
     said = code(row["note"])
     more = said[said.index(subcommand) + 1 :]
@@ -144,7 +144,7 @@ def of_s3fifo(subcommand: str) -> list[str]:
 
 
 def compare(printed: list[str], wanted: list[str], more: list[str]) -> None:
-    """All that is wanted is printed, in this order, and more, in any place, but no other."""
+    """The printed names are the wanted names, in this order, and those of `more`, in any place."""
     assert sorted(set(printed) - set(wanted)) == sorted(more)
     assert [name for name in printed if name not in more] == wanted
 
@@ -179,7 +179,7 @@ def test_statistics_of_segments_with_s3fifo(rmemcached_server: ServerFactory) ->
     with Conversation(rmemcached_server("-m", "2", "-o", "lru_algorithm=s3fifo")) as plain:
         for i in range(3000):
             assert plain.ask(b"set %d 0 0 1000\r\n%s\r\n" % (i, bytes(1000))) == b"STORED\r\n"
-            # Twice, as what the segmented LRU moves to WARM.
+            # Two gets each, as the segmented LRU needs for a move to WARM.
             for key in (i // 2, i // 2):
                 plain.send(b"mg %d s\r\n" % key)
                 plain.line()
@@ -190,9 +190,9 @@ def test_statistics_of_segments_with_s3fifo(rmemcached_server: ServerFactory) ->
 
 @pytest.mark.without_direct("it starts a daemon with no_rdma, which excludes it")
 def test_rdma_statistics(rmemcached_server: ServerFactory) -> None:
-    """In this order, and no other."""
+    """`stats rdma` prints the documented statistics, in this order, and no others."""
     with Conversation(rmemcached_server("-o", "rdma_device=none")) as plain:
-        # One of them needs a device.
+        # This statistic needs a device.
         wanted = [name for name in names("Statistics: stats rdma") if name != "rdma_verbs_queue_pairs"]
         assert list(plain.stats("rdma")) == wanted
     with Conversation(rmemcached_server("-o", "no_rdma")) as plain:

@@ -1,4 +1,4 @@
-"""What requests cost in completions, events and doorbells, as `stats rdma` counts; many queue pairs in one queue."""
+"""The cost of requests in completions, events and doorbells, as `stats rdma` counts; many queue pairs in one queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transport import rounds
 ServerFactory = Callable[..., Server]
 pytestmark = pytest.mark.usefixtures("rdma_transport")
 
-SILENT = 8  # of so many SENDs one completion is told, but on soft_iw
+SILENT = 8  # SENDs for each completion, except on soft_iw
 COUNTED = ("rdma_wakeups", "rdma_completions", "rdma_doorbells", "rdma_sends", "rdma_recvs")
 
 
@@ -30,7 +30,7 @@ def counts(control: Conversation) -> dict[str, int]:
 
 
 def test_a_small_request_is_one_completion_and_one_doorbell(server: Server, rdma_transport: str) -> None:
-    """What a client asks for one by one: no completion of the replies is told for each, and no event either."""
+    """For single requests of a client the daemon gets neither a completion nor an event for each reply."""
     count = rounds(400)
     with Conversation(server) as control, rdma_client(server) as client:
         client.set("key", bytes(100))
@@ -59,12 +59,12 @@ def test_replies_of_a_turn_leave_with_one_doorbell(server: Server) -> None:
         peer.wait(lambda: peer.inbox == b"MN\r\n" * count)
         after = counts(control)
     assert after["rdma_sends"] - before["rdma_sends"] >= count
-    # One turn may find only some of the messages.
+    # A turn may find only some of the messages.
     assert after["rdma_doorbells"] - before["rdma_doorbells"] <= count // 2
 
 
 def test_messages_of_every_length(server: Server) -> None:
-    """Short ones are received in another place than long ones, and inline SENDs have a limit, too."""
+    """Messages of every length arrive: short messages have a receive of their own, and inline SENDs a limit."""
     with rdma_client(server) as client:
         for size in [*range(600), *range(4000, 4200)][:: 1 if rounds(100) == 100 else 7]:
             value = os.urandom(size)
@@ -73,7 +73,7 @@ def test_messages_of_every_length(server: Server) -> None:
 
 
 def test_queue_pairs_for_more_than_a_queue_holds(rmemcached_server: ServerFactory) -> None:
-    """It grows with them; rxe's does not hold all that these could post, so that there is another one."""
+    """The completion queue grows with its queue pairs. The daemon adds a queue where rxe's cannot hold all."""
     server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_credits=1024,rdma_msgsize=512")
     with Conversation(server) as control:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""The daemon as a process: its flags, its messages, its start and its end. memcached's own where it is the same."""
+"""The daemon as a process: its flags, messages, start and end. Messages are memcached's where memcached has them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_version_and_help() -> None:
     "command", ["awk 'NR == 1 { print $2 }'", "head -n 1 | cut -d ' ' -f 2", r"sed -nE 's/^memcached ([0-9.]+).*/\1/p'"]
 )
 def test_what_scripts_take_for_the_version(flag: str, command: str) -> None:
-    """They do so with memcached's output, and get from ours the version whose behaviour it is, and nothing else."""
+    """Scripts for memcached's output get from our output exactly the version of memcached whose behaviour is ours."""
     _, printed, _ = run(OURS, flag)
     done = subprocess.run(command, shell=True, input=printed, capture_output=True, text=True, check=True)
     assert done.stdout == f"{MEMCACHED_VERSION}\n"
@@ -152,7 +152,7 @@ def test_ephemeral_port_and_port_file(tmp_path: Path) -> None:
 
 
 def test_port_file_that_cannot_be_written(tmp_path: Path) -> None:
-    """A message, but a daemon, as with memcached."""
+    """The daemon writes a message, and serves, as memcached does."""
     name, port = tmp_path / "none" / "ports", free_port()
     process = started("-p", str(port), "-l", "127.0.0.1", environment={"MEMCACHED_PORT_FILENAME": str(name)})
     eventually(lambda: answers("127.0.0.1", port), START)
@@ -197,7 +197,7 @@ def test_no_tcp_port() -> None:
         inodes = {line.split()[9] for line in table.splitlines() if " 0A " in line}
         held = set()
         for name in os.listdir(f"/proc/{process.pid}/fd"):
-            # It is still starting, and closes files that it has read.
+            # The starting daemon closes files after reading.
             with contextlib.suppress(FileNotFoundError):
                 held.add(os.readlink(f"/proc/{process.pid}/fd/{name}"))
         assert not any(f"socket:[{inode}]" in held for inode in inodes)
@@ -267,7 +267,7 @@ def accepts(server: Server) -> bool:
 
 
 def test_unix_socket_of_a_later_daemon_stays(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
-    """The first daemon of two on one path does not take the second one's socket with it."""
+    """The end of the first daemon on a path does not remove the socket of the second."""
     path = str(tmp_path / "sock")
     first = rmemcached_server(path=path)
     inode = os.stat(path).st_ino
@@ -278,7 +278,7 @@ def test_unix_socket_of_a_later_daemon_stays(rmemcached_server: ServerFactory, t
         except FileNotFoundError:
             return False
 
-    # it is seen to accept connections when the first one does
+    # the second daemon seems to accept connections as long as the first does
     second = rmemcached_server(path=path)
     eventually(replaced, START)
     assert first.stop() == 0
@@ -303,7 +303,7 @@ def test_unix_socket_that_cannot_be(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its identity")
 def test_user(tmp_path: Path) -> None:
-    """The daemon runs as the user; so does its UNIX socket belong."""
+    """The daemon runs as the user, and its UNIX socket belongs to the user."""
     user = pwd.getpwnam("nobody")
     tmp_path.chmod(0o777)
     for parent in tmp_path.parents[:3]:
@@ -344,7 +344,7 @@ def test_signals(how: int, flags: list[str], message: str) -> None:
     process = started("-p", str(port), "-l", "127.0.0.1", *flags)
     eventually(lambda: answers("127.0.0.1", port), START)
     status, errors = stopped(process, how)
-    # With -v it also says which RDMA device of the system it serves on, or why on none.
+    # With -v the daemon also names its RDMA device of the system, or the reason for having none.
     lines = [line for line in errors.splitlines(True) if not line.startswith("RDMA: ")]
     assert (status, "".join(lines)) == (0, message)
 
@@ -361,7 +361,7 @@ def test_sighup_does_not_end_it(rmemcached_server: ServerFactory) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_stop_with_clients_and_transfers(rmemcached_server: ServerFactory, how: int) -> None:
-    """Clients of all kinds are connected and busy, and READs and WRITEs are under way."""
+    """The daemon stops in order while clients of all kinds are busy, and READs and WRITEs are under way."""
     server = rmemcached_server("-m", "128", "-I", "8m", "-t", "3")
     with Conversation(server) as idle, rdma_client(server) as quiet, Peer(server) as attached:
         assert idle.ask(b"mn\r\n") == b"MN\r\n"
@@ -447,7 +447,7 @@ def test_connection_limit(rmemcached_server: ServerFactory) -> None:
             assert talk.ask(b"mn\r\n") == b"MN\r\n"
         for talk in talks:
             talk.close()
-        # an RDMA client is one connection once its stream is handed over
+        # an RDMA client counts as one connection once its stream is handed over
         eventually(lambda: control.number("curr_connections") == 1)
         with rdma_client(server) as client:
             client.version()
@@ -458,7 +458,7 @@ def test_connection_limit(rmemcached_server: ServerFactory) -> None:
 def test_what_counts_for_the_connection_limit(
     rmemcached_server: ServerFactory, listeners: int, threads: int, taken: int
 ) -> None:
-    """As with memcached: its descriptors, not only connections."""
+    """The limit counts the daemon's descriptors, not only connections, as memcached's does."""
     addresses = ",".join(f"127.0.0.{number + 1}" for number in range(listeners))
     server = rmemcached_server("-c", "40", "-t", str(threads), "-l", addresses)
     talks: list[Conversation] = []
@@ -495,7 +495,7 @@ def test_rdma_client_beyond_the_limit(rmemcached_server: ServerFactory) -> None:
         assert caught.tb
         eventually(lambda: first.number("curr_connections") == 2)
         second.close()
-        # There is room for both connections of a client only when this one has gone.
+        # Both connections of a client find room only after this connection has gone.
         eventually(lambda: first.number("curr_connections") == 1)
     with rdma_client(server) as client:
         assert client.set("key", b"value")
@@ -593,15 +593,15 @@ def test_settings_are_shown(rmemcached_server: ServerFactory) -> None:
 
 
 def said(server: Server, conversation: list[bytes]) -> list[str]:
-    """What the daemon writes of a conversation of one-line replies, without descriptors."""
+    """The lines that the daemon writes about a conversation of one-line replies, without descriptors."""
     new, end = "client connection", "<N connection closed."
 
     def everything() -> str:
-        """What was written, when all connections have ended."""
+        """The written lines, once all connections have ended."""
         found = re.sub(r"(?m)^([<>]?)\d+(?=[: ])", r"\1N", server.stderr())
         return found if found.endswith("\n") and found.count(end) == found.count(new) > 0 else ""
 
-    # The connection that saw the daemon come up is over: it has states of its own.
+    # Wait for the end of the connection that awaited the daemon's start, which has states of its own.
     eventually(everything)
     with Conversation(server) as talk:
         for request in conversation:
@@ -641,7 +641,7 @@ WAIT = [
 
 
 def test_verbosity_shows_commands_and_replies(rmemcached_server: ServerFactory) -> None:
-    """As memcached 1.6.45 writes them."""
+    """-vv writes commands and replies as memcached 1.6.45 does."""
     assert said(rmemcached_server("-vv"), CONVERSATION) == SAID.splitlines()
 
 
@@ -654,7 +654,7 @@ def test_verbosity_shows_states(rmemcached_server: ServerFactory) -> None:
 
 
 def test_verbosity_lists_the_slab_classes(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> None:
-    """-vv: the classes, as memcached lists them."""
+    """-vv lists the slab classes as memcached does."""
     ours, theirs = rmemcached_server("-vv"), memcached_server("-vv")
     expected = [line for line in theirs.stderr().splitlines() if line.startswith("slab class")]
     assert len(expected) == 39

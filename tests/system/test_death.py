@@ -1,4 +1,4 @@
-"""Clients that die: nothing half-written is ever readable, and nothing of theirs is left."""
+"""Clients that die: nobody reads a half-written value, and nothing of the dead clients is left."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Nursery:
         self.alive: set[int] = set()
 
     def fork(self, *words: object) -> int:
-        """Returns the process id of a victim that is in position."""
+        """Returns the process id of a victim in position."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(" ".join(map(str, words)) + "\n")
         self.process.stdin.flush()
@@ -58,7 +58,7 @@ class Nursery:
         os.kill(pid, signal.SIGKILL)
 
     def kill_all(self) -> None:
-        """Also those that a test which has failed left, so that the next one begins without them."""
+        """Also kills victims left by a failed test: the next test begins without them."""
         for pid in list(self.alive):
             with suppress(ProcessLookupError):
                 self.kill(pid)
@@ -66,7 +66,7 @@ class Nursery:
 
 @pytest.fixture(scope="module")
 def survivor(rdma_transport: str) -> Iterator[tuple[Server, Nursery]]:
-    """One daemon for all the deaths."""
+    """A single daemon for all the deaths."""
     with start_rmemcached("-m", "96", "-I", "8m", "-M", "-t", "2") as server:
         with child("victims.py", server.host, server.port) as process:
             yield server, Nursery(process)
@@ -90,7 +90,7 @@ def wait_at_rest(control: Conversation) -> None:
 
 
 def wait_for_one(control: Conversation) -> None:
-    """Of the queue pairs one is left."""
+    """Waits until a single queue pair is left."""
     eventually(lambda: control.number("rdma_queue_pairs", "rdma") == 1, GONE_WITHIN)
 
 
@@ -107,7 +107,7 @@ def test_killed_at_random_moments(scene: tuple[Server, Conversation, Nursery]) -
     for round_number in range(rounds(60)):
         pids = [nursery.fork("storm", 10 * round_number + i) for i in range(source.randint(1, 3))]
         if source.random() < 0.2:
-            # it stops reading first: transfers to it pile up
+            # the victim stops reading first: transfers to the victim pile up
             os.kill(pids[0], signal.SIGSTOP)
         for _ in range(source.randrange(40)):
             name = f"storm{source.randrange(KEYS)}"
@@ -124,7 +124,7 @@ def test_killed_at_random_moments(scene: tuple[Server, Conversation, Nursery]) -
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
 def test_killed_with_a_read_in_flight(scene: tuple[Server, Conversation, Nursery], stopped: bool) -> None:
-    """12 rounds of 3 items of 8 MB are three times the daemon's memory, and it may not evict."""
+    """12 rounds of 3 items of 8 MB, three times the memory of the daemon, which may not evict, leave no item behind."""
     server, control, nursery = scene
     old = random.Random(5).randbytes(BIG)
     with rdma_client(server) as reader:
@@ -151,7 +151,7 @@ def test_killed_with_a_read_in_flight(scene: tuple[Server, Conversation, Nursery
 
 
 def test_killed_with_a_write_in_flight(scene: tuple[Server, Conversation, Nursery]) -> None:
-    """The item is held while the WRITE is under way, also when overwritten; its memory comes back with the death."""
+    """The item is held while the WRITE is under way, even if overwritten; its memory comes back with the death."""
     server, control, nursery = scene
     items = control.number("curr_items")
     with rdma_client(server) as other:
@@ -162,7 +162,7 @@ def test_killed_with_a_write_in_flight(scene: tuple[Server, Conversation, Nurser
             written = control.number("rdma_write_bytes", "rdma")
             pids = [nursery.fork("write", "key", BIG) for _ in range(2)]
             eventually(at_least(lambda: received(control), before + 4))
-            # overwritten and deleted while it is being sent
+            # overwritten and deleted while the daemon sends the value
             assert other.set("key", value[:-1])
             assert other.get("key") == value[:-1]
             assert other.delete("key")
@@ -175,7 +175,7 @@ def test_killed_with_a_write_in_flight(scene: tuple[Server, Conversation, Nurser
 
 
 def test_a_stopped_reader_holds_nobody_up(scene: tuple[Server, Conversation, Nursery]) -> None:
-    """While a client that was stopped in the middle of everything exists, others are served; it goes with SIGKILL."""
+    """A client stopped in the middle of everything holds up no other client, and goes with SIGKILL."""
     server, control, nursery = scene
     with rdma_client(server) as other:
         assert other.set("key", bytes(BIG))
@@ -230,7 +230,7 @@ def test_gone_before_it_began(scene: tuple[Server, Conversation, Nursery], attac
 
 
 def test_memory_taken_back_under_a_read(scene: tuple[Server, Conversation, Nursery]) -> None:
-    """A region that is deregistered, or whose queue pair is destroyed, in the middle of being read."""
+    """A region deregistered in the middle of the daemon's READ fails the set, and leaves the old value."""
     server, control, _ = scene
     with rdma_client(server) as other:
         assert other.set("key", b"old")
@@ -254,7 +254,7 @@ def unfinished_tcp(server: Server, size: int, source: random.Random) -> Any:
 
 
 def test_unfinished_sets_over_tcp(scene: tuple[Server, Conversation, Nursery]) -> None:
-    """The same over TCP: 15 sets of 8 MB that never become whole."""
+    """15 sets of 8 MB over TCP that never become whole leave nothing behind."""
     server, control, _ = scene
     source = random.Random(3)
     with rdma_client(server) as other:

@@ -1,4 +1,4 @@
-"""What is missing changes nothing else: pyverbs, which two tools need; libibverbs; a device."""
+"""The rest works without pyverbs, which two tools need, without libibverbs, and without a device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rmemcached import verbs
 from rmemcached.options import UsageError, parse
 
 ROOT = Path(__file__).resolve().parents[2]
-# Where it is installed, it is not found.
+# Hides an installed pyverbs.
 WITHOUT = "import sys; " + ("sys.modules['pyverbs'] = None; " if importlib.util.find_spec("pyverbs") else "")
 
 DEVICES = (sys.executable, "-P", "-m", "rmemcached.devices")
@@ -30,7 +30,7 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_nothing_else_asks_for_pyverbs() -> None:
-    """The daemon's command line, the client and the devices; their transports are in every other test."""
+    """The daemon's command line, the client and the devices work without pyverbs, named in two files only."""
     done = run(
         "import rmemcached.cli, rmemcached.client, rmemcached.verbs, rmemcached.perftest;"
         " rmemcached.verbs.Context('soft_iw0').close(); sys.exit(rmemcached.cli.main(['-V']))"
@@ -56,7 +56,7 @@ def test_the_tools_say_what_they_lack() -> None:
 
 
 def test_a_pyverbs_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with the libibverbs of another release: the loader's words, and no advice to install what is installed."""
+    """With the libibverbs of another release, the tool prints the loader's words, and advises no installation."""
     package = tmp_path / "pyverbs"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -70,7 +70,7 @@ def test_a_pyverbs_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_devices_and_the_choice_without_pyverbs() -> None:
-    """The software devices are listed, and why which one is taken; -h says what the command does."""
+    """The command lists the software devices and the reason for each choice; -h says what the command does."""
     done = run("import rmemcached.devices; sys.exit(rmemcached.devices.main([]))")
     lines = done.stdout.splitlines()
     for name in verbs.devices():
@@ -115,7 +115,7 @@ NO_DEVICE = [] if verbs.devices("system") else ["no device"]
 
 @pytest.fixture(params=["none", "another", *NO_DEVICE])
 def why_not(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """The reason why processes started meanwhile have no device: what the loader finds in the library's place."""
+    """The reason why processes started meanwhile have no device: the loader finds this file in the library's place."""
     if request.param == "no device":
         return "there is no RDMA device"
     place = tmp_path / LIBRARY
@@ -123,7 +123,7 @@ def why_not(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp
         (libc,) = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libc.so" in line}
         shutil.copy(Path(libc).with_name("libm.so.6"), place)
     else:
-        # What is no library cannot be loaded, and the loader looks no further.
+        # The loader cannot load an empty file, and looks no further.
         place.touch()
     monkeypatch.setenv("LD_LIBRARY_PATH", os.pathsep.join(filter(None, [str(tmp_path), os.getenv("LD_LIBRARY_PATH")])))
     return f"{LIBRARY} lacks functions that are needed" if request.param == "another" else f"{LIBRARY} is not installed"
@@ -131,7 +131,7 @@ def why_not(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp
 
 @pytest.mark.parametrize("verbose", [False, True], ids=["", "-v"])
 def test_without_a_device_of_the_system(rmemcached_server: Callable[..., Server], why_not: str, verbose: bool) -> None:
-    """Daemon and client work on the software devices and say so once, the daemon with -v."""
+    """Daemon and client work on the software devices and report so once, the daemon with -v."""
     server = rmemcached_server(*(["-v"] if verbose else []))
     with Conversation(server) as talk:
         assert talk.stats("rdma")["rdma_device"] == "soft_iw0,soft_shm0"
@@ -151,7 +151,7 @@ def test_without_a_device_of_the_system(rmemcached_server: Callable[..., Server]
 
 
 def test_an_option_without_a_device_is_told(rmemcached_server: Callable[..., Server], why_not: str) -> None:
-    """What it was meant for is not there: one line says so, also without -v, as of other options without effect."""
+    """A line, also without -v, tells that the option has no effect without a device."""
     for option in ("rdma_gid_index=99", "rdma_port=3"):
         server = rmemcached_server("-o", option)
         with Conversation(server) as talk:

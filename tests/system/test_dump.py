@@ -1,4 +1,4 @@
-"""lru_crawler metadump and mgdump: lines, what is dumped while others write, readers that stall or die."""
+"""lru_crawler metadump and mgdump: their lines, dumps beside writers, readers that stall or die."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUSY = b"BUSY currently processing crawler request\r\n"
 
 
 def dump(client: Conversation, kind: str = "metadump", classes: str = "all") -> list[bytes]:
-    """The lines between OK and the end. The crawler may be busy for a moment, by order of the maintainer."""
+    """The lines between OK and the end. The crawler may be busy for a moment with the maintainer's work."""
     begin(client, kind, classes)
     return rest_of(client, kind)
 
@@ -43,7 +43,7 @@ def rest_of(client: Conversation, kind: str = "metadump") -> list[bytes]:
 
 
 def keys(lines: list[bytes]) -> list[bytes]:
-    """Of metadump's lines."""
+    """The keys in metadump's lines."""
     return [line.split(b" ", 1)[0][4:] for line in lines]
 
 
@@ -104,7 +104,7 @@ def test_dumping_can_be_forbidden(rmemcached_server: ServerFactory) -> None:
 
 @pytest.mark.parametrize("classes", ["all", "hash"])
 def test_every_item_once_while_others_write(rmemcached_server: ServerFactory, classes: str) -> None:
-    """Items that stay are dumped once each; the dump does not hold up those who set and delete."""
+    """Each stable item is dumped once, and the dump does not hold up writers."""
     server = rmemcached_server("-m", "256", "-o", "lru_crawler_sleep=0" if classes == "hash" else "no_lru_maintainer")
     count = 30_000
     stop = threading.Event()
@@ -137,7 +137,7 @@ def test_every_item_once_while_others_write(rmemcached_server: ServerFactory, cl
 
 
 def test_input_behind_a_dump_is_answered_after_it(rmemcached_server: ServerFactory) -> None:
-    # Without the maintainer, which has the crawler start by itself.
+    # Without the maintainer, which starts the crawler by itself.
     with Conversation(rmemcached_server("-o", "no_lru_maintainer")) as client:
         fill(client, 3000)
         client.send(b"lru_crawler metadump all\r\nset a 0 0 3\r\nab")
@@ -164,7 +164,7 @@ def test_half_closed_reader_gets_it_all(rmemcached_server: ServerFactory) -> Non
 
 
 def stalled_dump(server: Server) -> Conversation:
-    """A dump whose reader does not read. The daemon is full of items with long keys."""
+    """A dump with a stalled reader. The daemon is full of items with long keys."""
     reader = Conversation(server)
     fill(reader, 60_000, b"k" * 240, 1)
     begin(reader)
@@ -172,7 +172,7 @@ def stalled_dump(server: Server) -> Conversation:
 
 
 def test_stalled_and_killed_reader(rmemcached_server: ServerFactory, tmp_path: object) -> None:
-    """The crawler is busy until the reader dies; all else goes on."""
+    """The crawler is busy until the stalled reader dies; all else goes on."""
     server = rmemcached_server("-m", "256", path=f"{tmp_path}/sock")
     with Conversation(server) as client:
         assert client.ask(b"lru_crawler sleep 0\r\n") == b"OK\r\n"

@@ -1,4 +1,4 @@
-"""The daemon at the end of its descriptors and of its memory: it refuses, it does not fall, and it recovers."""
+"""At the end of its descriptors or memory the daemon refuses, does not fall, and recovers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FEW = b"SERVER_ERROR rdma: the server has too few file descriptors left\r\n"
 
 
 def served(server: Server, control: Conversation) -> None:
-    """Everything works, by both transports."""
+    """Whether everything works, by both transports."""
     for client in (rdma_client(server), tcp_client(server)):
         for size in (10, 100_000):
             assert client.set("served", bytes(size))
@@ -41,7 +41,7 @@ def served(server: Server, control: Conversation) -> None:
 
 
 def processor_seconds(server: Server) -> float:
-    """Of the main thread, which listens."""
+    """The processor time of the main thread, which listens."""
     fields = Path(f"/proc/{server.pid}/task/{server.pid}/schedstat").read_text().split()
     return int(fields[0]) / 1e9
 
@@ -62,7 +62,7 @@ def test_descriptors_run_out(rmemcached_server: Callable[..., Server]) -> None:
             talks[-1].setblocking(False)
             talks[-1].connect_ex((server.host, server.port))
         eventually(lambda: descriptors(server.pid) == limit)
-        # those who are connected are served, and the listener does not spin
+        # the daemon serves existing connections, and the listener does not spin
         cpu = processor_seconds(server)
         began = time.monotonic()
         while time.monotonic() - began < 0.3:
@@ -82,7 +82,7 @@ def test_descriptors_run_out(rmemcached_server: Callable[..., Server]) -> None:
 
 
 def test_the_last_descriptors_are_for_plain_connections(rmemcached_server: Callable[..., Server]) -> None:
-    """A client that may choose goes on over TCP, and plain clients still get in."""
+    """A client with a choice goes on over TCP, and plain clients still get in."""
     server = rmemcached_server("-t", "2", "-v")
     with Conversation(server) as control, ExitStack() as stack:
         limit = descriptors(server.pid) + 60
@@ -90,12 +90,12 @@ def test_the_last_descriptors_are_for_plain_connections(rmemcached_server: Calla
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, old[1]))
         chosen = []
         for number in range(1, 41):
-            # With a lifeline of another kind, so that it does not share a queue pair.
+            # A lifeline of another kind for each client: no queue pair is shared.
             keepalive = KeepaliveOpts(idle=number)
             client = stack.enter_context(closing(Client(server.address, timeout=TIMEOUT, socket_keepalive=keepalive)))
             assert client.set("key", b"value")
             chosen.append(client.transport)
-            # two by two, so that clients and not their connections run out
+            # two by two, to exhaust clients and not their connections
             plain = stack.enter_context(server.connect())
             plain.sendall(b"mn\r\n")
             assert plain.recv(100) == b"MN\r\n"
@@ -105,21 +105,21 @@ def test_the_last_descriptors_are_for_plain_connections(rmemcached_server: Calla
         assert limit - descriptors(server.pid) >= 8
         control.send(EXCHANGE)
         assert control.line() == FEW
-        # then the listener says what is short
+        # then the listener names the shortage
         talks = [stack.enter_context(socket.socket()) for _ in range(limit)]
         for sock in talks:
             sock.setblocking(False)
             sock.connect_ex((server.host, server.port))
         line = "Too many open files: raise the limit (ulimit -Hn), or lower -c\n"
         eventually(lambda: line in server.stderr())
-        # It tries again each second, and says no more while nothing has become better.
+        # The listener tries again each second, and writes no more lines while nothing has become better.
         eventually(lambda: control.number("time_in_listen_disabled_us") > 3_000_000)
         assert server.stderr().count(line) == control.number("listen_disabled_num") < 3
 
 
 @pytest.mark.parametrize("spare", [0, 256 << 10, 2 << 20, 8 << 20])
 def test_memory_runs_out(rmemcached_server: Callable[..., Server], spare: int) -> None:
-    """No memory is left but `spare` bytes: queue pairs, long lines, statistics and items are refused."""
+    """With only `spare` bytes of memory left, queue pairs, long lines, statistics and items are refused."""
     server = rmemcached_server("-t", "2", "-m", "64", "-c", "2000")
     with Conversation(server) as control, rdma_client(server) as old_client:
         assert old_client.set("old", bytes(100_000))
@@ -164,7 +164,7 @@ def test_memory_runs_out(rmemcached_server: Callable[..., Server], spare: int) -
 
 
 def test_read_buffers_run_out(rmemcached_server: Callable[..., Server]) -> None:
-    """-o read_buf_mem_limit: connections that hold more of commands than that are closed, and the daemon goes on."""
+    """-o read_buf_mem_limit: connections that would exceed the limit are closed, and the daemon goes on."""
     server = rmemcached_server("-t", "1", "-o", "read_buf_mem_limit=1")
     with Conversation(server) as control:
         talks: list[socket.socket] = []
@@ -179,13 +179,13 @@ def test_read_buffers_run_out(rmemcached_server: Callable[..., Server]) -> None:
             sock.close()
         eventually(lambda: control.number("curr_connections") == 1)
         assert control.number("read_buf_bytes") == control.number("read_buf_bytes_free")
-        # Replies that wait count too. The daemon has at most one turn's keys of a get in memory.
+        # Waiting replies count too. The daemon has at most one turn's keys of a get in memory.
         assert control.ask(b"set value 0 0 15000\r\n" + bytes(15_000) + b"\r\n") == b"STORED\r\n"
         readers: list[socket.socket] = []
         before = control.number("read_buf_oom")
 
         def closed() -> int:
-            """For want of memory for a reply, or for the rest of a request once replies have used it up."""
+            """For want of memory for a reply, or for the rest of a request once replies have used up the memory."""
             return control.number("response_obj_oom") + control.number("read_buf_oom") - before
 
         while closed() == 0 and len(readers) < 500:

@@ -1,4 +1,4 @@
-"""What each command does, over every transport: requests to a daemon, and what its replies look like."""
+"""Requests to a daemon and their replies, for each command over every transport."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from binary_packets import CONVERSATION, DELETE, GET, NOOP, SET, STAT, Packet, n
 from test_protocol_features import FEATURES, Step
 
 TRANSPORTS = ("tcp", "unix", "rdma")
-# Of the machine's tests: what the daemon does not have, or says otherwise.
+# Tests of the machine for commands that the daemon lacks, or answers otherwise.
 NOT_HERE = {"stats", "stats-reset", "stats-long", "rdma-without"}
 MARK = b"mg nobody Othe-end\r\n"
 MARK_REPLY = b"EN Othe-end\r\n"
@@ -55,7 +55,7 @@ MORE: dict[str, tuple[list[Step], str]] = {
 
 
 class Socket:
-    """A connection of its own; of a UNIX socket too."""
+    """A connection of its own, also to a UNIX socket."""
 
     def __init__(self, server: Server) -> None:
         self.sock = server.connect(TIMEOUT)
@@ -98,7 +98,7 @@ class QueuePair:
 
 @pytest.fixture(scope="module")
 def daemons(tmp_path_factory) -> Iterator[dict[str, Server]]:
-    """One daemon for sockets and queue pairs, one for the UNIX socket. Their clocks stand still."""
+    """A daemon for sockets and queue pairs, and a daemon for the UNIX socket. Their clocks stand still."""
     path = str(tmp_path_factory.mktemp("features") / "socket")
     flags = ("-t", "2", "-o", "debug_commands")
     both = {"tcp": start_rmemcached(*flags), "unix": start_rmemcached(*flags, path=path)}
@@ -113,10 +113,10 @@ def daemons(tmp_path_factory) -> Iterator[dict[str, Server]]:
 
 @pytest.fixture(params=TRANSPORTS)
 def line(request: pytest.FixtureRequest, daemons: dict[str, Server]) -> Iterator[Socket | QueuePair]:
-    """A connection to a daemon that has no items."""
+    """A connection to a daemon without items."""
     server = daemons[request.param]
     with Conversation(server) as control:
-        # What is as old as the flush survives it.
+        # Items as old as the flush survive.
         assert control.ask(b"debugtime 2\r\n") == b"OK\r\n"
         assert control.ask(b"flush_all\r\n") == b"OK\r\n"
         assert control.ask(b"debugtime 2\r\n") == b"OK\r\n"
@@ -126,7 +126,7 @@ def line(request: pytest.FixtureRequest, daemons: dict[str, Server]) -> Iterator
 
 
 def up_to(line: Socket | QueuePair, mark: bytes) -> bytes:
-    """What arrives before mark, or before the end of the connection, of which ~CLOSED~ tells."""
+    """The bytes before mark, or before the end of the connection, which gives ~CLOSED~."""
     got = b""
     while not got.endswith(mark):
         part = line.receive()
@@ -155,7 +155,7 @@ def run(line: Socket | QueuePair, server: Server, steps: list[Step], closes: boo
 def cases() -> Iterator[Any]:
     for name in [*FEATURES, *MORE]:
         if name not in NOT_HERE or name in MORE:
-            # The end of a stream is not told: a stream that has ended begins anew.
+            # The peer does not learn of a stream's end: a new stream takes its place.
             _, expected = MORE.get(name) or FEATURES[name]
             for transport in TRANSPORTS:
                 if transport != "rdma" or "CLOSED" not in expected:

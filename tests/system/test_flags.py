@@ -9,7 +9,7 @@ import pytest
 from rmemcached.cli import main
 from rmemcached.options import parse
 
-# what memcached 1.6.45 said: words, exit status, standard error
+# memcached 1.6.45: words, exit status, standard error
 REFUSED = [
     ("-m 0", 64, "Cannot set item size limit higher than 1/2 of memory max.\n"),
     ("-m 1", 64, "Cannot set item size limit higher than 1/2 of memory max.\n"),
@@ -169,7 +169,7 @@ REFUSED = [
     ("-S", 64, "This server is not built with SASL support.\n"),
     ("-Z", 64, "This server is not built with TLS support.\n"),
 ]
-# what it runs with
+# memcached 1.6.45 runs with these
 ACCEPTED = [
     "-m 2",
     "-m 64m",
@@ -230,7 +230,7 @@ ACCEPTED = [
     "-o drop_privileges",
     "-A -F -X -W -C -M -v",
 ]
-# what it took for 0, or cut off, or ended by a signal at: here one line and an exit status
+# memcached took these for 0, cut them off, or ended by a signal; ours gives one line and an exit status
 STRICTER = {
     "-m x": "Invalid memory limit: x",
     "-m -1": "Invalid memory limit: -1",

@@ -40,7 +40,7 @@ REJECT = 0x20
 ENHANCED = 0x10
 CRC = 0x40
 MARKERS = 0x80
-LATE = 30.0  # seconds: of a request that never becomes whole
+LATE = 30.0  # seconds, for a request that never becomes whole
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ BOTH = 2  # connections: to ask the daemon, and another client's
 
 @pytest.fixture(autouse=True)
 def bystander(server: Server) -> Iterator[None]:
-    """Whatever a test does: another client is undisturbed, and nothing is left in the daemon."""
+    """Another client, undisturbed by the test. Afterwards nothing is left in the daemon."""
     with Conversation(server) as control, rdma_client(server) as other:
         assert other.set("bystander", bytes(10_000))
         alone(control, BOTH)
@@ -117,7 +117,7 @@ def test_missing_keys(talk: Conversation, key: str) -> None:
 
 @pytest.mark.parametrize("version", ["3", "77", "4294967295"])
 def test_unknown_version(talk: Conversation, version: str) -> None:
-    """Whatever else such a line says is the other version's business."""
+    """The daemon refuses a line of another version, and reads no other word of it."""
     expected = f"CLIENT_ERROR rdma: version {version} is not supported, this server speaks 1 and 2\r\n"
     assert talk.ask(f"rdma version={version}\r\n".encode()).decode() == expected
     assert talk.ask(f"rdma {with_value('version', version)}\r\n".encode()).decode() == expected
@@ -198,13 +198,13 @@ def test_quit_in_a_lane_ends_that_lane_only(server: Server) -> None:
 
 @pytest.mark.without_direct("it starts a daemon with no_rdma, which excludes it")
 def test_no_rdma(rmemcached_server: Callable[..., Server]) -> None:
-    """A daemon without RDMA is a plain memcached, also for a client that sends an MPA request."""
+    """A daemon without RDMA is a plain memcached, also for a client with an MPA request."""
     plain = rmemcached_server("-o", "no_rdma")
     with Conversation(plain) as talk:
         assert talk.ask(f"rdma {GOOD}\r\n".encode()) == b"SERVER_ERROR rdma: no transport is available here\r\n"
         assert talk.ask(b"stats rdma\r\n") == b"ERROR\r\n"
         assert talk.ask(b"MPA ID Req Frame\r\n") == b"ERROR\r\n"
-        # A peer that cannot be made leaves no connection, also while the error is still looked at.
+        # A failed Peer leaves no connection, even while the test still holds the error.
         with pytest.raises(AssertionError, match="no transport is available") as caught:
             Peer(plain)
         assert caught.tb
@@ -228,10 +228,10 @@ def test_too_many_queue_pairs(rmemcached_server: Callable[..., Server]) -> None:
 
 
 def test_fuzzed_lines(server: Server) -> None:
-    """Any bytes: one line of answer each, and a connection that goes on."""
+    """Any line of bytes gets one line of answer, and the connection goes on."""
     source = random.Random(8)
     good = f"rdma {without('gid')} gid={'0' * 32} ird=16 ord=16 crc=0".encode()
-    # no memcached command may be made of it by accident, and none that ends the connection
+    # no byte that ends a line, a word or the connection
     letters = bytes(set(range(256)) - set(b"\r\n\0"))
     with Conversation(server) as talk:
         for _ in range(rounds(2000)):
@@ -262,7 +262,7 @@ def mpa_request(private_data: bytes, flags: int = ENHANCED, revision: int = 2) -
 
 
 def answer(stream: Conversation) -> bytes:
-    """The MPA Reply frame, or what there is of it before the daemon closes, which may be before it has read all."""
+    """The MPA Reply frame, or its beginning if the daemon closes early, perhaps before it has read all."""
     try:
         head = stream.read(20)
         return head + (stream.read(int.from_bytes(head[18:20], "big")) if len(head) == 20 else b"")
@@ -271,7 +271,7 @@ def answer(stream: Conversation) -> bytes:
 
 
 def refused(server: Server, frame: bytes) -> None:
-    """The frame is answered by a rejection, or by nothing, and the connection is closed."""
+    """The daemon answers the frame by a rejection, or not at all, and closes the connection."""
     with Conversation(server) as stream:
         stream.send(frame)
         reply = answer(stream)
@@ -290,7 +290,7 @@ def test_wrong_token_or_number(server: Server) -> None:
             right[:4] + bytes(16),
             right[:19] + bytes([right[19] ^ 1]),
             *(right[:at] + bytes([right[at] ^ 0x80]) + right[at + 1 :] for at in range(4, 20)),
-            # of another worker, if the daemon has it
+            # the number of another worker, if the daemon has so many
             *(right[:at] + bytes([right[at] ^ 1]) + right[at + 1 :] for at in range(4, 8)),
             bytes(20),
             right[:19],
@@ -300,7 +300,7 @@ def test_wrong_token_or_number(server: Server) -> None:
         for private_data in wrong:
             refused(server, mpa_request(private_data))
         assert control.number("rdma_refused_streams", "rdma") - before == len(wrong)
-        # none of which has used the right one up
+        # no wrong frame has used up the right private data
         peer.attach()
         peer.send(2)
         peer.wait(lambda: peer.ready)
@@ -343,13 +343,13 @@ def test_markers_and_other_revisions(server: Server) -> None:
 
 
 def test_garbage_behind_m(server: Server) -> None:
-    """What does not begin like a request is a line like others, as in memcached; what does is refused."""
+    """A line that begins unlike a request is an ordinary line, as in memcached. A false request is refused."""
     source = random.Random(2)
     for garbage in (b"MGET", b"MPA", b"MPA ID Rep Frame", b"M" * 600, b"Mg key v"):
         with Conversation(server) as stream:
             stream.send(garbage)
             if MPA_REQUEST.startswith(garbage):
-                # so far it may become a request
+                # the bytes may still become a request
                 assert not wait_readable(stream.sock, 0.05)
                 stream.send(b"!" * 600)
             assert stream.ask(b"\r\n") == b"ERROR\r\n", garbage
@@ -362,7 +362,7 @@ def test_garbage_behind_m(server: Server) -> None:
         frame += source.randbytes(600)
         with Conversation(server) as stream:
             stream.send(bytes(frame))
-            # The daemon may have closed it already.
+            # The daemon may have closed the stream already.
             with contextlib.suppress(OSError):
                 stream.sock.shutdown(socket.SHUT_WR)
             if at < len(MPA_REQUEST):
@@ -374,7 +374,7 @@ def test_garbage_behind_m(server: Server) -> None:
 
 
 def test_request_in_pieces(server: Server) -> None:
-    """A request that comes octet by octet is as good as a whole one; what is wrong is seen early."""
+    """A request that comes octet by octet is as good as a whole request. A wrong request is refused early."""
     with Peer(server, attach=False) as peer, Conversation(server) as stream:
         stream.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for octet in mpa_request(peer.private_data):
@@ -385,7 +385,8 @@ def test_request_in_pieces(server: Server) -> None:
 
 @pytest.mark.parametrize("crc", [0, CRC], ids=["plain", "crc"])
 def test_garbage_behind_the_start(server: Server, crc: int) -> None:
-    """Frames that are none, from a stream that was accepted: the lifeline ends, and says so unless they are cut off."""
+    """After garbage in place of frames, on an accepted stream, the lifeline ends, with an error line unless the
+    garbage is cut off."""
     source = random.Random(3)
     hostile = [
         bytes(64),
@@ -393,7 +394,7 @@ def test_garbage_behind_the_start(server: Server, crc: int) -> None:
         b"\x00\x0e" + bytes(100),
         *(source.randbytes(source.randint(4, 3000)) for _ in range(40)),
     ]
-    # a proper header, and a payload of which the rest never comes
+    # a proper header, and a payload whose rest never comes
     hostile.append(b"\x00\x1a\x41\x43" + bytes(4) + bytes(4) + (1).to_bytes(4, "big") + bytes(4) + bytes(3))
     for garbage in hostile:
         with Peer(server, attach=False) as peer, Conversation(server) as stream:
@@ -409,7 +410,7 @@ def test_garbage_behind_the_start(server: Server, crc: int) -> None:
 
 
 def test_request_never_completed(server: Server) -> None:
-    """Dropped after 10 seconds, not sooner; the slow test of this file."""
+    """The daemon drops an unfinished request after 10 seconds, not sooner. The slow test of this file."""
     begin = time.monotonic()
     with Conversation(server, LATE) as silent, Conversation(server, LATE) as partial:
         silent.send(b"M")
@@ -420,7 +421,7 @@ def test_request_never_completed(server: Server) -> None:
 
 
 def test_a_queue_pair_waits_for_its_stream(server: Server) -> None:
-    """Meanwhile the lifeline is an ordinary connection."""
+    """A queue pair waits for its stream; meanwhile the lifeline is an ordinary connection."""
     with Peer(server, attach=False) as peer:
         assert peer.lifeline.ask(b"mn\r\n") == b"MN\r\n"
         assert not wait_readable(peer.lifeline.sock, 0.05)

@@ -1,4 +1,4 @@
-"""A peer that breaks the rules on its queue pair loses its connection, with a line that says why; nobody else does."""
+"""A peer that breaks the rules on its queue pair loses its own connection, and gets a line with the reason."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def bystander(server: Server) -> Iterator[Any]:
-    """Another client, which is undisturbed and finds its items; afterwards nothing of the peers is left."""
+    """Another client, undisturbed, which finds its items. Afterwards nothing of the peers is left."""
     with Conversation(server) as control, rdma_client(server) as other:
         for size in (10, SIZE):
             assert other.set(f"safe{size}", bytes(size))
         for _ in range(3):
             assert other.get(f"safe{SIZE}") == bytes(SIZE)
-        # This one and the other client's.
+        # This connection and the other client's.
         alone(control, 2)
         items, open_files = control.number("curr_items"), descriptors(server.pid)
         registered = control.number("rdma_registrations", "rdma")
@@ -62,12 +62,12 @@ def bystander(server: Server) -> Iterator[Any]:
         eventually(lambda: control.number("rdma_registrations", "rdma") == registered, GONE_WITHIN)
 
         def given_back() -> bool:
-            # Over shared memory the daemon keeps a descriptor of a region until the client has sealed it, which a
-            # client does in a call.
+            # Over shared memory the daemon keeps a descriptor of a region until the client has sealed the region, in a
+            # later call.
             return other.get(f"safe{SIZE}") == bytes(SIZE) and descriptors(server.pid) <= open_files
 
         eventually(given_back)
-        # Fewer when the crawler has found one that had expired.
+        # The crawler may have removed an expired item.
         assert control.number("curr_items") <= items
         other.close()
         eventually(lambda: rdma_at_rest(control), GONE_WITHIN)
@@ -80,7 +80,7 @@ def peer(server: Server) -> Iterator[Peer]:
 
 
 def ended(peer: Peer, words: bytes) -> None:
-    """The daemon says `words` on the lifeline and closes both connections."""
+    """The daemon writes `words` on the lifeline and closes both connections."""
     assert peer.last_words() == words
     if not peer.failed:
         with pytest.raises(ConnectionError):
@@ -120,7 +120,7 @@ def test_first_message_is_not_ready(server: Server, kind: int) -> None:
 
 
 def test_message_too_long(server: Server) -> None:
-    """Longer than the daemon's receives."""
+    """A message longer than the daemon's receives ends the queue pair."""
     with Peer(server) as peer:
         peer.send_raw(message(DATA, payload=bytes(8192)))
         assert peer.last_words().startswith((b"SERVER_ERROR rdma: receive failed: ", b""))
@@ -134,7 +134,7 @@ def test_more_credits_than_anybody_has(peer: Peer) -> None:
 
 
 def test_send_without_a_credit(server: Server) -> None:
-    """As many messages as the daemon gave credits, on a lane that waits for a READ, and one more."""
+    """A peer uses all credits from the daemon, on a lane that waits for a READ, and sends another message."""
     with Peer(server) as peer:
         memory = bytearray(SIZE)
         region = peer.region(memory, Access.REMOTE_READ)
@@ -149,12 +149,12 @@ def test_send_without_a_credit(server: Server) -> None:
                 break
         with pytest.raises(ConnectionError):
             peer.wait(lambda: False)
-        # The device may find that there is no receive before the daemon has looked.
+        # The device may find no receive left before the daemon finds the missing credit.
         assert peer.last_words() in (b"SERVER_ERROR rdma: a message without a credit\r\n", BROKEN_STREAM, b"")
 
 
 def test_no_credit_for_the_daemon(server: Server, bystander: Any) -> None:
-    """A client that gives no credits back gets no replies beyond those it gave; the daemon's memory is bounded."""
+    """A client that gives no credits back gets no more replies than credits, and the daemon's memory is bounded."""
     with Peer(server, credits=2) as peer:
         before = resident(server.pid)
         peer.ask(b"set big 0 0 4000\r\n" + bytes(4000) + b"\r\n")
@@ -316,7 +316,7 @@ def test_get_to_a_deregistered_region(peer: Peer) -> None:
 
 
 def test_get_with_a_sink_longer_than_its_region(peer: Peer) -> None:
-    """The length lies: the value fits what was said, but not what there is."""
+    """The length lies: the value fits the announced sink, but not the region."""
     memory = bytearray(b"x" * SIZE)
     region = peer.region(memoryview(memory)[: SIZE // 2], Access.LOCAL_WRITE | Access.REMOTE_WRITE)
     peer.send(DATA, get_request(region.addr, region.rkey, SIZE))
@@ -328,7 +328,7 @@ def test_get_with_a_sink_longer_than_its_region(peer: Peer) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 4096, SIZE - 1])
 def test_get_with_too_short_a_sink(peer: Peer, length: int) -> None:
-    """The value comes in messages, and the memory is not touched."""
+    """With a sink too short the value comes in messages, and the memory is not touched."""
     memory = bytearray(b"x" * SIZE)
     region = peer.region(memory, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
     request = get_request(region.addr, region.rkey, length)
@@ -352,7 +352,7 @@ def test_get_touches_nothing_beyond_the_value(peer: Peer) -> None:
 
 
 def test_get_that_needs_no_sink(peer: Peer) -> None:
-    """A descriptor of nonsense harms nobody where the value travels in messages, or there is none."""
+    """A false sink does no harm if the value travels in messages, or if there is no value."""
     assert peer.ask(get_request(1, 1, 1, "absent")) == b"EN\r\n"
     assert peer.ask(get_request(1, 1, SIZE, "safe10"), b"\0\r\n") == b"VA 10\r\n" + bytes(10) + b"\r\n"
     assert peer.ask(b"mg safe%d s @1:1:ffffffff\r\n" % SIZE) == b"HD s%d\r\n" % SIZE
@@ -376,14 +376,14 @@ def test_malformed_sink(peer: Peer, descriptor: str) -> None:
 
 
 def test_set_of_nothing(peer: Peer) -> None:
-    """No byte is read, so none can be where it must not be."""
+    """A set of no byte reads nothing: a false address does no harm."""
     assert peer.ask(b"ms nothing 0 @1:1\r\n") == b"HD\r\n"
     assert peer.ask(b"mg nothing v\r\n", b"\r\n\r\n") == b"VA 0\r\n\r\n"
     assert peer.ask(b"md nothing\r\n") == b"HD\r\n"
 
 
 def test_commands_behind_a_set_wait(peer: Peer) -> None:
-    """The same lane sees its own set; another lane is served meanwhile."""
+    """Commands behind a set wait on the same lane, and see the new value."""
     memory = bytearray(b"s" * SIZE)
     region = peer.region(memory, Access.REMOTE_READ)
     peer.send(DATA, b"ms order %d @%x:%x\r\nmg order s\r\nmd order\r\n" % (SIZE, region.addr, region.rkey))
@@ -396,7 +396,7 @@ def test_commands_behind_a_set_wait(peer: Peer) -> None:
 
 @pytest.mark.parametrize("opcode", [verbs.Opcode.RDMA_READ, verbs.Opcode.RDMA_WRITE], ids=["read", "write"])
 def test_the_daemon_s_memory_cannot_be_touched(server: Server, opcode: Any) -> None:
-    """Not with any key, nor with the one that every READ of the daemon shows on the wire."""
+    """No key lets a peer touch the daemon's memory, not even the key of the daemon's READs on the wire."""
     source = random.Random(6)
     for _ in range(rounds(20)):
         with Peer(server) as peer:

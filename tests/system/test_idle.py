@@ -1,7 +1,7 @@
-"""-o idle_timeout: who neither sends nor takes anything is closed, and nobody else.
+"""-o idle_timeout: the daemon closes idle connections only, which neither send nor take anything.
 
-The daemon's clock is stepped by debugtime. Every command on the control connection is a turn of the one worker, which
-looks at the clock.
+The daemon's clock is stepped by debugtime. Every command on the control connection makes the only worker take a turn
+and look at the clock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Clock:
         assert self.control.ask(b"mn\r\n") == b"MN\r\n"
 
     def until(self, kicks: int, stalled: int) -> None:
-        """Steps until so many connections have been closed. What was under way to the daemon moves their time on."""
+        """Steps until the daemon has closed so many connections. Input on its way moves a connection's time on."""
 
         def closed() -> bool:
             self.step()
@@ -60,7 +60,7 @@ def store(clock: Clock, value: bytes) -> None:
 
 
 def narrow(server: Server) -> Conversation:
-    """A connection whose receive buffer is small."""
+    """A connection with a small receive buffer."""
     talk = Conversation.__new__(Conversation)
     talk.sock = socket.socket()
     talk.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
@@ -71,7 +71,7 @@ def narrow(server: Server) -> Conversation:
 
 
 def test_a_slow_reader_gets_all(clock: Clock) -> None:
-    """24 MB, in 24 parts, with most of the idle time-out between them."""
+    """A slow reader gets 24 MB, in 24 parts with most of the idle time-out between them."""
     value = bytes(range(256)) * (SIZE // 256)
     store(clock, value)
     with narrow(clock.server) as slow:
@@ -86,8 +86,10 @@ def test_a_slow_reader_gets_all(clock: Clock) -> None:
 
 
 def test_what_the_kernel_holds_is_under_way_too(clock: Clock) -> None:
-    """A reply that is in the daemon's socket as a whole, and is read slowly. The daemon cannot know what the peer's own
-    socket holds: the rest is read at once."""
+    """A connection is not idle while its peer slowly reads a reply that lies in the daemon's socket as a whole.
+
+    The daemon cannot know the content of the peer's own socket: the test reads the rest at once.
+    """
     store(clock, bytes(MB))
     with narrow(clock.server) as slow:
         slow.send(b"get key\r\n")
@@ -119,7 +121,7 @@ def test_who_takes_nothing_is_closed(clock: Clock) -> None:
 
 
 def test_quit_behind_a_reply_that_is_not_taken(clock: Clock) -> None:
-    """Such a connection has no state of a command any more, and is closed all the same."""
+    """A connection with an untaken reply before `quit` is closed, though no command is under way any more."""
     store(clock, bytes(SIZE))
     with narrow(clock.server) as stalled:
         stalled.send(b"get key\r\nquit\r\n")
@@ -129,7 +131,7 @@ def test_quit_behind_a_reply_that_is_not_taken(clock: Clock) -> None:
 
 @pytest.mark.parametrize("size", [SIZE, 2 * SIZE], ids=["stored", "too large"])
 def test_a_slow_sender_is_not_idle(clock: Clock, size: int) -> None:
-    """A value that comes in parts; also one that is only swallowed."""
+    """The sender of a value in parts is not idle, even if the daemon only swallows the value."""
     with Conversation(clock.server) as slow:
         slow.send(b"set key 0 0 %d\r\n" % size)
         for _ in range(0, size, 4 * MB):
@@ -143,7 +145,7 @@ def test_a_slow_sender_is_not_idle(clock: Clock, size: int) -> None:
 
 
 def test_a_sender_that_stops_is_closed(clock: Clock) -> None:
-    """The item that it has begun is freed, and the old value stays."""
+    """The daemon frees the unfinished item, and the old value stays."""
     store(clock, b"old")
     with Conversation(clock.server) as stalled:
         stalled.send(b"set key 0 0 %d\r\n" % SIZE + bytes(MB))
@@ -172,7 +174,7 @@ def test_watchers_stay(clock: Clock) -> None:
 
 @pytest.mark.usefixtures("rdma_transport")
 def test_a_lane_that_gives_credits_is_not_idle(clock: Clock) -> None:
-    """200 replies that a client takes some at a time, without another command."""
+    """A client that takes 200 replies some at a time, without another command, is not idle."""
     store(clock, bytes(4000))
     expected = 200 * len(b"VALUE key 7 4000\r\n%s\r\nEND\r\n" % bytes(4000))
     with Peer(clock.server) as peer:
@@ -204,7 +206,7 @@ def test_a_lane_whose_read_is_not_answered_is_idle(clock: Clock) -> None:
 @pytest.mark.usefixtures("rdma_transport")
 @pytest.mark.parametrize("command", [b"ms key %d @%x:%x", b"mg key v @%x:%x:%x"], ids=["READ", "WRITE"])
 def test_what_is_not_answered_ends_a_queue_pair_that_is_not_idle(clock: Clock, command: bytes) -> None:
-    """A client that goes on to ask on another lane holds the items of READs and WRITEs for no longer than others."""
+    """A client that still asks on another lane holds the items of READs and WRITEs no longer than other clients."""
     if over_libibverbs():
         pytest.skip("a device of the system answers without its program")
     size = 8 * MB

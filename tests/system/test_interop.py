@@ -1,4 +1,4 @@
-"""A value is the same bytes, flags and CAS, whichever way it went in and whichever way it comes out."""
+"""A value has the same bytes, flags and CAS, whichever way a client stores and gets the value."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_every_size_to_4096_by_tcp(rdma: Any, tcp: Any) -> None:
 
 
 def limit_sizes() -> list[int]:
-    """Around the eager limit, the multiples of a message, and the chunk of every slab class."""
+    """Sizes around the eager limit, the multiples of a message, and the chunk of every slab class."""
     sizes = set(range(4090, 4120))
     for multiple in range(1, 9):
         for bytes_of_message in (8192, 8184):
@@ -87,7 +87,7 @@ def limit_sizes() -> list[int]:
 
 
 def large_sizes() -> list[int]:
-    """Around the multiples of the largest chunk, of which larger items are chained, and of a megabyte."""
+    """Sizes around the multiples of the largest chunk, the unit of chained items, and of a megabyte."""
     sizes = set()
     for multiple in (1, 2, 3, 15):
         for delta in (-120, -72, -71, -70, -69, -64, -60, -49, -48, -2, -1, 0, 1, 2, 8, 48):
@@ -107,7 +107,7 @@ def test_chained_items(rdma: Any, tcp: Any) -> None:
 
 
 def accepted(store: Callable[[bytes, bytes], object], size: int) -> str:
-    """What became of a store of this size."""
+    """The result of a store of this size."""
     try:
         return str(store(b"limit", bytes(size)))
     except Exception as error:
@@ -160,7 +160,7 @@ SIZES = [0, 10, 4096, 4097, 8192, 100_000, 1_500_000]
 @pytest.mark.parametrize("flags", [0, 1, 65535, 2**32 - 1])
 def test_flags_both_ways(module_rmemcached: Server, rdma: Any, size: int, flags: int) -> None:
     class Flags:
-        """A serde that shows the flags."""
+        """A serde that gives the flags beside the value."""
 
         @staticmethod
         def serialize(key: object, value: bytes) -> tuple[bytes, int]:
@@ -227,7 +227,7 @@ def test_expiry_both_ways(module_rmemcached: Server, rdma: Any, tcp: Any, size: 
 
 
 def test_the_same_keys_from_both_sides(rdma: Any, tcp: Any) -> None:
-    """A long random mixture of commands, alternating between the paths, against a dictionary."""
+    """A long random mixture of commands, alternating between the paths, agrees with a dictionary."""
     source = random.Random(7)
     model: dict[str, bytes] = {}
     keys = [f"mixed{i}" for i in range(12)]
@@ -286,7 +286,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", some(OPTIONS))
 def test_with_other_settings_of_the_transport(rmemcached_server: Callable[..., Server], options: str) -> None:
-    """Few credits, small messages, everything or nothing in messages: one value at a time, and many in flight."""
+    """Values are right with few credits, small messages, all or no values in messages, singly and many in flight."""
     server = rmemcached_server("-m", "128", "-o", options)
     source = random.Random(options)
     tcp = tcp_client(server)

@@ -1,4 +1,4 @@
-"""Lanes of version 2: each is a connection of its own, opened and closed by messages, which no other lane holds up."""
+"""Lanes of version 2: messages open and close each lane, a connection of its own, and no lane holds up another."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def server(lifelines: None) -> Iterator[Server]:
 
 @pytest.fixture
 def control(server: Server) -> Iterator[Conversation]:
-    """Another client is undisturbed, and nothing is left in the daemon."""
+    """A control connection. Another client is undisturbed, and afterwards nothing is left in the daemon."""
     with Conversation(server) as conversation:
         with rdma_client(server) as other:
             assert other.set("bystander", bytes(10_000))
@@ -67,7 +67,7 @@ def control(server: Server) -> Iterator[Conversation]:
 
 
 def ended(peer: Lanes, line: bytes) -> None:
-    """The daemon has given the queue pair up, and says why."""
+    """The daemon has given up the queue pair, with the reason on the lifeline."""
     with pytest.raises(ConnectionError):
         peer.wait(lambda: False)
     assert peer.last_words() == line
@@ -77,7 +77,7 @@ def ended(peer: Lanes, line: bytes) -> None:
 
 
 def test_each_lane_is_a_connection(server: Server, control: Conversation) -> None:
-    """Lane 0 is the lifeline's; the others count beside it, and are closed without it."""
+    """The other lanes count beside lane 0, the lifeline's, and are closed without lane 0."""
     with Lanes(server) as peer:
         before = control.stats()
         peer.open(0, 1, 7)
@@ -104,7 +104,7 @@ def test_the_offer_says_what_there_is(control: Conversation, server: Server) -> 
 
 
 def test_lanes_are_apart(server: Server, control: Conversation) -> None:
-    """Halves of commands on many lanes become whole commands of each."""
+    """Halves of commands on many lanes become the whole commands of each lane."""
     with Lanes(server) as peer:
         lanes = range(0, 1000, 7)
         peer.open(*lanes)
@@ -119,7 +119,7 @@ def test_lanes_are_apart(server: Server, control: Conversation) -> None:
 
 
 def test_quit_closes_the_lane(server: Server, control: Conversation) -> None:
-    """The daemon says so. What comes before the client's CLOSE is of no use, and its number is free afterwards."""
+    """The daemon announces the close, drops input up to the client's CLOSE, and the number is free afterwards."""
     with Lanes(server) as peer:
         peer.open(0, 3)
         peer.put(3, b"mn\r\nquit\r\nmn\r\n")
@@ -134,7 +134,7 @@ def test_quit_closes_the_lane(server: Server, control: Conversation) -> None:
 
 
 def test_what_came_before_close_is_done(server: Server, control: Conversation) -> None:
-    """Also what the lane could not do at once, as its replies were not taken."""
+    """Commands before CLOSE are done, even if the lane had to wait for room for its replies."""
     assert control.ask(b"set big 0 0 5000\r\n" + bytes(5000) + b"\r\n") == b"STORED\r\n"
     with Lanes(server) as peer:
         peer.open(1)
@@ -146,7 +146,7 @@ def test_what_came_before_close_is_done(server: Server, control: Conversation) -
 
 
 def test_close_waits_for_the_lanes_reads(server: Server, control: Conversation) -> None:
-    """After CLOSE the memory is the client's again; the value that was under way is given up, the old one stays."""
+    """After CLOSE the memory is the client's again: the daemon gives up the unfinished value and keeps the old."""
     size = 1_000_000
     old = b"o" * size
     with Lanes(server) as peer:
@@ -169,7 +169,7 @@ def test_close_waits_for_the_lanes_reads(server: Server, control: Conversation) 
 
 
 def test_close_waits_for_the_lanes_writes(server: Server, control: Conversation) -> None:
-    """No byte comes into the client's memory behind the daemon's CLOSE."""
+    """No byte comes into the client's memory after the daemon's CLOSE."""
     size = 1_000_000
     control.send(b"set big 0 0 %d\r\n" % size + b"v" * size + b"\r\n")
     assert control.line() == b"STORED\r\n"
@@ -194,11 +194,13 @@ def test_close_waits_for_the_lanes_writes(server: Server, control: Conversation)
 
 
 def test_a_value_of_which_a_part_has_been_written(lifelines: None) -> None:
-    """Lanes are closed while the send queue has room for a part of their values only, and that is under way. The items
-    are deleted meanwhile: no byte of another item arrives in their place."""
+    """When a lane closes within a value, no byte of another item arrives in the place of the rest.
+
+    The send queue has room for a part of the lanes' values only. Their items are deleted meanwhile.
+    """
     size = 3_300_000
     with (
-        # Pieces of 16 KB, so that a value takes many WRITEs.
+        # Pieces of 16 KB: a value takes many WRITEs.
         start_rmemcached("-m", "64", "-I", "4m", "-t", "1", "-o", "slab_chunk_max=16") as server,
         Conversation(server) as control,
         Lanes(server, receive_buffer=4096) as peer,
@@ -217,7 +219,7 @@ def test_a_value_of_which_a_part_has_been_written(lifelines: None) -> None:
             store(lane, b"v")
         with suspended(server.pid):
             for lane in lanes:
-                # The machine waits for a READ that cannot be posted, and the lane for its WRITEs.
+                # The machine waits for a READ that finds no room in the send queue, and the lane for its WRITEs.
                 peer.put(lane, b"mg key%d v %s:%x\r\nms other%d 5000 %s\r\n" % (lane, where, size, lane, where))
             for lane in lanes:
                 peer.send(CLOSE, b"", lane)
@@ -232,7 +234,7 @@ def test_a_value_of_which_a_part_has_been_written(lifelines: None) -> None:
 
 
 def a_large_value(control: Conversation, peer: Lanes, size: int) -> tuple[Any, bytearray, bytes]:
-    """Stores "v"s under the key big. Gives a region for it, the region's memory, and the command that gets it there."""
+    """Stores "v"s under the key big. Returns a region for the value, its memory, and the command for a get there."""
     control.send(b"set big 0 0 %d\r\n" % size + b"v" * size + b"\r\n")
     assert control.line() == b"STORED\r\n"
     memory = bytearray(size)
@@ -241,7 +243,7 @@ def a_large_value(control: Conversation, peer: Lanes, size: int) -> tuple[Any, b
 
 
 class Ordered(Lanes):
-    """Knows from which lanes replies came, one after the other."""
+    """Records the order of lanes in which replies came."""
 
     def __init__(self, server: Server) -> None:
         self.order: list[int] = []
@@ -255,7 +257,7 @@ class Ordered(Lanes):
 
 
 def test_a_small_reply_overtakes_a_large_value(lifelines: None) -> None:
-    """Of a large value so much only is in the send queue that a reply of another lane need not wait for the rest."""
+    """Only a small part of a large value is in the send queue: a reply of another lane need not wait for the rest."""
     size = 8_000_000
     with (
         start_rmemcached("-m", "64", "-I", "16m", "-t", "1") as server,
@@ -276,7 +278,7 @@ def test_a_small_reply_overtakes_a_large_value(lifelines: None) -> None:
 
 @pytest.mark.parametrize("opened", [1, 5])
 def test_beyond_the_limit_of_connections(lifelines: None, opened: int) -> None:
-    """A lane that is one too many is refused with memcached's line, and no other is disturbed."""
+    """A lane beyond the limit is refused with memcached's line, and no other lane is disturbed."""
     with start_rmemcached("-t", "1", "-c", room_for(opened + 2, threads=1)) as server, Conversation(server) as control:
         alone(control)
         with Lanes(server) as peer:
@@ -299,11 +301,12 @@ def test_beyond_the_limit_of_connections(lifelines: None, opened: int) -> None:
             assert control.number("curr_connections") == opened + 2
 
 
-# ---- what each lane may have under way -------------------------------------------------------------------------------
+# ---- the limits of each lane
+# -----------------------------------------------------------------------------------------
 
 
 def test_a_lane_that_does_not_read_holds_up_none(server: Server, control: Conversation) -> None:
-    """Its replies stop at what its client keeps, and its commands at what the daemon keeps; nothing of it is lost."""
+    """Replies stop at the client's limit, commands at the daemon's limit; nothing of the lane is lost."""
     assert control.ask(b"set big 0 0 5000\r\n" + bytes(5000) + b"\r\n") == b"STORED\r\n"
     reply = b"VALUE big 0 5000\r\n" + bytes(5000) + b"\r\nEND\r\n"
     with Lanes(server) as peer:
@@ -328,8 +331,8 @@ def test_a_lane_that_does_not_read_holds_up_none(server: Server, control: Conver
 
 
 def test_a_client_that_asks_for_more_than_it_reads(server: Server, control: Conversation) -> None:
-    """It sends commands whenever the daemon says that there is room. The daemon keeps what it has promised and no more,
-    and answers everything."""
+    """The client sends commands whenever the daemon reports room. The daemon keeps no more than the promised room, and
+    answers everything."""
     assert control.ask(b"set big 0 0 5000\r\n" + bytes(5000) + b"\r\n") == b"STORED\r\n"
     reply = b"VALUE big 0 5000\r\n" + bytes(5000) + b"\r\nEND\r\n"
     with Lanes(server) as peer:
@@ -350,7 +353,7 @@ def test_a_client_that_asks_for_more_than_it_reads(server: Server, control: Conv
 
 
 def test_room_comes_back_without_replies(server: Server, control: Conversation) -> None:
-    """Commands that want no answer, many times what a lane may have under way."""
+    """Commands without answers, many times the room of a lane, get through."""
     with Lanes(server) as peer:
         peer.open(1)
         for number in range(200):
@@ -361,7 +364,7 @@ def test_room_comes_back_without_replies(server: Server, control: Conversation) 
 
 
 def test_large_values_in_messages(server: Server, control: Conversation) -> None:
-    """Longer than what is under way, in both directions."""
+    """Values longer than the room of a lane get through in both directions."""
     value = os.urandom(SIZE)
     request = b"set key 0 0 %d\r\n" % SIZE + value + b"\r\n"
     with Lanes(server) as peer:
@@ -379,7 +382,7 @@ def test_large_values_in_messages(server: Server, control: Conversation) -> None
 
 
 def test_a_command_without_an_end_closes_its_lane(server: Server, control: Conversation) -> None:
-    """What a lane keeps of a command has a limit, and goes with the lane."""
+    """The unfinished command of a lane has a limit, and goes with the lane."""
     header = b"\x80\x00" + (60_000).to_bytes(2, "big") + bytes(4) + (1 << 20).to_bytes(4, "big") + bytes(12)
     with Lanes(server) as peer:
         before = resident(server.pid)
@@ -397,7 +400,7 @@ def test_a_command_without_an_end_closes_its_lane(server: Server, control: Conve
 
 
 def test_many_lanes_fetch_at_once(server: Server, control: Conversation) -> None:
-    """More READs than the send queue has room for: each lane waits for its own."""
+    """With more READs than room in the send queue each lane waits for its own READ."""
     with Lanes(server) as peer:
         memory = bytearray(range(250)) * (SIZE // 250)
         region = peer.region(memory, Access.REMOTE_READ)
@@ -414,7 +417,7 @@ def test_many_lanes_fetch_at_once(server: Server, control: Conversation) -> None
 
 
 def test_a_client_without_credits_takes_no_receives_of_others(server: Server, control: Conversation) -> None:
-    """On the software devices the queue pairs of a worker share their receives."""
+    """A client without credits takes no receives of others, though queue pairs share receives on software devices."""
     with Lanes(server) as greedy, Lanes(server) as modest:
         modest.open(1)
         assert modest.talk(1, b"mn\r\n") == b"MN\r\n"
@@ -434,7 +437,7 @@ def test_a_client_without_credits_takes_no_receives_of_others(server: Server, co
 
 
 def test_the_end_of_the_lifeline_ends_all_lanes(server: Server, control: Conversation) -> None:
-    """What they have sent is done, also where nobody took the replies before it."""
+    """Commands sent before the end are done, also when nobody has taken the earlier replies."""
     assert control.ask(b"set big 0 0 5000\r\n" + bytes(5000) + b"\r\n") == b"STORED\r\n"
     with Lanes(server) as peer:
         lanes = range(1, 20)
@@ -448,7 +451,7 @@ def test_the_end_of_the_lifeline_ends_all_lanes(server: Server, control: Convers
 
 
 def test_the_end_of_the_lifeline_within_a_value(lifelines: None) -> None:
-    """A value of which a part has been written is given up, and what was sent behind it is done."""
+    """The daemon gives up a partly written value, and does the commands behind the get."""
     size, lanes = 3_000_000, range(1, 5)
     with (
         start_rmemcached("-m", "64", "-I", "8m", "-t", "1") as server,
@@ -460,7 +463,7 @@ def test_the_end_of_the_lifeline_within_a_value(lifelines: None) -> None:
         for lane in lanes:
             peer.put(lane, get * 3)
             peer.put(lane, b"set key%d 0 0 1\r\nx\r\n" % lane)
-        # The peer takes nothing, so that no value is complete; each lane keeps what is behind it.
+        # The peer takes nothing: no value is complete, and each lane keeps the commands behind its gets.
         eventually(lambda: control.number("rdma_input_bytes", "rdma") >= INPUT_FIRST * len(lanes))
         peer.lifeline.close()
         alone(control)
@@ -470,13 +473,14 @@ def test_the_end_of_the_lifeline_within_a_value(lifelines: None) -> None:
         region.close()
 
 
-# ---- what breaks the rules -------------------------------------------------------------------------------------------
+# ---- breaches of the rules
+# -------------------------------------------------------------------------------------------
 
 Breach = Callable[[Lanes], None]
 
 
 def overrun(peer: Lanes) -> None:
-    """More than the daemon keeps, on a lane that waits for its client."""
+    """Sends more than the daemon keeps, on a lane that waits for its client."""
     peer.put(1, b"get big\r\n" * 600)
     peer.wait(lambda: peer.unsaid[1] == LANE_BYTES)
     while True:
@@ -523,7 +527,8 @@ def test_lanebytes_are_demanded(server: Server, control: Conversation, tokens: l
     assert control.ask(" ".join(words).encode() + b"\r\n") == b"CLIENT_ERROR rdma: " + wrong + b"\r\n"
 
 
-# ---- what users see --------------------------------------------------------------------------------------------------
+# ---- lanes as users see them
+# -----------------------------------------------------------------------------------------
 
 
 def test_stats_conns_show_lanes(server: Server, control: Conversation) -> None:
@@ -541,7 +546,7 @@ def test_stats_conns_show_lanes(server: Server, control: Conversation) -> None:
 
 
 def test_each_lane_authenticates_itself(lifelines: None, tmp_path: Path) -> None:
-    """But lane 0, which is the lifeline's."""
+    """Each lane but lane 0, the lifeline's, must authenticate itself."""
     users = tmp_path / "users"
     users.write_text("user:secret\n")
     with start_rmemcached("-Y", str(users), "-t", "1") as server, Authenticated(server) as peer:
@@ -554,7 +559,7 @@ def test_each_lane_authenticates_itself(lifelines: None, tmp_path: Path) -> None
 
 
 class Authenticated(Lanes):
-    """Its lifeline has authenticated itself."""
+    """A peer whose lifeline has authenticated itself."""
 
     def exchange(self, credits: int, tokens: object) -> None:
         assert self.lifeline.ask(b"set auth 0 0 11\r\nuser secret\r\n") == b"STORED\r\n"
@@ -562,7 +567,7 @@ class Authenticated(Lanes):
 
 
 def test_idle_lanes_are_closed(lifelines: None) -> None:
-    """Those of which nothing is heard, also where a reply waits for the client; no other."""
+    """Only silent lanes are closed, among them a lane whose reply waits for the client."""
     with (
         start_rmemcached("-t", "1", "-vv", "-o", "idle_timeout=1") as server,
         Conversation(server) as control,
@@ -586,7 +591,7 @@ def test_idle_lanes_are_closed(lifelines: None) -> None:
 
 
 def test_watchers_see_lanes(server: Server, control: Conversation) -> None:
-    """And which of a queue pair it is; lane 0 is the lifeline's."""
+    """Watchers also see the lane's number within its queue pair; lane 0 is the lifeline's."""
     with Conversation(server) as watcher, Lanes(server) as peer:
         assert watcher.ask(b"watch connevents\r\n") == b"OK\r\n"
         peer.open(0, 7)
@@ -597,7 +602,7 @@ def test_watchers_see_lanes(server: Server, control: Conversation) -> None:
 
 
 def test_lanes_of_a_client_that_is_gone_end_normally(server: Server, control: Conversation) -> None:
-    """As a plain connection that is closed does, however the queue pair ends."""
+    """Their reason is that of a plain connection closed by its client, however the queue pair ends."""
     with Conversation(server) as watcher:
         assert watcher.ask(b"watch connevents\r\n") == b"OK\r\n"
         with Lanes(server) as peer:
@@ -642,12 +647,13 @@ def test_what_the_daemon_writes_names_the_lane(lifelines: None) -> None:
         assert re.search(f"^{line}$", written, re.M), written
 
 
-# ---- what a lane costs -----------------------------------------------------------------------------------------------
+# ---- the cost of a lane
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.resident
 def test_memory_of_idle_lanes(lifelines: None) -> None:
-    """At most 2 KB for each further lane."""
+    """Each further idle lane takes at most 2 KB."""
     lanes = 4000
     with start_rmemcached("-t", "1", "-c", "6000") as server, Lanes(server, credits=64) as peer:
         peer.open(0)
@@ -661,7 +667,7 @@ def test_memory_of_idle_lanes(lifelines: None) -> None:
 
 @pytest.mark.resident
 def test_memory_of_queue_pairs(lifelines: None) -> None:
-    """At most 16 KB for each further one that has been used, on the software devices."""
+    """Each further queue pair in use takes at most 16 KB on the software devices."""
     count = 80
     with start_rmemcached("-t", "1") as server, ExitStack() as peers:
 
@@ -679,7 +685,7 @@ def test_memory_of_queue_pairs(lifelines: None) -> None:
 
 
 def test_queue_pairs_beyond_those_that_share_receives(lifelines: None) -> None:
-    """A shared queue has 262144 receives at most: whoever finds it full has receives of its own."""
+    """A shared queue has 262144 receives at most. A queue pair that finds the queue full has receives of its own."""
     with (
         start_rmemcached("-t", "1", "-o", "rdma_credits=1024,rdma_max_lanes=1") as server,
         Conversation(server) as control,
@@ -694,8 +700,10 @@ def test_queue_pairs_beyond_those_that_share_receives(lifelines: None) -> None:
 
 @pytest.mark.resident
 def test_refusals_that_cannot_leave(lifelines: None) -> None:
-    """A client that opens lanes beyond the limit, and takes no message but CREDIT: what the daemon keeps of each is
-    little, since each queue pair may have as many as -c. Each refusal comes when it takes more."""
+    """For a client that opens lanes beyond the limit, and takes only CREDIT messages, the daemon keeps little.
+
+    Each queue pair may have as many waiting refusals as -c. They come when the client takes more.
+    """
     with (
         start_rmemcached("-t", "1", "-c", "4000") as server,
         Lanes(server, credits=64) as first,
@@ -704,7 +712,7 @@ def test_refusals_that_cannot_leave(lifelines: None) -> None:
         first.open(*range(first.lanes))
         first.wait(lambda: first.lanes - 1 in first.closed)
         before = resident(server.pid)
-        # What READY has used is not given back.
+        # The peer does not give the credit of READY back.
         second.owed = 0
         second.open(*range(1, second.lanes))
         assert not second.closed

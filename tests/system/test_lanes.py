@@ -1,4 +1,4 @@
-"""What is kept for the lanes of one queue pair has a limit, whatever its client does; and nothing of it is lost."""
+"""The daemon keeps a limited amount for the lanes of a queue pair, whatever its client does, and loses none of it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SIZE = 100_000
 
 
 class LanePeer(Peer):
-    """A peer that keeps the replies of its lanes apart, and grants what credits the test says."""
+    """A peer that keeps the replies of its lanes apart, and grants the credits chosen by the test."""
 
     def __init__(self, server: Server, **options: Any) -> None:
         self.replies: dict[int, bytearray] = defaultdict(bytearray)
@@ -56,7 +56,7 @@ class LanePeer(Peer):
         return self
 
     def grant(self, until: Callable[[], Any], timeout: float = TIMEOUT) -> None:
-        """Waits for `until()`, and gives credits back as they come."""
+        """Waits for `until()`, and gives each received credit back."""
         while not until():
             seen = self.received
             if self.owed and self.credits:
@@ -73,7 +73,7 @@ def server(rdma_transport: str) -> Iterator[Server]:
 
 @pytest.fixture
 def control(server: Server) -> Iterator[Conversation]:
-    """Another client is undisturbed, and nothing is left in the daemon."""
+    """A control connection. Another client is undisturbed, and afterwards nothing is left in the daemon."""
     with Conversation(server) as conversation, rdma_client(server) as other:
         assert other.set("bystander", bytes(10_000))
         yield conversation
@@ -84,8 +84,10 @@ def control(server: Server) -> Iterator[Conversation]:
 
 
 def flood(peer: LanePeer, control: Conversation, batch: Callable[[int, int], bytes]) -> int:
-    """Sends batches on all lanes in turn until no credit comes back. The daemon gets credits for CREDIT messages alone.
-    Returns how many it has sent."""
+    """Sends batches on all lanes in turn until no credit comes back. Returns the number of sent batches.
+
+    The peer gives the daemon credits for CREDIT messages alone.
+    """
     recvs = control.number("rdma_recvs", "rdma") - 1
     sends = control.number("rdma_sends", "rdma") - peer.received
     sent = granted = 0
@@ -98,15 +100,17 @@ def flood(peer: LanePeer, control: Conversation, batch: Callable[[int, int], byt
         have = control.number("rdma_sends", "rdma") - sends
         peer.wait(at_least(lambda: peer.received, have))
         if peer.credits <= 1:
-            # That of READY, and what no message has granted yet.
+            # The credit of READY, and those not yet granted by any message.
             peer.owed = peer.received - granted
             return sent
 
 
 @pytest.mark.resident
 def test_kept_input_has_a_limit(server: Server, control: Conversation) -> None:
-    """Lanes whose replies cannot leave keep input up to the limit. Then the client's credits stay away, and come back
-    with the replies, of which none is missing."""
+    """Lanes whose replies cannot leave keep input up to the limit.
+
+    Then the client's credits stay away until replies leave. No reply is missing.
+    """
     assert control.ask(b"set key 0 0 1\r\nx\r\n") == b"STORED\r\n"
     per = 400
 
@@ -135,7 +139,7 @@ def test_kept_input_has_a_limit(server: Server, control: Conversation) -> None:
 
 @pytest.mark.resident
 def test_beginnings_of_commands_have_a_limit(server: Server, control: Conversation) -> None:
-    """Binary packets that announce long keys, on all lanes, and never end."""
+    """Unfinished binary packets with long keys, on all lanes, meet a limit."""
     header = struct.pack(">BBHBBHIIQ", 0x80, 0, 60_000, 0, 0, 0, 60_000, 0, 0)
     with LanePeer(server) as peer:
         before = resident(server.pid)
@@ -149,7 +153,7 @@ def test_beginnings_of_commands_have_a_limit(server: Server, control: Conversati
 
 @pytest.mark.resident
 def test_replies_that_wait_have_a_limit(server: Server, control: Conversation) -> None:
-    """Long texts asked for on all lanes, and no credit to send them with."""
+    """Long replies on all lanes, without a credit to leave, take limited memory."""
     prefixes = 400
     for first in range(0, prefixes, 100):
         names = b" ".join(b"prefix%d:x" % number for number in range(first, first + 100))
@@ -174,7 +178,7 @@ def deep(rdma_transport: str) -> Iterator[Server]:
 
 
 def test_all_lanes_fetch_at_once(deep: Server) -> None:
-    """More READs than the send queue has room for, and a SEND that completes before any of them."""
+    """All lanes complete, with more READs than room in the send queue, and a SEND that completes before the READs."""
     with LanePeer(deep, credits=80) as peer:
         memory = bytearray(range(250)) * (SIZE // 250)
         region = peer.region(memory, Access.REMOTE_READ)
@@ -189,7 +193,7 @@ def test_all_lanes_fetch_at_once(deep: Server) -> None:
 
 
 def test_a_deep_queue_gives_way(deep: Server) -> None:
-    """A queue pair does a share of what has come in each turn, though no lane has more than its own share."""
+    """A queue pair does a share of its input in each turn, even if no lane has more than a lane's share."""
     with LanePeer(deep, credits=80) as peer, Conversation(deep) as control:
         with suspended(deep.pid):
             for lane in range(LANES):
@@ -217,7 +221,7 @@ def test_a_command_counts_once(rdma_transport: str) -> None:
 
 
 def test_a_lane_that_quits_gives_credits_back(server: Server, control: Conversation) -> None:
-    """What is kept behind `quit` is of no use, and what stays in its receive no less."""
+    """The daemon drops input behind `quit`, also the part that is still in its receive."""
     assert control.ask(b"set key 0 0 1\r\nx\r\n") == b"STORED\r\n"
     with LanePeer(server, credits=2) as peer:
         flood(peer, control, lambda lane, number: b"mg key s\r\n" * 400 + b"quit\r\n")
@@ -234,7 +238,7 @@ def test_a_lane_that_quits_gives_credits_back(server: Server, control: Conversat
 
 @pytest.mark.parametrize("whole", [False, True], ids=["lifeline", "queue pair"])
 def test_what_was_sent_before_the_end_is_done(deep: Server, whole: bool) -> None:
-    """More than the lanes do in a turn, and in messages that wait for them; also when the queue pair ends as well."""
+    """Commands sent before the end are done: more than a turn's share, in waiting messages, also when all ends."""
     lanes, messages, per = 3, 3, 200
     with Conversation(deep) as control, LanePeer(deep, credits=80) as peer:
         with suspended(deep.pid):
@@ -252,7 +256,7 @@ def test_what_was_sent_before_the_end_is_done(deep: Server, whole: bool) -> None
 
 
 def test_replies_of_a_client_that_has_ended_hold_nothing_up(deep: Server) -> None:
-    """It gave no credit for them, and the commands behind them are done all the same."""
+    """Commands behind replies without a credit are done after the client's end."""
     with Conversation(deep) as control, LanePeer(deep, credits=2) as peer:
         for lane in range(3):
             peer.send(DATA, b"mn\r\n" * 100 + b"get key\r\n" * 50, lane, credits=0)

@@ -1,4 +1,4 @@
-"""A thousand connections come and go, and everything is where it was: descriptors, memory, threads; on both sides."""
+"""A thousand connections come and go, and both sides have the descriptors, memory and threads of the beginning."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.usefixtures("rdma_transport")
 
 ROUNDS = rounds(1000)
 WARM_UP = rounds(100)  # rounds until allocators and pools have their size
-# Bytes that the other rounds may cost: 900 far less than one queue pair's buffers (256 KB) for each hundred. Of fewer
-# the first ones are a larger part: one huge page is 2 MB.
+# Bytes for the remaining rounds: 900 may cost far less than one queue pair's buffers (256 KB) for each hundred. With
+# fewer rounds the first rounds are a larger part: a huge page is 2 MB.
 GROWTH = (2 if ROUNDS == 1000 else 6) << 20
 
 
@@ -60,7 +60,7 @@ def measure(control: Conversation, pid: int, round_trip: Callable[[int], None]) 
     at_rest(control)
 
     def back() -> bool:
-        # Fewer: a worker frees what belonged to a connection at the end of its turn.
+        # Fewer are right, too: a worker frees the descriptors of a connection at the end of its turn.
         now = [(descriptors(p), threads(p)) for p in both]
         return all(have <= had for pair in zip(now, counts, strict=True) for have, had in zip(*pair, strict=True))
 
@@ -87,7 +87,7 @@ def test_connect_set_get_disconnect(scene: tuple[Server, Conversation], rdma: bo
 
 
 def test_connect_and_vanish(scene: tuple[Server, Conversation]) -> None:
-    """Without a word on either connection, in the middle of a command, and with a reset."""
+    """Vanished clients leave nothing: without a word, in the middle of a command, or with a reset."""
     server, control = scene
 
     def round_trip(number: int) -> None:
@@ -119,7 +119,7 @@ def test_exchanges_that_come_to_nothing(scene: tuple[Server, Conversation]) -> N
 
 
 def test_one_connection_a_thousand_values(scene: tuple[Server, Conversation]) -> None:
-    """Registrations and buffers of a long-lived client: values of ever other sizes, stored and overwritten."""
+    """A long-lived client, with values of changing sizes, keeps its registrations and buffers limited."""
     server, control = scene
     with rdma_client(server) as client:
         client.set("leak", bytes(1_000_000))
@@ -137,7 +137,7 @@ def test_one_connection_a_thousand_values(scene: tuple[Server, Conversation]) ->
         for number in range(WARM_UP, ROUNDS):
             round_trip(number)
         give_back()
-        # the client may hold two sinks; the daemon's items are in its arena, which is not all touched yet
+        # the client may hold two sinks; the daemon has not touched all pages of its arena before
         assert resident(os.getpid()) - before[0] < GROWTH + (2 << 20)
         assert resident(server.pid) - before[1] < 64 << 20
         assert control.number("rdma_registrations", "rdma") == 2

@@ -14,7 +14,7 @@ TIMES = 1_000_000
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
 def test_no_two_threads_take_the_last_place() -> None:
-    """Lanes of several workers come and go without end."""
+    """No two workers admit a connection to the last place, while lanes come and go without end."""
     connections = Connections(1)
     workers = [threading.Thread(target=connections.come_and_go, args=(TIMES,)) for _ in range(4)]
     for worker in workers:

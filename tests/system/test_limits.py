@@ -1,4 +1,4 @@
-"""Items that are too large and memory that is used up: memcached's own errors, on the RDMA path too."""
+"""Items above the size limit and exhausted memory give memcached's own errors, on the RDMA path too."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_item_too_large(rmemcached_server: Callable[..., Server], size: int) -> 
 
 
 def test_nothing_is_read_for_an_item_too_large(rmemcached_server: Callable[..., Server]) -> None:
-    """Nor when it is memory that is missing: no READ, so that memory that does not exist cannot be the cause."""
+    """The daemon posts no READ for an item beyond its limits: a false address cannot be the cause of the error."""
     server = rmemcached_server("-m", "64")
     with Peer(server) as peer, Conversation(server) as control:
         assert peer.ask(b"ms key 2000000 @1:1\r\n") == b"SERVER_ERROR object too large for cache\r\n"
@@ -66,7 +66,7 @@ def test_nothing_is_read_for_an_item_too_large(rmemcached_server: Callable[..., 
 
 
 def fill(client: Any, error: type[Exception], size: int) -> int:
-    """Sets new keys until memory is used up; returns how many there was room for."""
+    """Sets new keys until memory is used up. Returns the number of keys with room."""
     for number in range(100_000):
         try:
             assert client.set(f"fill{number}", bytes(size))
@@ -78,7 +78,7 @@ def fill(client: Any, error: type[Exception], size: int) -> int:
 
 @pytest.mark.parametrize("size", [1000, 10_000, 100_000, 900_000])
 def test_out_of_memory(rmemcached_server: Callable[..., Server], size: int) -> None:
-    """-M: an error instead of an eviction, at the same point and with the same consequences as over TCP."""
+    """-M gives an error instead of an eviction, at the same point and with the same consequences as over TCP."""
     counts = []
     for transport in ("soft_shm", "soft_iw", "tcp"):
         server = rmemcached_server("-m", "8", "-M")
@@ -87,7 +87,7 @@ def test_out_of_memory(rmemcached_server: Callable[..., Server], size: int) -> N
             counts.append(count)
             assert count > 0
             assert client.get("fill0") == bytes(size)
-            # what there is can be deleted, and its room used again
+            # old values can be deleted, and their room used again
             assert client.delete("fill0")
             assert client.set("again", bytes(size))
             assert client.get("again") == bytes(size)
@@ -100,7 +100,7 @@ def test_out_of_memory(rmemcached_server: Callable[..., Server], size: int) -> N
 
 
 def test_out_of_memory_while_the_payload_is_awaited(rmemcached_server: Callable[..., Server]) -> None:
-    """Memory that READs under way hold is not to be had; when they fail it is."""
+    """Memory held by READs under way is not available, and is available again when the READs fail."""
     server = rmemcached_server("-m", "8", "-M")
     size = 1_000_000
     with rdma_client(server) as client, Conversation(server) as control:
@@ -120,7 +120,7 @@ def test_out_of_memory_while_the_payload_is_awaited(rmemcached_server: Callable[
                 break
             client.delete("probe")
             assert len(peers) < 20
-        # as over TCP, a set that cannot be stored takes the old value with it; this one's key is another
+        # as over TCP, a refused set takes the old value with it; the refused set had another key
         assert client.get("key") == b"old"
         for peer in peers:
             peer.close()
@@ -135,7 +135,7 @@ def eventually_at_rest(server: Server) -> None:
 
 
 def test_eviction_by_rdma(rmemcached_server: Callable[..., Server]) -> None:
-    """Without -M old items make room; what is read back is whole."""
+    """Without -M old items make room, and the remaining values are whole."""
     server = rmemcached_server("-m", "8")
     with rdma_client(server) as client, Conversation(server) as control:
         for number in range(400):

@@ -33,7 +33,7 @@ TCP = (100,) * (2 if PACE == 1 else 1)
 LONGEST = within(10.0)  # seconds: all clients share two cores with the daemon
 
 
-# The same once more for a moment with checksums, and with a memory so small that everything is evicted all the time.
+# The same for a moment with checksums, and with so little memory for items as to evict all the time.
 @pytest.mark.parametrize(
     ("seconds", "flags"),
     [(SECONDS, ("-m", "256")), (min(SECONDS, 4.0), ("-m", "16", "-o", "rdma_crc"))],
@@ -47,7 +47,7 @@ def test_rdma_and_tcp_together(
         seconds = min(seconds, 15.0)
     server = rmemcached_server("-t", "4", "-c", "1024", "-o", "rdma_direct_linger=0", *flags)
     with Conversation(server) as control, ExitStack() as stack:
-        # the connection by which the daemon was seen to have started is gone
+        # the connection that awaited the daemon's start is gone
         eventually(lambda: control.number("curr_connections") == 1)
         before = descriptors(server.pid), threads(server.pid)
         groups = [("rdma", count) for count in RDMA] + [("tcp", count) for count in TCP]

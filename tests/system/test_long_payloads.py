@@ -1,4 +1,4 @@
-"""Values longer than a connection's share of its worker's turn: all of them are stored, whoever else sends what."""
+"""All values longer than a connection's share of its worker's turn are stored, beside any traffic."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ServerFactory = Callable[..., Server]
 
 CONNECTIONS = 12
 TURN = 512 * 1024  # bytes of a worker's turn
-SHARE = 64 * 1024  # what is received in any case
+SHARE = 64 * 1024  # bytes received in any case
 
 
 def read(plain: socket.socket, length: int) -> bytes:
-    """Raises AssertionError when the connection ends before."""
+    """Reads so many bytes. Raises AssertionError if the connection ends before."""
     received = bytearray()
     while len(received) < length:
         more = plain.recv(length - len(received))
@@ -36,7 +36,7 @@ def ask(plain: socket.socket, request: bytes, reply: bytes) -> None:
 
 @pytest.mark.parametrize("size", [SHARE - 2, SHARE + 1, TURN, 1_000_000])
 def test_many_at_once(rmemcached_server: ServerFactory, size: int) -> None:
-    """Together they want many turns. Another connection is answered meanwhile, and each has a get behind its sets."""
+    """Long sets that need many turns are stored, each before its get, and a short request is served in between."""
     server = rmemcached_server("-t", "1", "-m", "128")
 
     def store(number: int, plain: socket.socket) -> None:
@@ -55,7 +55,7 @@ def test_many_at_once(rmemcached_server: ServerFactory, size: int) -> None:
 
 
 def test_ends_within_a_payload(rmemcached_server: ServerFactory) -> None:
-    """What waits for a turn, and is closed by its client, leaves nothing behind; the others go on."""
+    """The end of a payload that waits for a turn leaves nothing behind, and its neighbours go on."""
     server = rmemcached_server("-t", "1", "-m", "128")
     value = random.Random(1).randbytes(1_000_000)
     request = b"set v 0 0 %d\r\n%b\r\n" % (len(value), value)

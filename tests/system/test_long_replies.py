@@ -18,12 +18,12 @@ ServerFactory = Callable[..., Server]
 Busy = tuple[Conversation, list[socket.socket], bytes, bytes]
 
 TURN = 512 * 1024  # bytes of a worker's turn
-SHARE = 64 * 1024  # what is sent in any case
+SHARE = 64 * 1024  # bytes sent in any case
 EXTENTS = 1024  # of one call
 
 
 class Values:
-    """The values of a server, and what gets of them answer."""
+    """The values of a server, and the replies to gets of them."""
 
     def __init__(self, talk: Conversation, sizes: list[int]) -> None:
         choice = random.Random(1)
@@ -63,7 +63,7 @@ def exchange(pairs: list[tuple[socket.socket, bytes, bytes]], most: int) -> None
 @pytest.mark.parametrize("most", [3000, 1 << 20])
 @pytest.mark.parametrize("size", [257, 4000, SHARE - 40, TURN, 700_000])
 def test_many_at_once(rmemcached_server: ServerFactory, size: int, most: int) -> None:
-    """Together they want many turns. Some of the connections send more before they have read what they asked for."""
+    """Replies that need many turns all come. Some connections send more before they have read their replies."""
     server = rmemcached_server("-t", "1", "-m", "256")
     choice = random.Random(size)
     with Conversation(server) as talk, ExitStack() as stack:
@@ -93,8 +93,8 @@ def test_more_extents_than_a_call_takes(rmemcached_server: ServerFactory, keys: 
 
 @pytest.fixture
 def busy(rmemcached_server: ServerFactory) -> Iterator[Busy]:
-    """Connections whose last replies were long, so that they wait for each other's turns; and one that is answered at
-    once."""
+    """Connections whose last replies were long: they wait for each other's turns. Beside them a connection that is
+    answered at once."""
     server = rmemcached_server("-t", "1", "-m", "128")
     with Conversation(server) as talk, ExitStack() as stack:
         request, reply = Values(talk, [4000] * 10).request([number % 10 for number in range(200)])
@@ -104,14 +104,14 @@ def busy(rmemcached_server: ServerFactory) -> Iterator[Busy]:
 
 
 def test_a_connection_that_quits_behind_a_long_reply(busy: Busy) -> None:
-    """It ends when the reply has left, even if that had to wait for other connections' turns."""
+    """The connection ends after the reply has left, even if the reply had to wait for other connections' turns."""
     _, plain, request, reply = busy
     exchange([(one, request + b"quit\r\n", reply) for one in plain], 1 << 20)
     assert [one.recv(1) for one in plain] == [b""] * len(plain)
 
 
 def test_one_that_ends_in_the_queue(busy: Busy) -> None:
-    """Connections that are closed while their replies wait for a turn leave nothing behind, and the others go on."""
+    """Connections closed while their replies wait for a turn leave nothing behind, and the others go on."""
     talk, plain, request, reply = busy
     for one in plain[::2]:
         one.sendall(request)
@@ -122,7 +122,7 @@ def test_one_that_ends_in_the_queue(busy: Busy) -> None:
 
 
 def test_a_value_that_comes_behind_a_long_reply(busy: Busy) -> None:
-    """Its first bytes have been read with the request: nothing of it is lost while the reply waits for its turn."""
+    """No byte of a value is lost that was read with the request before, while the reply waits for its turn."""
     _, plain, request, reply = busy
     stored = random.Random(2).randbytes(300_000)
     pairs = []

@@ -1,4 +1,4 @@
-"""memcached-tool, which comes with Debian's memcached, asks our daemon as it asks memcached."""
+"""memcached-tool, a part of Debian's memcached, works with our daemon as with memcached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ServerFactory = Callable[..., Server]
 
 
 def tool(server: Server, *words: str) -> list[str]:
-    """What it prints; a line that Perl or the tool writes to stderr is only the title of a dump."""
+    """The lines of the tool's output. On stderr only the title of a dump is allowed."""
     done = subprocess.run(
         ["perl", str(TOOL), f"{server.host}:{server.port}", *words], capture_output=True, text=True, timeout=20
     )
@@ -27,7 +27,7 @@ def tool(server: Server, *words: str) -> list[str]:
 
 @pytest.fixture
 def both(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> list[Server]:
-    """Ours and memcached, with the same items."""
+    """Our daemon and memcached, with the same items."""
     found = []
     for start in (rmemcached_server, memcached_server):
         server = start("-m", "64", "-o", "track_sizes,no_lru_maintainer")
@@ -64,7 +64,7 @@ def test_dump(both: list[Server], mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["stats", "settings"])
 def test_names(both: list[Server], mode: str) -> None:
-    """Sorted names; ours are of a later memcached."""
+    """The tool prints sorted names; ours are of a later memcached."""
     ours, theirs = ([line.split()[0] for line in tool(server, mode)] for server in both)
     assert len(ours) > 50
     older = {"slab_automove_freeratio", "slab_reassign_evictions_nomem"}

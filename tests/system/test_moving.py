@@ -1,4 +1,4 @@
-"""Pages change their slab class all the time under items that RDMA READs fill and RDMA WRITEs are sent from."""
+"""Pages change their slab class all the time under items filled by RDMA READs and sent by RDMA WRITEs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transport import rounds, within
 pytestmark = pytest.mark.usefixtures("rdma_transport")
 
 SECONDS = 3.0
-LONGEST = within(5.0)  # seconds that one operation may take: all share two cores with the daemon
+LONGEST = within(5.0)  # seconds, the limit of one operation: all share two cores with the daemon
 SIZES = (3_000, 20_000, 90_000, 400_000, 900_000)  # values of several classes, two of them chained
 CLIENTS = 4
 
@@ -25,7 +25,7 @@ def value_of(seed: int, size: int) -> bytes:
 
 
 def work(server: Server, number: int, stop: threading.Event, problems: list[str], done: list[int]) -> None:
-    """Stores, reads and compares the keys of one client."""
+    """Stores, reads and compares the keys of a client."""
     source = random.Random(number)
     stored: dict[str, bytes] = {}
     try:
@@ -62,7 +62,7 @@ def test_payloads_while_pages_move(rmemcached_server: Callable[..., Server]) -> 
         began = time.monotonic()
 
         def moved() -> bool:
-            """Asks for a move. Whether there were enough, of pages and of what clients do meanwhile."""
+            """Asks for a move. Tells whether there were enough moves of pages, and operations of clients meanwhile."""
             classes = [int(name.split(":")[0]) for name in control.stats("slabs") if name.endswith(":chunk_size")]
             target = source.choice([0, *classes])
             assert control.ask(b"slabs reassign -1 %d\r\n" % target)

@@ -1,4 +1,4 @@
-"""What single options do to the process and to its connections."""
+"""The effects of single options on the process and its connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ServerFactory = Callable[..., Server]
 
 
 def test_stats_conns(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> None:
-    """Listeners, a socket of UDP for each thread, a client: as memcached prints them."""
+    """`stats conns` shows listeners, a socket of UDP for each thread, and a client, as memcached does."""
 
     def rows(talk: Conversation, ports: dict[int, str]) -> list[list[str]]:
         rows: dict[str, list[str]] = {}
@@ -28,7 +28,7 @@ def test_stats_conns(rmemcached_server: ServerFactory, memcached_server: ServerF
         return sorted(rows.values())
 
     def all_listed(talk: Conversation, ports: dict[int, str]) -> list[list[str]] | None:
-        """The rows, when they are of one listener, two sockets of UDP and one client."""
+        """The rows, once they show a listener, two sockets of UDP and a client."""
         listed = rows(talk, ports)
         return listed if len(listed) == 4 and sum("UDP" in " ".join(row) for row in listed) == 2 else None
 
@@ -46,7 +46,7 @@ def test_stats_conns(rmemcached_server: ServerFactory, memcached_server: ServerF
 
 @pytest.mark.parametrize("direct", ["own", "off"])
 def test_large_pages(rmemcached_server: ServerFactory, direct: str) -> None:
-    """Memory that clients may read has them, too, whatever the system's own setting for shared memory is."""
+    """Memory open to clients has large pages, too, whatever the system's own setting for shared memory is."""
     server = rmemcached_server("-L", "-m", "64", "-o", f"rdma_direct={direct}")
     with Conversation(server) as talk:
         assert talk.number("limit_maxbytes") == 64 << 20
@@ -58,7 +58,7 @@ def test_large_pages(rmemcached_server: ServerFactory, direct: str) -> None:
 
 
 def test_idle_queue_pair(rmemcached_server: ServerFactory) -> None:
-    """Commands of a queue pair keep its connection, which is silent itself; without them it goes."""
+    """Commands of a queue pair keep its silent connection open. Without commands the connection ends."""
     server = rmemcached_server("-t", "1", "-o", "idle_timeout=10,debug_commands")
     with Conversation(server) as control, Conversation(server) as idle:
         assert control.ask(b"debugtime p\r\n") == b"OK\r\n"
@@ -96,7 +96,7 @@ def test_core_files(rmemcached_server: ServerFactory) -> None:
 
 
 def test_memory_at_the_start(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> None:
-    """-L: as many pages as memcached takes."""
+    """-L takes as many pages as with memcached."""
     found = []
     for start in (rmemcached_server, memcached_server):
         with Conversation(start("-L", "-m", "64")) as talk:

@@ -1,4 +1,4 @@
-"""Through which gaps between the requests of a connection a worker polls."""
+"""The gaps between the requests of a connection through which a worker polls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TRY_FIRST = 16
 
 
 def polled(gaps: list[int], pace: Pace | None = None) -> list[int | None]:
-    """What is expected after each request, of which the first comes at once and the others after these gaps."""
+    """The expected gap after each request. The first request comes at once, the others after these gaps."""
     pace = pace or Pace()
     return [pace.note(now, LIMIT) for now in accumulate(gaps, initial=1)]
 
@@ -23,7 +23,7 @@ def test_the_first_requests_say_nothing() -> None:
 
 
 def test_one_pause_says_nothing() -> None:
-    """A client that works in bursts is polled for in the next one from its first request on."""
+    """For a client that works in bursts the worker polls from the first request of the next burst on."""
     expected = polled([10 * US] * 4 + [10**7] + [10 * US] * 4)
     assert expected[4:] == [10 * US] * 6
 
@@ -55,7 +55,7 @@ def test_gaps_beyond_the_limit_are_tried_ever_more_seldom() -> None:
 
 
 def test_a_try_that_pays_goes_on() -> None:
-    """A client that does not pause has short gaps as soon as nobody has to be woken up."""
+    """A client without pauses has short gaps as soon as its worker is awake."""
     pace = Pace()
     now, gap = 1, 80 * US
     expected = []
@@ -69,7 +69,7 @@ def test_a_try_that_pays_goes_on() -> None:
 
 
 def test_the_gap_is_the_longest_wait_of_a_request() -> None:
-    """A large value comes in parts. Neither all of it is the gap, nor the time that the worker works."""
+    """The gap is the longest wait among the parts of a large value, not their sum, and not the worker's own time."""
     pace = Pace()
     now, expected = 1, []
     for _ in range(6):

@@ -1,4 +1,4 @@
-"""Values above the eager limit go straight between the client's memory and the item: the counters show it."""
+"""The counters show that values above the eager limit go straight between the client's memory and the item."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmemcached.client import Client
 pytestmark = pytest.mark.usefixtures("rdma_transport")
 
 COUNT = rounds(20)
-TWO_MESSAGES = 16_000  # bytes of a value that two messages of soft_iw hold, with its command
+TWO_MESSAGES = 16_000  # the longest value, with its command, for two messages of soft_iw
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def control(rmemcached_server: Callable[..., Server]) -> Iterator[tuple[Server, 
 
 
 def counters(talk: Conversation) -> dict[str, int]:
-    """What the counters say, the asking itself apart."""
+    """The counters, without the cost of asking for them."""
     general = talk.stats()
     found = {name: int(general[name]) for name in ("bytes_read", "bytes_written", "cmd_set", "cmd_get", "touch_hits")}
     return found | {name: int(value) for name, value in talk.stats("rdma").items() if value.isdigit()}
@@ -37,7 +37,7 @@ def grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
 
 
 def test_requests_for_small_values_name_no_memory(control: tuple[Server, Conversation]) -> None:
-    """Where they follow each other. A large value among them comes in messages, and the next one is written."""
+    """Successive small requests name no memory. A large value among them comes in messages, a second by WRITE."""
     server, talk = control
     large = random.Random(1).randbytes(65536)
     with rdma_client(server) as client:
@@ -61,8 +61,8 @@ def test_large_values_bypass_the_sockets(control: tuple[Server, Conversation], s
     server, talk = control
     value = random.Random(size).randbytes(size)
     with rdma_client(server) as client:
-        # A WRITE is counted when it completes, which the reply does not wait for. The client learns a value's size by
-        # its first get and makes its sink as large, so that one may come without a WRITE.
+        # The daemon counts a WRITE when it completes. The reply does not wait for the completion. The client learns a
+        # value's size by its first get and makes its sink as large: the first value may come without a WRITE.
         assert client.set("large", value)
         for _ in range(2):
             assert client.gat("large") == value
@@ -77,7 +77,7 @@ def test_large_values_bypass_the_sockets(control: tuple[Server, Conversation], s
         eventually(lambda: counters(talk)["rdma_write_bytes"] - before["rdma_write_bytes"] == COUNT * size)
         after = counters(talk)
     sets, gets = grown(before, after_set), grown(after_set, after)
-    overhead = COUNT * 300 + 20_000  # command lines, replies, headers, and what `stats` itself sends
+    overhead = COUNT * 300 + 20_000  # command lines, replies, headers, and the replies to `stats` itself
 
     assert sets["cmd_set"] == COUNT
     assert sets["rdma_writes"] == sets["rdma_write_bytes"] == 0
@@ -111,8 +111,10 @@ def test_large_values_bypass_the_sockets(control: tuple[Server, Conversation], s
 
 
 def test_of_many_values_the_first_comes_in_messages(control: tuple[Server, Conversation], rdma_transport: str) -> None:
-    """Where a value that two messages hold is faster in them. The others of the call would wait for one another: what
-    they need is more than the server keeps for a lane."""
+    """The first value of a call comes in messages, where two messages hold the value and are faster.
+
+    The others of the call would wait for one another: they need more than the server keeps for a lane.
+    """
     server, talk = control
     value = random.Random(2).randbytes(TWO_MESSAGES)
     with rdma_client(server) as client:
@@ -123,7 +125,7 @@ def test_of_many_values_the_first_comes_in_messages(control: tuple[Server, Conve
 
 
 def frames_of(client: Client, talk: Conversation, size: int, unwritten: int) -> int:
-    """Of soft_iw, that the daemon sends for a get of this size. unwritten: the first gets that come without a WRITE."""
+    """The number of soft_iw frames for a get of this size. unwritten: the number of first gets without a WRITE."""
     value = random.Random(size).randbytes(size)
     assert client.set("large", value)
     total = counters(talk)["rdma_write_bytes"]
@@ -132,15 +134,18 @@ def frames_of(client: Client, talk: Conversation, size: int, unwritten: int) -> 
         before = counters(talk)
         assert client.gat("large") == value
         eventually(lambda: counters(talk)["rdma_write_bytes"] == total + (gets - unwritten) * size)
-        # One frame has the reply.
+        # The reply has a frame of its own.
         return grown(before, counters(talk))["iw_tx_fpdus"] - 1
 
     return [get(gets) for gets in (1, 2, 3)][-1]
 
 
 def test_a_value_of_several_writes_has_one_short_frame(control: tuple[Server, Conversation]) -> None:
-    """Of 1 MB, which is one WRITE, the last frame is short. Where several such WRITEs moved a larger value, there would
-    be a short frame after each MB, and whoever has planned for long ones would have to copy what comes behind it."""
+    """A large value has a single short frame, the last.
+
+    1 MB is one WRITE, whose last frame is short. Several such WRITEs for a larger value would have a short frame after
+    each MB. A receiver prepared for long frames would have to copy the bytes behind a short frame.
+    """
     server, talk = control
     with rdma_client(server) as client:
         one, seven = (frames_of(client, talk, size << 20, unwritten) for size, unwritten in ((1, 0), (7, 1)))

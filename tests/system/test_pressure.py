@@ -1,4 +1,4 @@
-"""Clients that are slow, greedy or many: the daemon's memory stays bounded and everybody else is served."""
+"""Slow, greedy or many clients neither let the daemon's memory grow without bound nor keep it from serving others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from transport import rounds, within
 from rmemcached.client import Client
 
 MB = 1 << 20
-STALL = within(5.0)  # seconds of an operation that has waited for others; how long it takes is for tests/hostile to say
+STALL = within(5.0)  # seconds for an operation that waits for others; tests/hostile measures its time
 
 
 def inbox_length(peer: Peer) -> int:
@@ -43,12 +43,12 @@ def inbox_length(peer: Peer) -> int:
 
 @pytest.fixture
 def server(rmemcached_server: Callable[..., Server]) -> Iterator[Server]:
-    """One worker, so that everybody meets."""
+    """A daemon with a single worker: all clients share its turns."""
     yield rmemcached_server("-t", "1", "-m", "64", "-c", "6000")
 
 
 def push(sock: socket.socket, data: bytes, times: int) -> tuple[int, int]:
-    """Sends data `times` times for as long as the daemon takes it. Returns (whole copies, bytes of the next) sent."""
+    """Sends data `times` times for as long as the daemon takes them. Returns (whole copies, bytes of the next) sent."""
     sock.setblocking(False)
     block = data * times
     sent = 0
@@ -69,7 +69,7 @@ def others_are_served(server: Server) -> None:
 
 @pytest.mark.parametrize("size", [100, 10_000])
 def test_pipelined_gets_without_reading(server: Server, size: int) -> None:
-    """100 000 gets; the replies are read only when others have been served meanwhile."""
+    """100 000 gets without reading take limited memory; the replies all come when the client reads."""
     request, reply = b"get key\r\n", b"VALUE key 0 %d\r\n%s\r\nEND\r\n" % (size, bytes(size))
     count = 100_000
     with Conversation(server) as control, Conversation(server) as greedy:
@@ -97,7 +97,7 @@ def test_pipelined_gets_without_reading(server: Server, size: int) -> None:
 
 
 def test_many_greedy_clients(server: Server) -> None:
-    """50 of them, with values of 200 KB that are overwritten meanwhile, and die without having read."""
+    """50 greedy clients ask for values of 200 KB, which are overwritten meanwhile, and die without reading."""
     size = 200_000
     with Conversation(server) as control:
         others_are_served(server)
@@ -122,7 +122,7 @@ def test_many_greedy_clients(server: Server) -> None:
 
 
 def test_greedy_rdma_client(server: Server) -> None:
-    """Requests without end from a client that grants the daemon no credit: it is stopped by credits itself."""
+    """Credits stop a client that grants the daemon no credit and sends requests without end."""
     with Conversation(server) as control, Peer(server) as peer:
         value = bytes(4000)
         assert control.ask(b"set key 0 0 4000\r\n%s\r\n" % value) == b"STORED\r\n"
@@ -131,7 +131,7 @@ def test_greedy_rdma_client(server: Server) -> None:
         gets = rounds(900)
         batch = b"get key\r\n" * gets
         posted = 0
-        # the last one is for CREDIT
+        # the last credit is for CREDIT
         while peer.credits > 1 and posted < 1000:
             peer.send(DATA, batch, credits=0)
             posted += 1
@@ -155,9 +155,10 @@ def test_greedy_rdma_client(server: Server) -> None:
 
 
 def test_lane_that_waits_for_a_read_stops_its_client(server: Server) -> None:
-    """Commands behind a READ that is not answered are kept to a bound; credits end before memory does."""
+    """Commands behind an unanswered READ are kept up to a limit: the client runs out of credits before the daemon runs
+    out of memory."""
     with Peer(server) as peer:
-        # The first item brings item memory with it, of which a device of the system wants all at once.
+        # The first item brings item memory, which a device of the system takes all at once.
         assert peer.ask(b"set first 0 0 1\r\nx\r\n") == b"STORED\r\n"
         before = resident(server.pid)
         peer.send(DATA, b"ms key 100000 @1000:1\r\n" + b"mn\r\n" * 1900)
@@ -169,7 +170,7 @@ def test_lane_that_waits_for_a_read_stops_its_client(server: Server) -> None:
 
 @pytest.mark.parametrize("keys", [1000, 20_000, 100_000])
 def test_long_multigets(server: Server, keys: int) -> None:
-    """Lines of up to a megabyte; with hits and misses, over both transports."""
+    """Lines of up to a megabyte, with hits and misses, get right replies over both transports."""
     with Conversation(server) as talk, Peer(server) as peer:
         for number in range(0, 1000, 2):
             talk.send(b"set m%d 0 0 5 noreply\r\n%05d\r\n" % (number, number))
@@ -193,7 +194,7 @@ def test_long_multigets(server: Server, keys: int) -> None:
 
 
 def test_multiget_of_large_values(server: Server) -> None:
-    """One line asks for 20 000 times the same 10 KB: 200 MB of replies, a bounded part of them in memory."""
+    """A line asks for the same 10 KB 20 000 times: of 200 MB of replies a bounded part is in memory."""
     with Conversation(server) as talk:
         assert talk.ask(b"set k 0 0 10000\r\n%s\r\n" % bytes(10_000)) == b"STORED\r\n"
         before = resident(server.pid)
@@ -207,7 +208,7 @@ def test_multiget_of_large_values(server: Server) -> None:
 
 
 def test_line_without_end(server: Server) -> None:
-    """A key of megabytes: that connection ends, or gets an error; the daemon does not collect it for ever."""
+    """A key of megabytes ends its connection, or gets an error. The daemon does not collect the key for ever."""
     with Conversation(server) as control:
         for start in (b"get ", b"set ", b"", b"mg "):
             with Conversation(server) as talk:
@@ -225,7 +226,7 @@ def test_line_without_end(server: Server) -> None:
 
 
 def test_byte_by_byte(server: Server) -> None:
-    """40 clients that send one octet at a time, in turn; half of them by RDMA."""
+    """40 clients, half of them by RDMA, send an octet at a time, in turn, and get right replies."""
     script = b"set slow%d 5 0 6\r\nabcdef\r\nget slow%d\r\nms slow%d 3 F7\r\nxyz\r\nmg slow%d v f k\r\nmn\r\n"
     reply = b"STORED\r\nVALUE slow%d 5 6\r\nabcdef\r\nEND\r\nHD\r\nVA 3 f7 kslow%d\r\nxyz\r\nMN\r\n"
     talks = [Conversation(server) for _ in range(20)]
@@ -262,7 +263,7 @@ def test_idle_connections_are_cheap(server: Server) -> None:
         talks = [stack.enter_context(server.connect()) for _ in range(count)]
         eventually(lambda: control.number("curr_connections") >= count + 1)
         assert (resident(server.pid) - before) / count < 1024
-        # also those whose command has come in part, and those that have once had something to say
+        # also connections with a part of a command, and connections that were active before
         for sock in talks:
             sock.sendall(b"get nothing\r\nge")
         for sock in talks:
@@ -281,7 +282,7 @@ def test_idle_connections_are_cheap(server: Server) -> None:
 
 
 def test_idle_queue_pairs(server: Server) -> None:
-    """300 connected queue pairs: what each costs the daemon, and that all of it comes back."""
+    """300 connected queue pairs cost the daemon a limited amount each, and their end gives all of it back."""
     count = rounds(300)
     with Conversation(server) as control, ExitStack() as stack:
         others_are_served(server)
@@ -291,7 +292,7 @@ def test_idle_queue_pairs(server: Server) -> None:
             assert peer.ask(b"set idle%d 0 0 5\r\nvalue\r\n" % number) == b"STORED\r\n"
         assert control.number("rdma_queue_pairs", "rdma") == count
         per_client = (resident(server.pid) - before) / count
-        # its messages: 16 receives and 16 sends of 8 KB at most, of which those that were used are in memory
+        # its messages: 16 receives and 16 sends of 8 KB at most; only used ones are in memory
         assert per_client < 300 * 1024, per_client
         for number, peer in enumerate(peers):
             assert peer.ask(b"mg idle%d v\r\n" % number, b"value\r\n") == b"VA 5\r\nvalue\r\n"
@@ -300,7 +301,7 @@ def test_idle_queue_pairs(server: Server) -> None:
 
 
 def test_short_messages_take_little_memory(server: Server, rdma_transport: str) -> None:
-    """Each receive has room for 8 KB, and all of them are used in turn: what short messages leave is memory of none."""
+    """Short messages use up no memory of their receives of 8 KB, though all receives are used in turn."""
     count = rounds(100)
     with Conversation(server) as control, ExitStack() as stack:
         clients = [stack.enter_context(rdma_client(server)) for _ in range(count)]
@@ -344,8 +345,8 @@ def test_fairness(rmemcached_server: Callable[..., Server], requests: int) -> No
 
 
 def test_a_long_dump_takes_the_turn(rmemcached_server: Callable[..., Server]) -> None:
-    """The reply to stats cachedump can have 2 MB: after each the other connections of the worker have their turn."""
-    # Without the maintainer all items are in the list that is dumped.
+    """After each reply to stats cachedump, of up to 2 MB, the other connections of the worker have their turn."""
+    # Without the maintainer the dumped list has all items.
     server = rmemcached_server("-t", "1", "-o", "no_lru_maintainer")
     dumps = 10
     with Conversation(server) as control, Conversation(server) as busy:
@@ -360,7 +361,7 @@ def test_a_long_dump_takes_the_turn(rmemcached_server: Callable[..., Server]) ->
 
 
 def work(server: Server, client: Client) -> float:
-    """Seconds of CPU that some gets cost the daemon."""
+    """The daemon's CPU time in seconds for some gets."""
     before = server.cpu_seconds()
     for _ in range(20):
         assert client.gat("key") == b"value"
@@ -369,9 +370,8 @@ def work(server: Server, client: Client) -> float:
 
 @pytest.fixture
 def one_cpu() -> Iterator[None]:
-    """The test and the daemons that it starts share a CPU. In a virtual machine to wake a process on another one can
-    cost ten times what a request does.
-    """
+    """The test and its daemons share a CPU. In a virtual machine the wake-up of a process on another CPU can cost ten
+    times a request."""
     all_of_them = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(all_of_them)})
     yield
@@ -379,12 +379,12 @@ def one_cpu() -> Iterator[None]:
 
 
 def test_many_unfinished_stream_requests(one_cpu: None, rmemcached_server: Callable[..., Server]) -> None:
-    """1000 connections that might become streams, and 1000 idle ones, make the requests of others no dearer.
+    """1000 connections that might become streams, and 1000 idle connections, make the requests of others no dearer.
 
-    Two daemons serve the same requests in turns, one of them with those connections: what a request costs depends on
-    what else the machine does, which changes while the test runs.
+    Two daemons serve the same requests in turns. Only the second has these connections. The cost of a request depends
+    on other work on the machine, which changes while the test runs.
     """
-    # Time that a worker polls is no work.
+    # Time spent polling is no work.
     alone, beset = (rmemcached_server("-t", "1", "-m", "64", "-c", "6000", "-o", "rdma_spin=0") for _ in range(2))
     source = random.Random(1)
     with Conversation(beset) as control, rdma_client(alone) as one, rdma_client(beset) as other:

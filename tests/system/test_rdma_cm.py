@@ -1,5 +1,5 @@
-"""rdma_cm where there is none: the daemon says why it does not start, the client why it goes another way. What it does
-where there is one is in tests/lab/guest_cm.py."""
+"""rdma_cm without a device: the daemon gives the reason why it does not start, the client why another transport is
+taken. tests/lab/guest_cm.py has the tests with a device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EX_USAGE, EX_OSERR = 64, 71
 
 
 def test_the_daemon_does_not_start_without() -> None:
-    """Whoever asks for a port of rdma_cm must not get a daemon that nobody can reach there."""
+    """A daemon with an rdma_cm port that nobody can reach does not start."""
     command = [sys.executable, "-P", "-m", "rmemcached", "-u", "root", "-l", "127.0.0.1", "-p", str(free_port())]
     command += ["-o", f"rdma_cm_port={PORT}"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
@@ -51,7 +51,7 @@ def test_ports_that_are_none(value: str) -> None:
 
 
 def test_addresses_that_are_listened_on() -> None:
-    """Each once, whatever listens there for TCP and UDP; none of loopback."""
+    """The daemon listens on each address once, for any sockets of TCP and UDP there, and on none of loopback."""
     settings = Settings()
     settings.port = settings.udp_port = -1
     settings.interfaces = ["127.0.0.1", "0.0.0.0"]

@@ -1,4 +1,4 @@
-"""Stale items: of all the clients that read one, one is told to recache it."""
+"""Of all clients that read a stale item, a single client is told to recache the item."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable
 from servers import Server
 
 ServerFactory = Callable[..., Server]
-CONTESTED = 500  # times that the other worker has to win
-MOST = 5_000_000  # times that the item is marked for that, at most
-BATCH = 5_000  # requests that are sent at a time
+CONTESTED = 500  # wins by the other worker before the test ends
+MOST = 5_000_000  # limit of markings until then
+BATCH = 5_000  # requests in a batch
 MARK = b"md key I\r\nmg key s\r\n"
 READ = b"mg key s\r\n"
 
 
 def converse(connection: socket.socket, requests: bytes) -> bytes:
-    """Sends requests that have a line as reply each, and returns the replies."""
+    """Sends requests whose replies have a line each. Returns the replies."""
     connection.sendall(requests)
     replies = bytearray()
     count = requests.count(b"\n")
@@ -30,7 +30,7 @@ def converse(connection: socket.socket, requests: bytes) -> bytes:
 
 
 def test_one_client_wins_a_stale_item(rmemcached_server: ServerFactory) -> None:
-    """Each time that the item is marked, while another worker's connection reads it."""
+    """Each time a connection marks the item stale, while another worker's connection reads, a single read wins."""
     server = rmemcached_server("-t", "2")
     stop = threading.Event()
     others = [0]
@@ -47,7 +47,7 @@ def test_one_client_wins_a_stale_item(rmemcached_server: ServerFactory) -> None:
         marked = wins = 0
         try:
             while others[0] < CONTESTED and marked < MOST:
-                # Whoever reads the item first after it was marked wins: the reader, or this connection.
+                # The first read after the marking wins: the reader's, or this connection's.
                 replies = converse(marking, MARK * BATCH)
                 assert replies.count(b"HD\r\n") == BATCH
                 marked += BATCH

@@ -1,4 +1,4 @@
-"""Item memory that grows is registered with the devices, which takes long where pages are pinned."""
+"""The daemon registers its growing item memory with the devices, which takes long on devices that pin pages."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def test_statistics_do_not_wait_for_a_registration() -> None:
 
 
 def test_all_of_the_largest_index_can_be_registered() -> None:
-    """The first extent is six parts, of 2 MB and then of twice as much; the last one may be shorter."""
+    """The first extent is six parts, of 2 MB and then twice as much each; the last may be shorter."""
     assert INDEX_EXTENTS - 1 + 6 + 1 <= INDEX_PARTS

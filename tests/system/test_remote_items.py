@@ -1,5 +1,5 @@
-"""READs of item memory by queue pairs made by hand (docs/direct-reads.md, section 9): which the daemon lets, and which
-not."""
+"""READs of item memory by queue pairs made by hand: the daemon permits some and refuses the rest
+(docs/direct-reads.md, section 9)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ FLAGS = ("-m", "64", "-t", "1")
 REMOTE = ("-o", "rdma_direct_remote")
 MAGIC = b"rmemcach"
 REFUSED = "REM_ACCESS_ERR"
-# What the queue pair does not allow, whatever the memory. InfiniBand calls that an invalid request, iWARP does not.
+# The status of an operation that the queue pair forbids for any memory. For InfiniBand, but not for iWARP, the request
+# is invalid.
 NOT_ALLOWED = f"{REFUSED}|REM_INV_REQ_ERR"
 AUTHENTICATE = b"set auth 0 0 10\r\njoe secret\r\n"
 
@@ -31,7 +32,7 @@ def server() -> Iterator[Server]:
 
 
 class Known(Peer):
-    """Authenticates its lifeline first."""
+    """A peer with an authenticated lifeline."""
 
     def exchange(self, credits: int, tokens: Sequence[str]) -> None:
         assert self.lifeline.ask(AUTHENTICATE) == b"STORED\r\n"
@@ -50,7 +51,7 @@ def ask(peer: Peer, place: int = 0) -> tuple[int, int]:
 
 
 def transfer(peer: Peer, opcode: int, where: tuple[int, int], memory: bytearray) -> None:
-    """A READ into the memory, or a WRITE of it. ConnectionError: the queue pair has failed, and says why."""
+    """A READ into the memory, or a WRITE of its bytes. Raises ConnectionError with the reason of a failure."""
     address, key = where
     region = peer.region(memory, verbs.Access.LOCAL_WRITE)
     done: list[object] = []
@@ -72,7 +73,7 @@ def serves(server: Server) -> None:
 
 
 def test_a_queue_pair_that_has_not_asked_is_refused(server: Server) -> None:
-    """Whatever key it knows; nobody else notices."""
+    """A queue pair may not read before it asks, even with the right key, and nobody else notices."""
     with Peer(server) as allowed, Peer(server) as other:
         where = ask(allowed)
         assert read(allowed, where) == MAGIC
@@ -88,7 +89,7 @@ def test_nobody_writes_to_items(server: Server) -> None:
         where = ask(peer)
         with pytest.raises(ConnectionError, match=f"{NOT_ALLOWED}|WR_FLUSH_ERR"):
             transfer(peer, Opcode.RDMA_WRITE, where, bytearray(8))
-            # A WRITE over the software device is done when it is sent: what the daemon says of it comes behind it.
+            # A WRITE over the software device is done when it is sent. The daemon's refusal comes later.
             peer.wait(lambda: False)
         assert read(witness, ask(witness)) == MAGIC
     serves(server)
@@ -106,13 +107,13 @@ def test_what_is_behind_a_part_is_refused(server: Server) -> None:
 
 
 def test_a_key_is_of_no_use_to_who_has_been_thrown_out(server: Server) -> None:
-    """Its queue pair is gone, and the next one has no more rights than any other has."""
+    """The key's queue pair is gone, and the client's next queue pair has no more rights than any other."""
     with Conversation(server) as control:
         before = control.number("rdma_queue_pairs", "rdma")
         with Peer(server) as peer:
             where = ask(peer)
             assert read(peer, where) == MAGIC
-            # The end of the lifeline is that of the queue pair.
+            # The end of the lifeline ends the queue pair.
             peer.lifeline.sock.shutdown(socket.SHUT_RDWR)
             eventually(lambda: control.number("rdma_queue_pairs", "rdma") == before)
             with pytest.raises((ConnectionError, verbs.VerbsError)):
@@ -134,7 +135,7 @@ def test_who_is_not_authenticated_has_no_queue_pair(tmp_path: Path) -> None:
             assert read(peer, where) == MAGIC
             with pytest.raises(ConnectionError, match=NOT_ALLOWED):
                 read(other, where)
-        # Lane 0 is the lifeline's. Each other one is a connection of its own.
+        # Lane 0 is the lifeline's. Each further lane is a connection of its own.
         with KnownLanes(server) as lanes:
             lanes.open(1)
             assert lanes.talk(1, b"rdma_direct 0\r\n") == b"CLIENT_ERROR unauthenticated\r\n"
@@ -143,7 +144,7 @@ def test_who_is_not_authenticated_has_no_queue_pair(tmp_path: Path) -> None:
 
 
 def test_hits_are_told_by_who_may_read(server: Server) -> None:
-    """Whichever lane of the queue pair has asked; not by another queue pair of the device, nor by the client's next."""
+    """All lanes of an asking queue pair may report hits; no further queue pair may, even of the client."""
     refused = b"CLIENT_ERROR rdma: this client was not given the items' memory\r\n"
     with Conversation(server) as control:
         before = control.number("direct_hits")
@@ -161,7 +162,7 @@ def test_hits_are_told_by_who_may_read(server: Server) -> None:
 
 
 def test_only_who_may_read_has_reads_in_flight(server: Server) -> None:
-    """A daemon without the option keeps nothing for the READs of clients."""
+    """A daemon without the option keeps no room for READs of clients."""
     with Peer(server) as peer:
         assert peer.qp.query()["max_rd_atomic"] == 16
     with start_rmemcached(*FLAGS) as plain, Peer(plain) as peer:

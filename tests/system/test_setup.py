@@ -1,4 +1,4 @@
-"""From the exchange to READY: a queue pair belongs to one worker, has a limited time, and a number nobody can guess."""
+"""From the exchange to READY a queue pair belongs to a worker, and has limited time and an unguessable number."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LATE = b"SERVER_ERROR rdma: no READY within 2 s\r\n"
 
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[Server]:
-    """A daemon that gives a queue pair two seconds."""
+    """A daemon with a limit of two seconds for a queue pair."""
     with start_rmemcached("-m", "64", "-t", "2", "-o", "rdma_ready_timeout=2,rdma_direct_linger=0") as started:
         yield started
         assert started.alive()
@@ -43,7 +43,7 @@ def hasty() -> Iterator[Server]:
 
 @pytest.fixture
 def control(hasty: Server) -> Iterator[Conversation]:
-    """Before and after the test there is no queue pair."""
+    """A control connection. Before and after the test there is no queue pair."""
     with Conversation(hasty) as conversation:
         connections = conversation.number("curr_connections")
         open_files = descriptors(hasty.pid)
@@ -56,14 +56,14 @@ def control(hasty: Server) -> Iterator[Conversation]:
 
 @pytest.mark.parametrize("attach", [False, True], ids=["without a stream", "without READY"])
 def test_a_queue_pair_that_does_not_get_ready_is_given_up(hasty: Server, control: Conversation, attach: bool) -> None:
-    """Its lifeline says so and ends. One that got ready stays, however long it is silent."""
+    """The lifeline of a late queue pair gets an error line and ends. A ready queue pair may be silent for long."""
     late = control.number("rdma_ready_timeouts", "rdma")
     with Peer(hasty) as good, Peer(hasty, attach=attach, ready=False) as bad:
         assert control.number("rdma_unready_queue_pairs", "rdma") == 1
         assert bad.lifeline.ask(b"mn\r\n") == b"MN\r\n"
         assert bad.last_words() == LATE
         assert control.number("rdma_ready_timeouts", "rdma") == late + 1
-        # What is left of it goes with its lifeline, of which the peer may have heard first.
+        # The rest of the queue pair goes with its lifeline. The peer may see the lifeline's end first.
         eventually(lambda: control.number("rdma_unready_queue_pairs", "rdma") == 0)
         eventually(lambda: control.number("rdma_queue_pairs", "rdma") == 1)
         assert good.ask(b"mn\r\n") == b"MN\r\n"
@@ -78,7 +78,7 @@ def test_ready_comes_too_late(hasty: Server, control: Conversation) -> None:
 
 
 def test_many_are_late_at_once(hasty: Server, control: Conversation) -> None:
-    """They do not wait for one another, and others are served meanwhile."""
+    """Many late queue pairs do not wait for one another, and the daemon serves others meanwhile."""
     late = control.number("rdma_ready_timeouts", "rdma")
     with rdma_client(hasty) as bystander, ExitStack() as stack:
         bad = [stack.enter_context(Peer(hasty, attach=False)) for _ in range(rounds(40))]
@@ -107,7 +107,7 @@ def test_the_first_packet_sequence_number_is_random(hasty: Server, control: Conv
 
 
 def test_streams_reach_the_worker_of_their_queue_pair(rmemcached_server: Callable[..., Server]) -> None:
-    """Lifelines and streams are spread over the workers; each stream comes to the right one."""
+    """Lifelines and streams are spread over the workers, and each stream comes to the right worker."""
     server = rmemcached_server("-t", "4")
     with ExitStack() as stack:
         peers = [stack.enter_context(Peer(server)) for _ in range(rounds(12))]
@@ -119,7 +119,7 @@ def test_streams_reach_the_worker_of_their_queue_pair(rmemcached_server: Callabl
 
 
 def test_what_queue_pairs_have_counted_stays(rmemcached_server: Callable[..., Server]) -> None:
-    """Counters of the software devices go on where queue pairs that have ended left them."""
+    """Counters of the software devices keep the counts of ended queue pairs."""
     server = rmemcached_server("-t", "2")
     name = {"soft_iw": "iw_rx_bytes", "soft_shm": "shm_rx_bytes"}.get(rdma())
     if name is None:
@@ -156,7 +156,7 @@ def stopped(tid: int) -> Iterator[None]:
 
 
 def request_stream(server: Server, peer: Peer) -> socket.socket:
-    """Sends the request for a queue pair's stream, and waits for nothing."""
+    """Sends the request for a queue pair's stream, without waiting."""
     if rdma() == "soft_shm":
         stream = shm_socket(peer.offer)
         stream.sendall(SHM_REQUEST + peer.private_data)
@@ -168,7 +168,7 @@ def request_stream(server: Server, peer: Peer) -> socket.socket:
 
 @pytest.mark.skipif(rdma() not in ("soft_iw", "soft_shm"), reason="has no streams")
 def test_a_stream_on_its_way_to_its_worker_is_a_connection(hasty: Server, control: Conversation) -> None:
-    """So that -c holds, however many wait for a worker that does not take them."""
+    """-c also limits streams that wait for a busy worker."""
     workers = sorted(
         int(task.name)
         for task in Path(f"/proc/{hasty.pid}/task").iterdir()
@@ -179,7 +179,7 @@ def test_a_stream_on_its_way_to_its_worker_is_a_connection(hasty: Server, contro
         accepted = control.number("total_connections")
         number = int.from_bytes(bytes.fromhex(peer.offer["token"])[:4], sys.byteorder)
         with stopped(workers[number]):
-            # One of two that come one after the other has the other worker; so has one of these two requests.
+            # Two successive connections have different workers: one of these two requests goes to the running worker.
             for talk in (control, second):
                 talk.send(b"mn\r\n")
             eventually(lambda: readable(control.sock) or readable(second.sock))
@@ -187,12 +187,12 @@ def test_a_stream_on_its_way_to_its_worker_is_a_connection(hasty: Server, contro
             assert live.line() == b"MN\r\n"
             streams = [stack.enter_context(request_stream(hasty, peer)) for _ in range(2)]
             eventually(lambda: live.number("total_connections") == accepted + 2)
-            # What a worker has in its queue, and has read, it serves before it has answered so often.
+            # Before these replies a worker has served everything in its queue.
             for _ in range(20):
                 live.ask(b"mn\r\n")
             assert live.number("curr_connections") == before + 2
             assert not any(map(readable, streams))
         assert (second if live is control else control).line() == b"MN\r\n"
-        # One has become the stream, which is no connection any more. The other is refused.
+        # A socket has become the stream, no connection any more. The daemon refuses the remaining socket.
         eventually(lambda: control.number("curr_connections") == before)
         assert all(stream.recv(16) for stream in streams)

@@ -1,4 +1,4 @@
-"""soft_shm between daemon and client: who may have it and where it meets, hostile peers, the death of either end."""
+"""soft_shm between daemon and client: its users and its meeting place, hostile peers, the death of either end."""
 
 from __future__ import annotations
 
@@ -73,19 +73,19 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def control(server: Server) -> Iterator[Conversation]:
-    """Afterwards nothing of any queue pair is left, neither memory nor descriptors."""
+    """A control connection. Afterwards nothing of any queue pair is left, neither memory nor descriptors."""
     with Conversation(server) as talk:
         alone(talk)
         before = descriptors(server.pid), shared_mappings(server.pid)
         yield talk
         eventually(lambda: rdma_at_rest(talk) and talk.number("curr_connections") == 1, GONE_WITHIN)
-        # Fewer: what had ended before the test was counted.
+        # Fewer: the counts included ends of an earlier test.
         eventually(lambda: descriptors(server.pid) <= before[0] and shared_mappings(server.pid) <= before[1])
 
 
 def shared_mappings(pid: int) -> int:
     maps = Path(f"/proc/{pid}/maps").read_text()
-    # The daemon's items are in one, too.
+    # The daemon's items are in a memfd, too.
     return maps.count("memfd:") - maps.count("memfd:rmemcached items")
 
 
@@ -94,7 +94,7 @@ def abstract_names() -> set[str]:
 
 
 def named_files() -> set[str]:
-    """Whatever else is on the machine may have some, too."""
+    """The files with a name. Other programs on the machine may have some, too."""
     return {name for folder in ("/dev/shm", "/tmp") for name in os.listdir(folder) if "rmemcached" in name}
 
 
@@ -114,7 +114,7 @@ def frame(offer: dict[str, str]) -> bytes:
 
 
 def everything(sock: socket.socket) -> bytes:
-    """What comes up to the end."""
+    """All bytes up to the end."""
     received = b""
     try:
         while more := sock.recv(4096):
@@ -124,7 +124,8 @@ def everything(sock: socket.socket) -> bytes:
     return received
 
 
-# ---- where it meets --------------------------------------------------------------------------------------------------
+# ---- the meeting place
+# -----------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_left_of_a_daemon_that_was_killed(rmemcached_server: ServerFactory) -> None:
@@ -179,7 +180,7 @@ def asked_as(uid: int, address: Any, transport: str) -> str:
 
 
 def test_another_user(server: Server, control: Conversation) -> None:
-    """Refused with a line that says so; by itself a client goes on to the next transport."""
+    """Another user gets a refusal with the reason. A client with a choice goes on to the next transport."""
     assert asked_as(os.geteuid(), server.address, "auto") == "soft_shm"
     if os.geteuid() == 0:
         assert asked_as(12345, server.address, "auto") == "tcp"
@@ -189,21 +190,21 @@ def test_another_user(server: Server, control: Conversation) -> None:
 
 @pytest.fixture
 def open_folder() -> Iterator[str]:
-    """One that every user may look into."""
+    """A folder open to every user."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         yield folder
 
 
 def test_a_file_of_that_name(rmemcached_server: ServerFactory, open_folder: str) -> None:
-    """-o rdma_shm: the permissions of the file decide; it goes with the daemon, or when the next one starts."""
+    """-o rdma_shm: the permissions of the file decide. The file goes with the daemon, or at the next daemon's start."""
     path = f"{open_folder}/shm"
     server = rmemcached_server("-o", f"rdma_shm={path}", "-a", "0666")
     assert place_of(server) == path
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o666
     assert asked_as(12345, server.address, "soft_shm") == "soft_shm"
     with Conversation(server) as talk:
-        # The network is of no matter where a path is.
+        # With a path the client's network does not matter.
         assert exchanged(talk, f"{EXCHANGE} host={HOST}")["path"] == path
     assert server.stop() == 0
     assert not os.path.exists(path)
@@ -216,7 +217,7 @@ def test_a_file_of_that_name(rmemcached_server: ServerFactory, open_folder: str)
     server.kill()
     assert os.path.exists(path)
     server = rmemcached_server("-o", f"rdma_shm={path}")
-    # Another daemon does not take it away from this one.
+    # A second daemon does not take the path away.
     flags = ("-U", "0", "-l", "127.0.0.1", "-u", getpass.getuser(), "-o", f"rdma_shm={path}")
     command = [sys.executable, "-P", "-m", "rmemcached", "-p", str(free_port()), *flags]
     second = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
@@ -229,7 +230,7 @@ def test_a_file_of_that_name(rmemcached_server: ServerFactory, open_folder: str)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
 @pytest.mark.parametrize("mode", [0o777, 0o1777], ids=["folder", "sticky folder"])
 def test_a_file_of_another_user(open_folder: str, mode: int) -> None:
-    """It is not taken away, though a folder that all may write to would allow it; the line says why."""
+    """The daemon leaves another user's file, even in a folder where all may delete files, and gives the reason."""
     os.chmod(open_folder, mode)
     path = f"{open_folder}/shm"
     with socket.socket(socket.AF_UNIX) as others:
@@ -309,7 +310,7 @@ def test_on_a_unix_socket(rmemcached_server: ServerFactory, tmp_path: Path) -> N
         assert talk.stats("rdma")["rdma_soft_shm_queue_pairs"] == "1"
         assert talk.ask(b"SHM is no command\r\n") == b"ERROR\r\n"
     with Conversation(server) as talk:
-        # A line that begins like the frame.
+        # A line with the beginning of a frame.
         assert talk.ask(b"SHM is no frame either\r\n") == b"ERROR\r\n"
 
 
@@ -366,7 +367,7 @@ def test_a_token_of_the_other_transport(server: Server, control: Conversation) -
 
 
 def attached(talk: Conversation) -> socket.socket:
-    """A stream that was granted and says nothing yet."""
+    """A granted stream before its first message."""
     offer = exchanged(talk)
     sock = shm_socket(offer)
     sock.sendall(frame(offer))
@@ -386,19 +387,19 @@ def test_garbage_in_place_of_records(server: Server, control: Conversation) -> N
                 last = everything(talk.sock)
                 assert last == (RECORD_FAULT if size >= 48 else b""), last
         with Conversation(server) as talk, attached(talk) as sock, open(os.devnull) as null:
-            # Descriptors that are no memory.
+            # Descriptors of something else than memory.
             ShmPeer(sock).post(record(HELLO), null.fileno(), null.fileno())
             assert everything(talk.sock) == RECORD_FAULT
         assert bystander.get("safe") == b"value"
 
 
 def close_waits(server: Server, sender: socket.socket) -> None:
-    """Peers leave the daemon what it closes in a thread of its own: three descriptors and a socket each, until many
-    wait. The first `close` waits."""
+    """Peers leave the daemon descriptors to close in a thread of its own: three and a socket each, until many wait.
+    The first `close` waits."""
     with open(os.devnull) as null:
         fds = [null.fileno()] * 3
         with Conversation(server) as talk, attached(talk) as sock:
-            # Ours is closed before the daemon has it, so that the daemon's is the last.
+            # Our descriptor is closed before the daemon receives its own, which is then the last.
             with suspended(server.pid):
                 socket.send_fds(sock, [record(HELLO)], [*fds[:2], sender.fileno()])
                 sender.close()
@@ -410,10 +411,10 @@ def close_waits(server: Server, sender: socket.socket) -> None:
 
 
 def test_auto_falls_back_while_the_daemon_takes_no_stream(rmemcached_server: ServerFactory) -> None:
-    """Who is there goes on; new clients take the next transport. Afterwards it is as before."""
+    """Existing clients go on, new clients take the next transport, and afterwards the daemon takes streams again."""
     server = rmemcached_server("-t", "1")
     sender, reader = lingering(3600)
-    # With a lifeline of another kind, so that the others do not share its queue pair.
+    # A lifeline of another kind: the others do not share its queue pair.
     keepalive = KeepaliveOpts()
     with Client(server.address, timeout=TIMEOUT, default_noreply=False, socket_keepalive=keepalive) as before:
         assert before.set("key", b"value") and before.transport == "soft_shm"
@@ -452,7 +453,7 @@ def nonsense(peer: ShmPeer, case: str, source: random.Random) -> None:
         peer.cell(len(octets).to_bytes(2, "big") + octets + bytes(-(2 + len(octets)) % 4 + 4), STREAM)
     elif case == "records that were not sent":
         peer.sent += source.randrange(1, 1 << 30)
-        # The count comes behind its record. The next record finds it.
+        # The count comes behind its record. The next record finds the false count.
         peer.post(record(WAKEUP))
     elif case == "a word that is none":
         peer.put(octets)
@@ -471,7 +472,7 @@ def nonsense(peer: ShmPeer, case: str, source: random.Random) -> None:
     ],
 )
 def test_garbage_in_the_ring(server: Server, control: Conversation, case: str, why: str | None) -> None:
-    """The connection ends, and it alone, with a line that says why. A word that is none is as if nothing were there."""
+    """Garbage ends its own connection only, with the reason in a line. A wrong word counts as no word."""
     source = random.Random(4)
     with rdma_client(server) as bystander:
         bystander.set("safe", b"value")
@@ -490,14 +491,14 @@ def test_garbage_in_the_ring(server: Server, control: Conversation, case: str, w
 
 @pytest.mark.parametrize("case", ["paid", "sparse"])
 def test_a_ring_made_by_hand(server: Server, control: Conversation, case: str) -> None:
-    """It is as the daemon wants it, or is refused: what tests put into it is seen."""
+    """The daemon serves a paid ring made by hand, and refuses an unpaid ring: the tests' garbage reaches the daemon."""
     with Conversation(server) as talk, closing(ShmPeer(attached(talk), paid=case == "paid")) as peer:
         peer.hello()
         assert is_served(peer) if case == "paid" else everything(talk.sock) == RECORD_FAULT
 
 
 def test_one_sided_memory_that_goes_away(server: Server, control: Conversation) -> None:
-    """The daemon has the region mapped; what is deregistered is refused as ever."""
+    """The daemon refuses a deregistered region, even while the region is still mapped."""
     with Peer(server) as peer:
         region = MR.alloc(peer.pd, LARGE, Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE)
         memory = memoryview(region)
@@ -537,7 +538,7 @@ def test_one_sided_memory_beyond_its_end(server: Server, control: Conversation) 
 
 
 def test_values_of_every_size(server: Server, control: Conversation) -> None:
-    """Around the limits of messages, of the region that the daemon maps, and beyond it, one by one and together."""
+    """Values around and above the limits of messages and of the region mapped by the daemon, singly and together."""
     source = random.Random(7)
     sizes = [0, 1, 4095, 4096, 4097, 8192, 65_536, 131_072, 131_073, 1 << 20, (1 << 20) + 1, 1 << 23, (1 << 23) + 1]
     with rdma_client(server) as client:
@@ -559,7 +560,7 @@ def test_values_of_every_size(server: Server, control: Conversation) -> None:
 
 @pytest.mark.parametrize("busy", [False, True], ids=["waiting", "in a transfer"])
 def test_the_daemon_dies(rmemcached_server: ServerFactory, busy: bool) -> None:
-    """A client that waits for it learns so by the end of the connection, not by its own time-out."""
+    """A waiting client learns of the daemon's death by the end of the connection, not by its own time-out."""
     server = rmemcached_server("-t", "1", "-I", "16m", "-m", "128")
     ready, told = multiprocessing.Pipe()
     patience = 2 * max(GONE_WITHIN, TIMEOUT)

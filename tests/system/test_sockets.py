@@ -1,4 +1,4 @@
-"""Plain connections: how payloads are read, and what RDMA clients of the same worker cost them."""
+"""Plain connections: the reading of payloads, and the costs of RDMA clients of the same worker."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from transport import some
 
 ServerFactory = Callable[..., Server]
 
-# around what is read at once: 2 KB where a large payload is expected, 32 KB, what the kernel hands over in one piece
+# around the sizes of one read: 2 KB before a large payload, 32 KB, and the kernel's largest piece
 SIZES = (0, 1, 100, 2000, 2033, 2048, 5000, 32_700, 32_768, 33_000, 65_520, 65_536, 100_000, 700_000)
 
 
 @pytest.mark.parametrize("seed", some(range(12)))
 def test_payloads_among_pipelined_commands(rmemcached_server: ServerFactory, seed: int) -> None:
-    """Sets of all sizes, long lines and short ones, in pieces of any length: no octet goes astray."""
+    """Of sets of all sizes, long lines and short lines, in pieces of any length, no octet goes astray."""
     choice = random.Random(seed)
     stored: dict[bytes, bytes] = {}
     request, reply = bytearray(), bytearray()
@@ -74,7 +74,7 @@ def times_slept(task: Path) -> int:
 
 @pytest.mark.usefixtures("rdma_transport")
 def test_sockets_do_not_prolong_polling(rmemcached_server: ServerFactory) -> None:
-    """A worker polls for rdma_spin after RDMA work, and not for as long as anybody sends it anything."""
+    """A worker polls for rdma_spin after RDMA work, not as long as its sockets have input."""
     server = rmemcached_server("-t", "1", "-o", "rdma_spin=300000")
     with rdma_client(server) as client, Conversation(server) as talk:
         assert client.set("key", b"value")
@@ -91,20 +91,20 @@ def test_sockets_do_not_prolong_polling(rmemcached_server: ServerFactory) -> Non
 
 @pytest.mark.usefixtures("rdma_transport")
 def test_a_paced_client_is_not_polled_for(rmemcached_server: ServerFactory) -> None:
-    """Its gaps are longer than rdma_spin: the worker sleeps through them, all of them."""
+    """The worker sleeps through all gaps of a client that are longer than rdma_spin."""
     server = rmemcached_server("-t", "1", "-o", "rdma_spin=1")
     with rdma_client(server) as client, Conversation(server) as control:
         assert client.set("key", b"value")
         polled = control.number("rdma_polled_ns", "rdma")
         for _ in range(20):
-            # A question over a socket takes longer than that.
+            # A request over a socket takes longer than rdma_spin.
             assert control.number("rdma_polled_ns", "rdma") == polled
             assert client.get("key") == b"value"
 
 
 @pytest.mark.usefixtures("rdma_transport")
 def test_the_worker_polls_through_short_gaps_for_its_share(rmemcached_server: ServerFactory) -> None:
-    """With gaps below rdma_spin it polls, for as much of its time as rdma_spin_share says."""
+    """With gaps below rdma_spin the worker polls for the part of its time set by rdma_spin_share."""
     server = rmemcached_server("-t", "1", "-o", "rdma_spin=1000000,rdma_spin_share=10")
     with rdma_client(server) as client, Conversation(server) as control:
         assert client.set("key", b"value")
@@ -118,14 +118,16 @@ def test_the_worker_polls_through_short_gaps_for_its_share(rmemcached_server: Se
         eventually(polls, TIMEOUT, "the worker polls")
         while times_slept(worker_of(server)) < before + 50:
             assert client.get("key") == b"value"
-        # What it has saved is 10 ms at most; and one yield may take long where others want the core.
+        # The saved share is 10 ms at most, and one yield may take long on a busy core.
         assert control.number("rdma_polled_ns", "rdma") < (time.monotonic_ns() - begin) // 2 + 20_000_000
 
 
 @pytest.mark.usefixtures("rdma_transport")
 def test_the_time_that_a_large_value_takes_is_no_gap(rmemcached_server: ServerFactory) -> None:
-    """Between two requests the worker moves 64 MB, which takes longer than the longest gap that it tries to poll
-    through. It waits for parts of a value, and for the next request, for less."""
+    """The worker polls between requests, though the 64 MB between them take longer than the longest polled gap.
+
+    The waits for parts of the value, and for the next request, are shorter.
+    """
     server = rmemcached_server("-t", "1", "-m", "256", "-I", "65m", "-o", "rdma_spin=1000")
     value = bytes(64 << 20)
     with rdma_client(server) as client, Conversation(server) as control:
@@ -139,7 +141,7 @@ def test_the_time_that_a_large_value_takes_is_no_gap(rmemcached_server: ServerFa
 
 
 def test_polling_on_a_system_that_has_run_for_long() -> None:
-    """The first share of its time that a worker has is that since the system's start."""
+    """The first share of a worker's time is counted from the system's start."""
     user = () if os.geteuid() == 0 else ("--user", "--map-current-user")
     years = ("unshare", *user, "--time", "--monotonic", "1000000000", "--fork", "--kill-child")
     if subprocess.run([*years, "true"], capture_output=True).returncode:
@@ -151,7 +153,7 @@ def test_polling_on_a_system_that_has_run_for_long() -> None:
 
 
 def test_sockets_that_are_read_together(rmemcached_server: ServerFactory) -> None:
-    """What comes to many connections in one turn is read before the first is answered, whatever it is."""
+    """The worker reads the input of many connections in a turn before the first answer, whatever the input is."""
     server = rmemcached_server("-t", "1")
     value = b"v" * 100
     large = b"l" * 20_000
@@ -185,7 +187,7 @@ def test_sockets_that_are_read_together(rmemcached_server: ServerFactory) -> Non
             if request == b"quit\r\n":
                 assert lines.read() == b""
             elif request.endswith(b"get the"):
-                # What was incomplete goes on.
+                # The incomplete request goes on.
                 plain.sendall(b"re\r\n")
                 assert lines.read(len(there) + 5) == there + b"END\r\n"
 

@@ -60,17 +60,18 @@ SEQUENCE = [
     b"set z 0 0 10\r\n0123456789\r\n",
     b"get z\r\n",
 ]
-# What is not of the commands, or is counted otherwise on purpose.
+# Statistics not about commands, or counted otherwise on purpose.
 APART = {
     *("pid", "uptime", "time", "version", "rusage_user", "rusage_system", "max_connections", "connection_structures"),
     *("response_obj_count", "response_obj_bytes", "curr_connections", "total_connections", "hash_bytes"),
-    # how much of a pipeline one read finds is chance; and how often each daemon was asked until it was seen alone
+    # the part of a pipeline found by a read is chance, and so is the number of requests until the daemon was seen
+    # alone
     *("conn_yields", "bytes_read", "bytes_written"),
-    # memcached's own background threads move it
+    # memcached's own background threads change this count
     "lrutail_reflocked",
 }
 
-# in 1.6.45, which the installed memcached need not be
+# in 1.6.45; the installed memcached may be older
 NEWER = {
     *("slab_reassign_busy_nomem", "slab_reassign_last_busy_status", "store_too_large", "store_no_memory"),
     "client_flags_size",
@@ -79,14 +80,14 @@ NEWER = {
 NEWER.add("rmemcached_version")
 if "lru_algorithm=s3fifo" in os.environ.get("RMEMCACHED_TEST_OPTIONS", ""):
     NEWER |= {"ghost_hits", "ghost_bytes", "small_lru_pct", "lru_algorithm"}
-# how far the background threads have come, and what differs between the two programs
+# the progress of background threads, and the differences between the two programs
 OWN = {
     *("lru_maintainer_juggles", "lru_crawler_starts", "lru_crawler_running", "moves_to_cold", "moves_to_warm"),
     *("moves_within_lru", "crawler_items_checked", "crawler_reclaimed"),
     *("libevent", "reserved_fds", "read_buf_count", "read_buf_bytes", "read_buf_bytes_free"),
 }
 
-# who takes away what has expired: a request, or a background thread that came first
+# the remover of an expired item: a request, or a background thread before the request
 EXPIRED = {"reclaimed", "expired_unfetched", "get_expired"}
 
 
@@ -99,7 +100,7 @@ def after_sequence(server: Server) -> dict[str, str]:
         return talk.stats()
 
 
-# Crawler and maintainer take away what has expired, in one daemon sooner than in the other.
+# Crawler and maintainer remove expired items, in one of the daemons sooner than in the other.
 ALONE = ("-m", "64", "-o", "no_lru_crawler,no_lru_maintainer")
 
 
@@ -203,7 +204,7 @@ def test_bytes_of_the_sockets(rmemcached_server: ServerFactory) -> None:
 
 
 def test_rdma_counters(rmemcached_server: ServerFactory) -> None:
-    """Before any RDMA client: all zero but what the device is."""
+    """Before any RDMA client all counters are zero, and the others describe the device."""
     with Conversation(rmemcached_server("-m", "64")) as talk:
         assert talk.ask(b"set key 0 0 1\r\nx\r\n") == b"STORED\r\n"
         server_stats = talk.stats("rdma")
@@ -275,7 +276,7 @@ def test_reset(rmemcached_server: ServerFactory, memcached_server: ServerFactory
 
 
 def test_flush_all(rmemcached_server: ServerFactory) -> None:
-    """Items of the same second go at once, by both transports; those stored behind it stay."""
+    """Items of the same second go at once, by both transports. Items stored behind the flush stay."""
     server = rmemcached_server("-m", "64")
     with Conversation(server) as talk, rdma_client(server) as client:
         for flush in (lambda: client.flush_all(), lambda: talk.ask(b"flush_all\r\n") == b"OK\r\n"):

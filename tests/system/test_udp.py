@@ -1,4 +1,4 @@
-"""The UDP port: frames, messages of several datagrams, requests that are none."""
+"""The UDP port: frames, messages of several datagrams, invalid requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Daemon(NamedTuple):
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory) -> Iterator[Daemon]:
-    """-t 2, with a UDP port that it chooses."""
+    """-t 2, with a UDP port of the daemon's choice."""
     names = tmp_path_factory.mktemp("udp") / "ports"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MEMCACHED_PORT_FILENAME", str(names))
@@ -43,7 +43,7 @@ def daemon(tmp_path_factory) -> Iterator[Daemon]:
 
 
 def udp_port(names: Path) -> int:
-    """The port that the daemon writes down."""
+    """The port in the daemon's file."""
     eventually(names.exists)
     lines = dict(line.split(": ") for line in reversed(names.read_text().splitlines()))
     return int(lines["UDP INET"])
@@ -54,7 +54,7 @@ class Peer:
 
     def __init__(self, port: int) -> None:
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        # What finds no room is lost. Root is not bound to the system's limit, which can be a tenth of this.
+        # A datagram without room is lost. Root is free of the system's limit, which can be a tenth of this.
         option = SO_RCVBUFFORCE if os.geteuid() == 0 else socket.SO_RCVBUF
         self.sock.setsockopt(socket.SOL_SOCKET, option, 4 << 20)
         self.sock.settimeout(LATE)
@@ -66,7 +66,7 @@ class Peer:
         self.sock.send(FRAME.pack(self.id, sequence, total, reserved) + data)
 
     def datagram(self) -> tuple[int, int, bytes]:
-        """(sequence, total, data) of the next datagram that answers the last request."""
+        """(sequence, total, data) of the next datagram, an answer to the last request."""
         data = self.sock.recv(65536)
         assert len(data) <= MAX_DATAGRAM
         number, sequence, total, reserved = FRAME.unpack_from(data)
@@ -74,7 +74,7 @@ class Peer:
         return sequence, total, data[FRAME.size :]
 
     def message(self) -> bytes:
-        """The next message that answers the last request."""
+        """The next message, an answer to the last request."""
         sequence, total, data = self.datagram()
         assert (sequence, total > 0) == (0, True)
         for expected in range(1, total):
@@ -88,7 +88,7 @@ class Peer:
         return self.message()
 
     def silent(self) -> None:
-        """Nothing but the answer to what is sent now arrives."""
+        """Only the answer to the command sent now arrives."""
         assert self.ask(b"mn\r\n") == b"MN\r\n"
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ def test_a_large_value_to_store(peer: Peer) -> None:
 
 
 def test_every_reply_is_a_message(peer: Peer) -> None:
-    """As memcached 1.6: each command's, and each key's of a multiget; END goes with the last."""
+    """As in memcached 1.6, each command and each key of a multiget has its own message; END goes with the last."""
     peer.send(b"set m1 0 0 1\r\n1\r\nset m2 0 0 300\r\n" + b"2" * 300 + b"\r\n")
     assert [peer.message(), peer.message()] == [b"STORED\r\n"] * 2
     second = b"VALUE m2 0 300\r\n" + b"2" * 300 + b"\r\n"
@@ -182,7 +182,7 @@ def test_every_reply_is_a_message(peer: Peer) -> None:
 
 
 def test_a_long_multiget(peer: Peer) -> None:
-    """A line beyond 2 KB, and more commands than one turn of the loop does."""
+    """A line beyond 2 KB, and more commands than the daemon does in a turn of the loop, are answered."""
     peer.ask(b"set m1 0 0 1\r\n1\r\n")
     peer.send(b"get " + b"m1 " * 1000 + b"\r\n")
     replies = [peer.message() for _ in range(1000)]
@@ -192,7 +192,8 @@ def test_a_long_multiget(peer: Peer) -> None:
     peer.silent()
 
 
-# ---- requests that are none ------------------------------------------------------------------------------------------
+# ---- invalid requests
+# ------------------------------------------------------------------------------------------------
 
 
 def test_quiet_commands(peer: Peer) -> None:
@@ -222,7 +223,7 @@ def test_quiet_commands(peer: Peer) -> None:
     ],
 )
 def test_half_a_request_is_dropped(peer: Peer, data: bytes) -> None:
-    """... and does not take the next datagram for its other half."""
+    """The daemon drops an unfinished request. The next datagram does not complete the request."""
     peer.send(data)
     peer.silent()
     assert peer.ask(b"get half\r\n") == b"END\r\n"
@@ -272,7 +273,7 @@ def test_commands_that_want_a_connection(peer: Peer, data: bytes) -> None:
 
 
 def test_a_peer_that_is_gone(daemon: Daemon, peer: Peer) -> None:
-    """What is sent to nobody comes back as an error, and hurts nobody."""
+    """A reply to a closed port comes back as an error, and disturbs nobody."""
     with Conversation(daemon.server) as tcp:
         tcp.ask(b"set gone 0 0 50000\r\n" + b"v" * 50_000 + b"\r\n")
     for _ in range(20):

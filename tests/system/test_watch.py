@@ -1,4 +1,4 @@
-"""watch: what is logged for which command, over which transport; slow, dead and too many watchers."""
+"""watch: the log lines of each command over each transport; slow, dead and too many watchers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SILENT_WORDS = ("rawcmds", "proxyreqs", "proxyevents", "proxyuser")
 
 
 class Watcher(Conversation):
-    """A connection that watches."""
+    """A watching connection."""
 
     def __init__(self, server: Server, *words: str, receive_buffer: int | None = None) -> None:
         super().__init__(server)
@@ -47,7 +47,7 @@ class Watcher(Conversation):
 
 
 def anonymous(event: str) -> str:
-    """Without the descriptor."""
+    """The line without its descriptor."""
     return re.sub(r" cfd=\d+", "", event)
 
 
@@ -57,14 +57,15 @@ def log_watchers(server: Server, count: int) -> None:
 
 
 def descriptors_at_rest(server: Server) -> int:
-    """How many the daemon has open with one connection and no watcher."""
+    """The number of descriptors of a daemon with one connection and no watcher."""
     with Conversation(server) as control:
         eventually(lambda: control.number("log_watchers") == 0, what="no watcher")
         eventually(lambda: control.number("curr_connections") == 1, what="one connection")
         return descriptors(server.pid)
 
 
-# ---- what is logged --------------------------------------------------------------------------------------------------
+# ---- log lines
+# -------------------------------------------------------------------------------------------------------
 
 FETCH = "type=item_get key={} status={} clsid={} size={}"
 STORE = "type=item_store key={} status={} cmd={} ttl={} clsid={} size={}"
@@ -128,7 +129,7 @@ SAID = [
         [
             FETCH.format("dies", "not_found", 0, 0),
             "type=item_store key=dies status=stored cmd=set ttl=[0-9]+ clsid=1 size=1",
-            # the maintainer may have taken it meanwhile
+            # the maintainer may have removed the item meanwhile
             FETCH.format("dies", "(expired|not_found)", 0, 0),
         ],
     ),
@@ -138,7 +139,7 @@ SAID = [
 
 @pytest.mark.parametrize("transport", ["tcp", "unix"])
 def test_lines_of_commands(rmemcached_server: ServerFactory, tmp_path: object, transport: str) -> None:
-    """1.6.45's lines, but that it prints garbage for the class and descriptor of an item that is too large."""
+    """The lines are 1.6.45's, except for its garbage in class and descriptor of an item above the size limit."""
     server = rmemcached_server("-t", "1", path=f"{tmp_path}/sock" if transport == "unix" else None)
     with Watcher(server, "fetchers", "mutations", "deletions") as watcher, Conversation(server) as client:
         cfd = None
@@ -167,7 +168,7 @@ def test_commands_over_rdma_are_logged(rmemcached_server: ServerFactory) -> None
 
 
 def test_a_stream_that_its_queue_pair_takes_ends_well(rmemcached_server: ServerFactory) -> None:
-    """As a connection it ends, and that is no error."""
+    """The connection ends as the stream begins, without an error."""
     server = rmemcached_server()
     with Conversation(server) as control:
         alone(control)
@@ -224,7 +225,7 @@ def test_evictions(rmemcached_server: ServerFactory) -> None:
 def test_connections(rmemcached_server: ServerFactory) -> None:
     server = rmemcached_server()
     with Conversation(server) as control:
-        # The connection that found the daemon started has ended.
+        # The connection that awaited the daemon's start has ended.
         alone(control)
     with Watcher(server, "connevents") as watcher:
 
@@ -306,7 +307,7 @@ def test_twenty_watchers_at_most(rmemcached_server: ServerFactory) -> None:
     refused = [Conversation(server) for _ in range(80)]
     for client in refused:
         assert client.ask(b"watch\r\n") == b"WATCHER_TOO_MANY log watcher limit reached\r\n"
-    # They are ordinary connections still, and all who watch see what they do.
+    # They are ordinary connections still, and all watchers see their commands.
     for number, client in enumerate(refused):
         assert client.ask(b"get k%d\r\n" % number) == b"END\r\n"
     for watcher in watchers:
@@ -344,7 +345,7 @@ def test_input_behind_watch_is_ignored(rmemcached_server: ServerFactory) -> None
 
 
 def test_slow_watcher(rmemcached_server: ServerFactory, tmp_path: object) -> None:
-    """What was written is what was sent and what was skipped; no client waits meanwhile."""
+    """The written lines are the sum of the sent and the skipped lines, and no client waits meanwhile."""
     options = "watcher_logbuf_size=8,worker_logbuf_size=16384"
     server = rmemcached_server("-t", "1", "-o", options, path=f"{tmp_path}/sock")
     with Watcher(server) as watcher, Conversation(server) as client:
@@ -386,7 +387,7 @@ def test_ring_that_is_too_small_drops(rmemcached_server: ServerFactory) -> None:
 
 
 def test_many_threads_in_order(rmemcached_server: ServerFactory) -> None:
-    """Lines of all workers, whole, none twice; while watchers come, are killed and go."""
+    """Watchers get whole lines of all workers, none twice, while watchers come, are killed and go."""
     server = rmemcached_server("-t", "4", "-o", "worker_logbuf_size=16384,watcher_logbuf_size=65536")
     before = descriptors_at_rest(server)
     count = 3000
@@ -434,7 +435,7 @@ def test_many_threads_in_order(rmemcached_server: ServerFactory) -> None:
         for thread in threads:
             thread.join(TIMEOUT)
         stop.set()
-        # a last line for whoever still waits for one
+        # a last line for watchers that still wait
         with Conversation(server) as client:
             while restless.is_alive():
                 assert client.ask(b"get end\r\n") == b"END\r\n"
@@ -463,7 +464,7 @@ def test_stop_with_watchers_under_load(rmemcached_server: ServerFactory) -> None
 
 
 def test_background_work(rmemcached_server: ServerFactory) -> None:
-    """What an automatic crawl found is told when the maintainer has judged it."""
+    """The watcher gets the result of an automatic crawl when the maintainer has judged the crawl."""
     server = rmemcached_server("-o", "debug_commands")
     with Watcher(server, "sysevents") as watcher, Conversation(server) as client:
         assert client.ask(b"set a 0 0 1\r\nx\r\n") == b"STORED\r\n"

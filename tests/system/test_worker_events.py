@@ -1,4 +1,4 @@
-"""One epoll set of a worker has its queue, connections, UDP sockets, software devices and completion channels."""
+"""The epoll set of a worker has its queue, connections, UDP sockets, software devices and completion channels."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def test_the_workers_queue() -> None:
 
 
 def test_a_completion_channel_is_no_software_device() -> None:
-    """Wherever the worker's structure is in memory. Taken for one, the channel would be read as a queue pair."""
+    """A completion channel is never read as a queue pair, wherever the worker's structure is in memory."""
     events = channel_events()
     assert [bit for _, bit in events] == [1 << device for device in range(len(events))]
     assert all(kind(data) == "channel" for data, _ in events)
 
 
 def test_what_has_an_address() -> None:
-    """Its tag says what it is."""
+    """The tag of an address gives its kind."""
     for address in ADDRESSES:
         assert kind(address) == "connection"
         assert {name: kind(address | tag) for name, tag in TAGS.items()} == {name: name for name in TAGS}

@@ -1,10 +1,10 @@
-"""Clients to be killed: each line on stdin (mode and arguments) forks one, whose process id comes on stdout when it is
-in position.
+"""Clients to be killed. Each line on stdin (mode and arguments) forks a client. The client, once in position, prints
+its process id on stdout.
 
     victims.py HOST PORT
     storm SEED       sets and gets of all sizes, for ever
-    read KEY SIZE    a set by RDMA READ that it will never answer
-    write KEY SIZE   a get by RDMA WRITE that it will never take
+    read KEY SIZE    a set by RDMA READ that the client never answers
+    write KEY SIZE   a get by RDMA WRITE that the client never takes
     idle             a queue pair with nothing to do
 """
 

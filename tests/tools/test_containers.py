@@ -1,4 +1,4 @@
-"""contrib/docker: what the build files name exists, and what their containers run works, outside of containers."""
+"""contrib/docker: the files named by the build exist, and the containers' programs work, outside of containers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def arguments(stage: list[tuple[str, str]], instruction: str) -> list[str]:
 
 
 def packages(stage: list[tuple[str, str]]) -> set[str]:
-    """What apt-get installs in a stage."""
+    """The packages of apt-get in a stage."""
     (command,) = re.findall(r"apt-get install ([^&]*)", " ".join(arguments(stage, "RUN")))
     return {word for word in command.split() if not word.startswith("-")}
 
@@ -59,13 +59,13 @@ def in_the_image(program: str) -> str:
 
 
 def stopped(server: Server) -> int:
-    """The status of a daemon after what `docker stop` sends."""
+    """The status of a daemon after the signal of `docker stop`."""
     server.process.send_signal(signal.SIGTERM)
     return server.process.wait(20)
 
 
 def test_what_is_copied_is_in_a_source_distribution() -> None:
-    """Which has the tracked files (tests/test_packaging.py); all of what setup.py reads is among it."""
+    """The copied files are tracked (tests/test_packaging.py), and include everything that setup.py reads."""
     copied = {word.rstrip("/") for line in arguments(BUILD, "COPY") for word in line.split()[:-1]}
     if (ROOT / ".git").exists():
         done = subprocess.run(["git", "ls-files", *copied], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -78,12 +78,12 @@ def test_what_is_copied_is_in_a_source_distribution() -> None:
 
 
 def test_packages() -> None:
-    """What the build installs is what script/prepare.sh does; the image has no compiler, headers or pip."""
+    """The build's packages are those of script/prepare.sh. The image has no compiler, headers or pip."""
     prepare = (ROOT / "script" / "prepare.sh").read_text()
     names = set(re.findall(r"\becho ((?:[a-z][a-z0-9.+-]+ ?)+)$", prepare, re.MULTILINE))
     assert packages(BUILD) <= {name for line in names for name in line.split()}
     assert not [name for name in packages(FINAL) if re.search("-dev$|^gcc|^python3-", name)]
-    # The libraries come with the headers that the build needs, and so are on this machine, too.
+    # The libraries come with the build's headers: they are on this machine, too.
     for name in packages(FINAL) - {"python3"}:
         done = subprocess.run(["dpkg-query", "-W", name], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -97,7 +97,7 @@ def test_the_image_runs_without_rights() -> None:
 
 
 def test_the_image_serves_says_so_and_ends() -> None:
-    """ENTRYPOINT with CMD, HEALTHCHECK with and without the daemon, and SIGTERM."""
+    """The image runs ENTRYPOINT with CMD, HEALTHCHECK with and without the daemon, and ends by SIGTERM."""
     (entry,), (options,) = arguments(FINAL, "ENTRYPOINT"), arguments(FINAL, "CMD")
     assert json.loads(entry) == ["rmemcached"]
     check = json.loads(arguments(FINAL, "HEALTHCHECK")[0].partition(" CMD ")[2])
@@ -125,7 +125,7 @@ def test_services_are_made_of_this_image() -> None:
 
 @pytest.mark.parametrize("name", ["daemon", "rdma"])
 def test_the_services_of_compose(name: str, tmp_path: Path) -> None:
-    """The daemon takes its options; the client takes shared memory by the socket; the exporter sees its set and get."""
+    """The daemon takes its options, the client shared memory by the socket, and the exporter sees the set and get."""
     port = free_port()
     (folder,) = arguments(FINAL, "VOLUME")
 
@@ -137,7 +137,7 @@ def test_the_services_of_compose(name: str, tmp_path: Path) -> None:
         client = SERVICES["client"]
         done = run(*client["entrypoint"], *map(here, client["command"]))
         assert (done.returncode, done.stdout) == (0, "hello from a container over soft_shm\n"), done.stderr
-        # Who is answered finds it. By itself it comes a little after the port.
+        # The socket appears a little after the port, and before the first answer to a client.
         assert (tmp_path / "shm.sock").is_socket() == (name == "daemon")
         exporter = SERVICES["exporter"]
         words = [*map(in_the_image, exporter["entrypoint"]), *map(here, exporter["command"])]

@@ -1,4 +1,4 @@
-"""rmemcached-doctor beside real daemons, memcached, and servers that are none."""
+"""rmemcached-doctor beside real daemons, memcached, and servers of other kinds."""
 
 from __future__ import annotations
 
@@ -107,12 +107,12 @@ def test_what_the_server_has_switched_off(
 
 
 def test_shared_memory_that_is_out_of_sight(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
-    """As in a container without the folder: a better transport could be had, so the status is 1."""
+    """Without the folder of the socket, as in a container, the status is 1: a better transport is possible."""
     path = tmp_path / "shm.sock"
     server = rmemcached_server("-o", f"rdma_shm={path}")
     end = time.monotonic() + 20
     while not path.exists():
-        # The daemon listens for clients before it does here.
+        # The daemon listens for clients before listening here.
         assert time.monotonic() < end
     server.stats()
     path.rename(tmp_path / "elsewhere")
@@ -123,7 +123,7 @@ def test_shared_memory_that_is_out_of_sight(rmemcached_server: ServerFactory, tm
 
 
 def test_other_users_and_limits() -> None:
-    """What servers and devices say that this machine need not have, and what to change for it."""
+    """The doctor turns errors of servers and devices, also those absent from this machine, into advice."""
     examination = Examination("127.0.0.1", 1, None)
     for transport, why, change in (
         ("soft_shm", "SERVER_ERROR rdma: soft_shm is for user 0 and root here, not for user 1", "rdma_shm=FILE"),
@@ -156,14 +156,14 @@ def test_unix_socket(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
 
 
 def test_memcached(memcached_server: ServerFactory) -> None:
-    """The best that both ends have is a plain connection."""
+    """The best common transport is a plain connection."""
     found, by_name = document(place(memcached_server()))
     assert found["taken"] == "tcp" and found["facts"]["rmemcached_version"] == ""
     assert "memcached without RDMA" in by_name["soft_iw"]["change"] and by_name["tcp"]["get_bandwidth"] > 0
 
 
 def test_small_items(rmemcached_server: ServerFactory) -> None:
-    """A value of 1 MB does not fit: the rest is measured."""
+    """With items too small for a value of 1 MB the rest is measured."""
     _, by_name = document(place(rmemcached_server("-I", "512k")))
     assert by_name["tcp"]["p50"] > 0 and by_name["tcp"]["get_bandwidth"] is None and "-I" in by_name["tcp"]["change"]
 
@@ -179,7 +179,7 @@ def test_authentication(rmemcached_server: ServerFactory, tmp_path: Path) -> Non
 
 @pytest.fixture
 def bad_server(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A server that answers whatever it reads with request.param, over and over if that is long; None: with nothing."""
+    """A server that answers any input with request.param, over and over if the answer is long; None: with nothing."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -214,14 +214,14 @@ def bad_server(request: pytest.FixtureRequest) -> Iterator[str]:
     ids=["silent", "HTTP", "TLS", "SSH", "escape"],
 )
 def test_what_is_no_memcached(bad_server: str) -> None:
-    """One line that can be shown on a terminal, soon."""
+    """The doctor soon prints a single line that is safe for a terminal."""
     done = doctor("--timeout", "0.3", bad_server)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and done.stderr[:-1].isprintable(), done.stderr
 
 
 def test_ctrl_c() -> None:
-    """While it waits for an answer: without a traceback."""
+    """Ctrl-C during the wait for an answer leaves no traceback."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         command = [sys.executable, "-P", "-m", "rmemcached.tools.doctor", "--timeout", "60"]
         with subprocess.Popen(
@@ -234,7 +234,7 @@ def test_ctrl_c() -> None:
 
 
 def test_a_refusal_without_words(scripted: Callable[..., Scripted]) -> None:
-    """Is none of the transports that work."""
+    """A transport refused without words does not count as working."""
 
     def answers(line: bytes) -> Iterator[bytes]:
         yield b"END\r\n" if line.startswith(b"stats") else b"SERVER_ERROR \r\n"
@@ -256,7 +256,7 @@ def test_no_server_and_wrong_arguments() -> None:
 
 
 class Between(Examination):
-    """An examination in which something happens when the first transport has been measured that works."""
+    """An examination with an event after the measurement of the first working transport."""
 
     def __init__(self, target: str, happens: Callable[[], object]) -> None:
         super().__init__(target, 0.5, None)
@@ -273,7 +273,7 @@ class Between(Examination):
 def test_a_server_dies_while_it_is_measured(
     rmemcached_server: ServerFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Status 2, although a transport has worked; in words and as JSON."""
+    """The status is 2, although a transport has worked, in words and as JSON."""
     for as_json in (False, True):
         server = rmemcached_server()
         assert examine(Between(place(server), server.kill), as_json) == 2
@@ -300,6 +300,6 @@ def test_a_server_is_started_again_while_it_is_measured(tmp_path: Path, capsys: 
 
 
 def test_devices_of_the_system_are_told() -> None:
-    """What the kernel has and this process cannot open stands beside what it can."""
+    """Devices of the kernel that this process cannot open stand beside the usable devices."""
     unopened, advice = device_advice()
     assert bool(unopened) == bool(advice) and not set(unopened) & set(verbs.devices("system"))

@@ -1,6 +1,6 @@
-"""rmemcached-doctor where something is in the way: other users, other network namespaces, a firewall. All is real.
+"""rmemcached-doctor with obstacles: other users, other network namespaces, a firewall. All are real.
 
-Users and network namespaces need root; in continuous integration (CI is set) that they cannot be had is a failure.
+Users and network namespaces need root; in continuous integration (CI is set) their absence is a failure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 
 HERE, THERE, PORT = "10.99.7.1", "10.99.7.2", 11211
 WITHIN = 40.0
-# What it needs is loaded before: where it lies may not be for everybody.
+# The modules are loaded while still root: others may not be able to read their folder.
 NOBODY = """
 import encodings.idna, os, sys
 import rmemcached.client._rdma, rmemcached.tools.doctor
@@ -62,7 +62,7 @@ def transport(found: dict[str, Any], name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("mode", [None, "0700"], ids=["default", "FILE"])
 def test_another_user(mode: str | None, rmemcached_server: ServerFactory, tmp_path: Path) -> None:
-    """Status 1: shared memory could be had. What is to be changed is -a, and so it is had."""
+    """Status 1: shared memory is possible. The doctor advises a change of -a, and the change works."""
     for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
         folder.chmod(0o755)
     path = tmp_path / "shm.sock"
@@ -88,7 +88,7 @@ def test_a_socket_for_others(rmemcached_server: ServerFactory, tmp_path: Path) -
 
 
 class TwoHosts:
-    """Two network namespaces with a wire between them: the daemon is in one, the doctor in the other."""
+    """Two network namespaces with a wire between them: the daemon in the first, the doctor in the second."""
 
     def __init__(self, folder: Path) -> None:
         self.shm = folder / "shm.sock"
@@ -104,7 +104,7 @@ class TwoHosts:
             self.close = stack.pop_all().close
 
     def place(self, stack: contextlib.ExitStack) -> tuple[str, ...]:
-        """The words before a command that is to run in a new namespace."""
+        """The words before a command to run in a new namespace."""
         holder = subprocess.Popen(
             ["unshare", "--net", "sh", "-c", "echo && exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -129,7 +129,7 @@ class TwoHosts:
             assert manager.recv(100) == b"READY=1\n"
 
     def filter(self, what: str) -> None:
-        """The daemon's host does so with what comes to its port."""
+        """Adds a firewall rule for the daemon's port at the daemon's host."""
         for rule in (
             "add table ip t",
             "add chain ip t c { type filter hook input priority 0; }",
@@ -146,7 +146,7 @@ def two_hosts(tmp_path: Path) -> Iterator[TwoHosts]:
 
 
 def test_containers_of_one_host(two_hosts: TwoHosts) -> None:
-    """Their addresses tell nothing of it. Who says so by naming shared memory has it, if both see its folder."""
+    """Addresses do not tell that containers share a host. Naming shared memory helps, if both see its folder."""
     there = two_hosts.places[1]
     found = doctor(f"{HERE}:{PORT}", within=there)
     one = transport(found, "soft_shm")
@@ -163,11 +163,11 @@ def test_a_firewall(two_hosts: TwoHosts) -> None:
 
 @pytest.mark.parametrize("verdict", ["drop", "reject with tcp reset"])
 def test_a_firewall_that_lets_one_connection_through(verdict: str, two_hosts: TwoHosts) -> None:
-    """Nobody is told that the daemon is down: it has answered."""
+    """The doctor does not call the daemon down: the daemon has answered."""
     two_hosts.filter(f"tcp flags syn / syn,ack ct count over 1 {verdict}")
     found = doctor("--timeout", "0.5", f"{HERE}:{PORT}", within=two_hosts.places[1])
     failed = {one["transport"]: one["change"] for one in found.get("transports", []) if one["state"] == "fails"}
-    # Whether one is let through depends on whether the firewall knows that the one before has ended.
+    # A connection passes if the firewall knows that the connection before has ended.
     assert failed or found["error"]
     assert "lets too few through" in found.get("error", "lets too few through")
     for name, change in failed.items():

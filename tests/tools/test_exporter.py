@@ -93,7 +93,7 @@ def place(server: Server) -> str:
 
 @pytest.mark.parametrize("options", ["-o idle_timeout=60,track_sizes", "-o lru_algorithm=s3fifo,rdma_direct"])
 def test_every_number_is_a_metric(rmemcached_server: ServerFactory, options: str) -> None:
-    """Or is left out, with the reason; and nothing is listed that is not there."""
+    """Every number is a metric, or is left out with the reason; no listed number is missing."""
     server = rmemcached_server("-o", "maxconns_fast", "-o", "temporary_ttl=60", *options.split())
     with Client(server.address, transport="tcp") as client, Client(server.address) as reader:
         client.set("key", b"value", noreply=False)
@@ -123,7 +123,7 @@ def test_names_are_used_once() -> None:
 def test_metrics_keep_the_rules_of_promtool(
     rmemcached_server: ServerFactory, exporter: Callable[..., Exporter]
 ) -> None:
-    """script/promtool asks promtool itself."""
+    """The metrics keep promtool's rules; script/promtool runs promtool itself."""
     server = rmemcached_server()
     with Client(server.address, transport="tcp") as client:
         client.set("key", b"value", noreply=False)
@@ -212,7 +212,7 @@ def test_a_server_that_says_nothing_is_given_up(exporter: Callable[..., Exporter
 def test_a_server_that_never_ends_its_answer(
     scripted: Callable[..., Scripted], exporter: Callable[..., Exporter]
 ) -> None:
-    """Each line comes in time, and the last never: it is given up, for this scrape and those behind it."""
+    """Lines come in time, the last never: the answer is given up, for this scrape and the next."""
 
     def answers(line: bytes) -> Iterator[bytes]:
         number = 0
@@ -234,7 +234,7 @@ def test_a_server_that_never_ends_its_answer(
 
 @pytest.mark.parametrize("refusal", [b"CLIENT_ERROR no", b"SERVER_ERROR no", b"ERROR"])
 def test_strange_answers(refusal: bytes, scripted: Callable[..., Scripted], exporter: Callable[..., Exporter]) -> None:
-    """What a server does not have, or says of itself, costs those metrics and no others."""
+    """A missing or strange statistic costs its own metric and no others."""
 
     def answers(line: bytes) -> Iterator[bytes]:
         yield {
@@ -248,7 +248,7 @@ def test_strange_answers(refusal: bytes, scripted: Callable[..., Scripted], expo
 
 
 def test_strange_numbers_and_classes(scripted: Callable[..., Scripted], exporter: Callable[..., Exporter]) -> None:
-    """No number that there cannot be, no class that there cannot be, and nothing that is a command for a terminal."""
+    """Impossible numbers and classes, and commands for a terminal, do not get through."""
 
     def answers(line: bytes) -> Iterator[bytes]:
         huge = b"1" + b"0" * 400
@@ -270,7 +270,7 @@ def test_strange_numbers_and_classes(scripted: Callable[..., Scripted], exporter
 def test_targets(
     rmemcached_server: ServerFactory, memcached_server: ServerFactory, exporter: Callable[..., Exporter], tmp_path: Path
 ) -> None:
-    """Those of the command line and of --allow, and no other."""
+    """The exporter scrapes the targets of the command line and of --allow only."""
     first, third = rmemcached_server("-m", "64"), memcached_server("-m", "65")
     second = rmemcached_server("-m", "66", path=str(tmp_path / "socket"))
     one = exporter(place(first), f"unix://{second.path}", "--allow", f"127.0.0.*:{third.port}")
@@ -294,7 +294,7 @@ def test_targets(
 
 
 def test_clients_that_leave_are_no_failure(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter]) -> None:
-    """Probes of a port end their connections by a reset, in any state: stderr, which is a log, has nothing of it."""
+    """Probes of a port end their connections by a reset, in any state: stderr, a log, has nothing about them."""
     one = exporter(place(rmemcached_server()))
     for said in (b"", b"GET /metrics", b"GET /metrics HTTP/1.1\r\nHost: x\r\n", b"GET /metrics HTTP/1.1\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", one.port)) as probe:

@@ -1,4 +1,4 @@
-"""contrib/systemd: the units are what systemd takes, and the daemon says when it serves."""
+"""contrib/systemd: systemd accepts the units, and the daemon reports when it serves."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rmemcached.client import Client
 FOLDER = Path(__file__).resolve().parents[2] / "contrib" / "systemd"
 UNITS = ("rmemcached.service", "rmemcached@.service")
 EXPORTER = "rmemcached-exporter.service"
-# 0 is safe and 10 is not; devices, the network and the host's users are what the daemon is for.
+# 0 is safe and 10 is not; the daemon needs devices, the network and the host's users.
 EXPOSURE = {**dict.fromkeys(UNITS, 2.5), EXPORTER: 1.5}
 
 
 def installed(unit: str, folder: Path) -> Path:
-    """The unit as it would be installed, with a program that exists."""
+    """The unit as installed, with an existing program."""
     text = re.sub(r"/usr/local/bin/rmemcached[a-z-]*", "/bin/true", (FOLDER / unit).read_text())
     path = folder / unit.replace("@", "@one")
     path.write_text(text)
@@ -51,7 +51,7 @@ def test_the_units_differ_in_names_only() -> None:
 
 
 def allowed_calls(unit: str = UNITS[0]) -> set[str]:
-    """The system calls that the unit's filter lets through."""
+    """The system calls permitted by the unit's filter."""
     done = subprocess.run(["systemd-analyze", "syscall-filter"], capture_output=True, text=True, check=True)
     groups: dict[str, list[str]] = {}
     for line in done.stdout.splitlines():
@@ -71,7 +71,7 @@ def allowed_calls(unit: str = UNITS[0]) -> set[str]:
 
 
 def test_the_filter_has_what_the_daemon_calls(tmp_path: Path) -> None:
-    """With clients of each transport, as another user than root: a call that is not there would fail, or end it."""
+    """Clients of each transport, of another user than root, need only calls in the filter; others would fail."""
     trace, port = tmp_path / "trace", free_port()
     command = [sys.executable, "-P", "-m", "rmemcached", "-u", "root", "-l", "127.0.0.1", "-p", str(port)]
     command += ["-o", f"rdma_shm={tmp_path / 'shm.sock'}", "-P", str(tmp_path / "pid")]
@@ -89,7 +89,7 @@ def test_the_filter_has_what_the_daemon_calls(tmp_path: Path) -> None:
 
 
 def test_the_exporter_by_its_options_and_filter(tmp_path: Path) -> None:
-    """Its /etc/default is taken; it calls what the unit's filter has, and SIGTERM ends it with status 0."""
+    """The exporter takes its /etc/default, makes only calls in the unit's filter, and ends with status 0 by SIGTERM."""
     (options,) = re.findall('^OPTIONS="(.*)"$', (FOLDER / "rmemcached-exporter.default").read_text(), re.MULTILINE)
     assert options.split()[-2:] == ["--listen", ":9150"]
     trace, program = tmp_path / "trace", Path(sys.executable).with_name("rmemcached-exporter")
@@ -101,7 +101,7 @@ def test_the_exporter_by_its_options_and_filter(tmp_path: Path) -> None:
             where = re.search(r"http://\S+", process.stderr.readline())
             assert where is not None
             assert b"\nmemcached_up 1" in urllib.request.urlopen(where[0], timeout=20).read()
-            # strace's first process is the exporter, which it names at the head of each line.
+            # strace names its first process, the exporter, at the head of each line.
             os.kill(int(trace.read_text().split(maxsplit=1)[0]), signal.SIGTERM)
             assert process.wait(20) == 0
     called = set(re.findall(r"^\d+ +(\w+)\(", trace.read_text(), re.MULTILINE))
@@ -111,7 +111,7 @@ def test_the_exporter_by_its_options_and_filter(tmp_path: Path) -> None:
 @pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])
 @pytest.mark.parametrize("options", [[], ["-d"]], ids=["foreground", "-d"])
 def test_the_daemon_says_when_it_serves(abstract: bool, options: list[str], tmp_path: Path) -> None:
-    """By the protocol of sd_notify; a client is served from then on."""
+    """The daemon reports by sd_notify when it serves; a client is served from then on."""
     path = tmp_path / "notify"
     name = f"\0rmemcached-test-{os.getpid()}" if abstract else str(path)
     daemon = tmp_path / "daemon.sock"

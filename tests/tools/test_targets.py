@@ -1,4 +1,4 @@
-"""How commands of operators are told of servers: one line says what is wrong with one, before anything is asked."""
+"""Servers named to the operators' commands: a line tells the fault of a name, before any request."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_is_no_server(command: str, server: str, said: str, capsys: pytest.
 
 @pytest.mark.parametrize("command", ["exporter", "top", "doctor", "bench load"])
 def test_no_text_at_all(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """As an environment variable that is not set leaves it."""
+    """An unset environment variable leaves an empty text."""
     assert "'': it names no host: a server is" in stderr_of(partial(COMMANDS[command], [""]), capsys)
 
 

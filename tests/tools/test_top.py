@@ -1,4 +1,4 @@
-"""rmemcached-top in a real terminal, with real servers: what it shows, its keys, and how it leaves the terminal."""
+"""rmemcached-top in a real terminal, with real servers: its display, its keys, and the terminal afterwards."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHOW_CURSOR = "\x1b[?25h"
 
 
 class Terminal:
-    """The command in a pseudo-terminal, and what can be read on its screen."""
+    """The command in a pseudo-terminal, and the text on its screen."""
 
     def __init__(self, *arguments: str, columns: int = 100, lines: int = 30, term: str = "xterm-256color") -> None:
         environment = {
@@ -49,13 +49,13 @@ class Terminal:
             dimensions=(lines, columns),
             timeout=20,
         )
-        # pexpect would sleep before a key, and when it closes the terminal.
+        # pexpect would sleep before a key, and at the close of the terminal.
         self.process.delaybeforesend = None
         self.process.ptyproc.delayafterclose = self.process.ptyproc.delayafterterminate = 0.0
         self.before = termios.tcgetattr(self.process.child_fd)
 
     def take(self) -> bool:
-        """Takes one screen of what has come, so that none is missed; False at the end."""
+        """Takes a single screen of the output, without missing any; False at the end."""
         if not self.pending:
             try:
                 self.pending = self.process.read_nonblocking(65536, 20)
@@ -71,7 +71,7 @@ class Terminal:
         return "\n".join(self.screen.display)
 
     def until(self, pattern: str) -> re.Match[str]:
-        """Waits until the screen has this."""
+        """Waits until the screen has this text."""
         deadline = time.monotonic() + 30
         while (found := re.search(pattern, self.text(), re.MULTILINE)) is None:
             assert time.monotonic() < deadline and self.take(), f"{pattern!r} is not in\n{self.text()}"
@@ -88,7 +88,7 @@ class Terminal:
         return -self.process.signalstatus if self.process.signalstatus else int(self.process.exitstatus)
 
     def is_as_it_was(self) -> None:
-        """The settings of the line, the screen and the cursor."""
+        """Whether the line's settings, the screen and the cursor are as before."""
         said = self.received.decode()
         assert said.count(OTHER_SCREEN) == said.count(BACK) > 0
         assert said.rindex(SHOW_CURSOR) > said.rindex("\x1b[?25l")
@@ -121,7 +121,7 @@ def place(server: Server) -> str:
 def load(server: Server, hits: int, misses: int) -> None:
     with Client(server.address, transport="tcp") as client:
         client.set("there", b"x", noreply=False)
-        # In one command, so that no sample is taken in the middle.
+        # In a single command: no sample falls in the middle.
         client.raw_command("get" + " there" * hits + " no" * misses, "END\r\n")
 
 
@@ -180,7 +180,7 @@ def test_the_terminal_is_left_as_it_was(
 
 
 def test_it_is_stopped_and_goes_on(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal]) -> None:
-    """Ctrl-Z gives the terminal back for the time."""
+    """Ctrl-Z gives the terminal back until the command goes on."""
     shown = terminal(place(rmemcached_server()))
     shown.until(r"^> 127.* 0 ")
     shown.press("\x1a")
@@ -249,7 +249,7 @@ def test_keys(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal
 
 
 def test_small_windows(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal]) -> None:
-    """It says so, and goes on when the window grows."""
+    """The command reports a small window, and goes on when the window grows."""
     shown = terminal(place(rmemcached_server()), columns=40, lines=10)
     shown.until(r"The window has 40x10 characters:")
     shown.screen.resize(24, 80)
@@ -288,7 +288,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def test_once(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
-    """For pipes: no escape codes; every server with all there is. Status 1: a server is not there."""
+    """--once is for pipes: every server with all its figures, without escape codes. Status 1: a server is missing."""
     path = str(tmp_path / "socket")
     users = tmp_path / "users"
     users.write_text("me:secret\n")
@@ -311,7 +311,7 @@ def test_once(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
 
 
 def test_prefixes(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal]) -> None:
-    """Where the server counts them; what clients call their keys cannot reach the terminal as a command."""
+    """Prefixes are shown for servers that count them, and clients' keys cannot reach the terminal as commands."""
     counting, other = rmemcached_server("-D", ":"), rmemcached_server()
     with Client(counting.address, transport="tcp") as client:
         for line in ("get user:1", "get user:2", "get page:1", "get \x1b[2J:1"):
@@ -357,7 +357,7 @@ def strange(lines: bytes, ends: bool = True) -> Callable[[bytes], Iterator[bytes
             yield b"STAT 1:chunk_size 96\r\n"
         while not ends:
             yield b"STAT again 1\r\n"
-            time.sleep(0.05)  # its time-out is 0.3 s: it is never over
+            time.sleep(0.05)  # its time-out is 0.3 s: the answer is never over
         yield b"END\r\n"
 
     return answers
@@ -374,7 +374,7 @@ STRANGE = {
 def test_strange_servers(
     scripted: Callable[..., Scripted], rmemcached_server: ServerFactory, terminal: Callable[..., Terminal]
 ) -> None:
-    """Each is a line of its own: it ends neither the view nor that of another server, and writes to no terminal."""
+    """Each strange server has a line, does not end the view or another server's line, and writes to no terminal."""
     names = [scripted(strange(lines)).place for lines in STRANGE.values()]
     endless = scripted(strange(b"", ends=False)).place
     places = [*names, endless, place(rmemcached_server())]
@@ -392,13 +392,13 @@ def test_strange_servers(
     assert b"\x1b]0;" not in shown.received and b"\xc2\x9b" not in shown.received
     done = run("--once", "--timeout", "0.3", *places)
     assert done.returncode == 1 and done.stderr == "" and "\x1b" not in done.stdout
-    # On a busy machine a line of it may come too late.
+    # On a busy machine a line of the server may come too late.
     assert re.search(rf"^{endless}: (no end of its answers within 0.9 s|TimeoutError)", done.stdout, re.MULTILINE)
     assert "no number" not in done.stdout and max(map(len, done.stdout.splitlines())) <= 120
 
 
 def test_other_keys_do_nothing(terminal: Callable[..., Terminal]) -> None:
-    """F4 and End have letters in their sequences, which are those of commands."""
+    """F4 and End do nothing, though their sequences have letters of commands."""
     shown = terminal(f"127.0.0.1:{free_port()}")
     shown.until("refused")
     shown.press("\x1bOS\x1b[F\x1b[1;5S\x1b[200~ ")
@@ -409,12 +409,12 @@ def test_other_keys_do_nothing(terminal: Callable[..., Terminal]) -> None:
 
 
 def test_ctrl_c_and_outputs_that_fail() -> None:
-    """Of one screen: a line at most, and no traceback."""
+    """Ctrl-C and failed output of a single screen give a line at most, and no traceback."""
     nobody = f"127.0.0.1:{free_port()}"
     with subprocess.Popen(
         [*COMMAND, "--once", "--interval", "60", nobody], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        # It waits for its second sample: the threads of this process are there.
+        # The command waits for its second sample: the threads of this process are there.
         while len(os.listdir(f"/proc/{process.pid}/task")) < 2:
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
@@ -433,7 +433,7 @@ def sample(at: float, **statistics: object) -> Sample:
 
 
 def test_rates() -> None:
-    """Of one process only, and not over a reset of the counters."""
+    """Rates are of a single process only, and not over a reset of the counters."""
 
     def general(one: Sample) -> dict[str, Any]:
         return one.general

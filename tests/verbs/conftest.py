@@ -1,8 +1,8 @@
-"""Every test body of this folder runs over each fabric, except those about the wire of one (marker once).
+"""Every test body of this folder runs over each fabric, except for tests about a single wire (marker once).
 
-The fabrics are the software device's; or libibverbs' first device, when the tests' transport is "verbs". What only the
-software device has is marked soft, with the reason; the report lists what was left out. What only they have is marked
-system.
+The fabrics are the software device's; or libibverbs' first device, when the tests' transport is "verbs". Tests of
+features of the software device have the marker soft, with the reason; the report lists the omissions. Tests for system
+devices only have the marker system.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def fabric(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The fabric of all ends that the test makes: "soft_shm shared" has their buffers in shared memory."""
+    """The fabric of all ends made by the test: "soft_shm shared" has their buffers in shared memory."""
     verbs_ends.FABRIC = request.param
     yield request.param
     verbs_ends.FABRIC = FABRICS[0]
@@ -55,7 +55,7 @@ def fabric(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def soft_shm(fabric: str) -> Iterator[None]:
-    """For tests that choose their memory themselves: the fabric is soft_shm, and buffers are in no shared memory."""
+    """For tests with memory of their own choice: the fabric is soft_shm, and buffers are in no shared memory."""
     verbs_ends.FABRIC = "soft_shm"
     yield
     verbs_ends.FABRIC = fabric

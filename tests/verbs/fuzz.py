@@ -3,12 +3,12 @@
     python tests/verbs/fuzz.py --seconds 3600 [--fabric soft_iw|soft_shm] [--seed N] [--corpus FOLDER]
     python tests/verbs/fuzz.py --replay FILE...
 
-A conversation is what the program does with a queue pair and what the peer sends to it: frames, kept in their parts, so
-that lengths, CRCs, keys and addresses are right where they are not meant to be wrong. Conversations are mutated, cut
-anywhere, and fed. One that runs new code is mutated further: in the build for the fuzzer (script/sanitize fuzz) code is
-pairs of basic blocks and how often they ran, and two sanitizers watch; in others it is what can be seen of the queue
-pair (counters, state, events, the Terminate it sent). After each, the memory around the regions must be untouched, and
-another queue pair of the same completion queue must work.
+A conversation has the program's operations on a queue pair and the peer's frames. Frames are kept in their parts:
+lengths, CRCs, keys and addresses are right unless meant to be wrong. Conversations are mutated, cut anywhere, and fed.
+A conversation that runs new code is mutated further. In the build for the fuzzer (script/sanitize fuzz) code is pairs
+of basic blocks and how often they ran, and two sanitizers watch. In any build the state of the queue pair counts as
+code: counters, state, events, the sent Terminate. After each conversation the memory around the regions must be
+untouched, and another queue pair of the same completion queue must work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import sys
 import time
 from pathlib import Path
 
-# As tests/conftest.py has it.
+# The same as in tests/conftest.py.
 sys.path.append(str(Path(__file__).parent.parent / "shared"))
 
 import verbs_ends
@@ -68,7 +68,7 @@ isal = ctypes.PyDLL("libisal.so.2")
 
 
 def crc32c(data: bytes) -> int:
-    """verbs_ends' own takes most of the time."""
+    """By libisal: verbs_ends' own takes most of the time."""
     return int(isal.crc32_iscsi(data, len(data), ctypes.c_uint(0xFFFFFFFF))) & 0xFFFFFFFF ^ 0xFFFFFFFF
 
 
@@ -78,7 +78,7 @@ verbs_ends.crc32c = crc32c
 ALIGN = 1 << 16
 SIZE = 1 << 15  # octets of the region
 EDGES = (0, 1, 2, 3, 4, 7, 8, 127, 128, 255, 256, 4095, 4096, SIZE, 65535, 1 << 31, (1 << 32) - 1)
-# These stand for what is known only when a conversation is fed: keys, and the address of the region.
+# Placeholders for values known only when a conversation is fed: keys, and the address of the region.
 STAGS = [0x5AFE57A0 + i for i in range(5)]
 MINE, FOREIGN, READ_ONLY, GONE, OFFERED = STAGS
 AT = 0x1122334455660000
@@ -87,7 +87,7 @@ WORK = 8  # kinds of requests of the program
 
 
 class Coverage:
-    """Whether code ran that had not; `there` only in the build for the fuzzer."""
+    """Whether new code ran; `there` only in the build for the fuzzer."""
 
     def __init__(self) -> None:
         spec = importlib.util.find_spec("rmemcached.verbs.soft")
@@ -103,15 +103,15 @@ class Coverage:
 @dataclasses.dataclass
 class Frame:
     octets: bytes
-    length: int = -1  # of the length field; -1: as it is
-    crc: int = 0  # exclusive-or with the right one
+    length: int = -1  # of the length field; -1: the right length
+    crc: int = 0  # exclusive-or with the right CRC
     keep: int = -1  # octets of the frame; -1: all
     tail: bytes = b""
     lie: int = -1  # of RingFeed, before the frame; soft_shm
     lie_value: int = 0
     cell: int = -1  # soft_shm: the octets are no frame but a cell of this kind
     cell_flags: int = 0
-    cell_length: int = -1  # as its word has it; -1: as it is
+    cell_length: int = -1  # in its word; -1: the right length
 
     def payload(self, stags: list[bytes], at: bytes) -> bytes:
         octets = self.octets
@@ -134,7 +134,7 @@ class Conversation:
     frames: list[Frame]
     crc: bool = False
     initiator: bool = False  # the queue pair is
-    start: bytes = b""  # the peer's MPA frame; empty: a right one
+    start: bytes = b""  # the peer's MPA frame; empty: a right frame
     receives: int = 3
     receive_size: int = 100
     scratch: bool = False  # the region is registered with SOFT_ACCESS_SCRATCH
@@ -178,7 +178,7 @@ class Victim:
         give(self.good, theirs, initiator=False)
 
     def regions(self, scratch: bool) -> list[MR]:
-        """New ones for each conversation, which may invalidate them."""
+        """New regions for each conversation, which may invalidate them."""
         memory = memoryview(self.block)[self.offset : self.offset + SIZE]
         pd = self.end.pd
         return [
@@ -205,7 +205,7 @@ class Victim:
 
 
 def seeds() -> list[Conversation]:
-    """Conversations without fault, mostly."""
+    """Conversations, mostly without a fault."""
     single = [
         send(b"hello"),
         untagged(5, msn=1),
@@ -260,7 +260,7 @@ def number(draw: random.Random) -> int:
 
 
 def renumber(frames: list[Frame]) -> None:
-    """Message numbers, offsets and addresses as a correct peer has them, where that can be told."""
+    """Gives message numbers, offsets and addresses of a correct peer, where the frames determine them."""
     msn = {0: 1, 1: 1, 2: 1}
     mo = 0
     to = -1
@@ -401,7 +401,7 @@ class TcpFeed:
             read_request(self.sock)
             self.sock.sendall(start)
         else:
-            # Like a program that reads whatever has arrived.
+            # Like a program that reads all received bytes.
             with contextlib.suppress(OSError):
                 parse_request(start)
             with contextlib.suppress(OSError):
@@ -417,7 +417,7 @@ class TcpFeed:
         """A stream has nothing else to say."""
 
     def cell(self, frame: Frame, octets: bytes) -> None:
-        """Nor has it cells."""
+        """Nor does the stream have cells."""
 
     def answer(self) -> bytes:
         try:
@@ -433,7 +433,7 @@ LIES = 8
 
 
 class RingFeed:
-    """Also tells lies about counters and records."""
+    """Feeds a ring, and also lies about counters and records."""
 
     def __init__(self, qp: QP, one: Conversation, victim: Victim) -> None:
         from shm_ends import RawPeer
@@ -461,7 +461,7 @@ class RingFeed:
         small = value & 0xFFFFFFFF
         with contextlib.suppress(OSError):
             if kind == 0:
-                # The word of a cell that is none, or is not where it belongs.
+                # A false word of a cell, or a word in the wrong place.
                 peer.word(value >> 8 & 0xFFFF, value >> 24 & 255, value >> 32 & 255, (0, small, None)[value % 3])
             elif kind == 1:
                 peer.set_head(value)
@@ -471,7 +471,7 @@ class RingFeed:
                 options = {("slot", "length", "generation", "access", "addr")[value % 5]: small}
                 peer.post(record(OFFER, stag=OFFERED, **options), *[peer.registry_fd] * (value % 3))
             elif kind == 4:
-                # A region that is there: the queue pair may use it.
+                # An existing region: the queue pair may use the region.
                 struct.pack_into("=I", self.registry(), 4 * (value % 16), 1 + value % 3)
                 peer.post(
                     record(
@@ -501,7 +501,7 @@ class RingFeed:
 
 
 def do_work(qp: QP, mr: MR, kinds: tuple[int, ...]) -> None:
-    """Requests of the program, whose answers the peer may give."""
+    """Posts requests of the program, whose answers may come from the peer."""
     far = {"remote_addr": 4096, "rkey": OFFERED}
     for i, kind in enumerate(kinds):
         request = (
@@ -518,7 +518,7 @@ def do_work(qp: QP, mr: MR, kinds: tuple[int, ...]) -> None:
 
 
 def feed(victim: Victim, one: Conversation) -> object:
-    """What came of it, as far as it can be seen."""
+    """The visible outcome of a conversation."""
     draw = random.Random(one.chop)
     mine, foreign, read_only = regions = victim.regions(one.scratch)
     qp = QP(victim.end.pd, victim.end.cq, max_recv_wr=8)
@@ -536,7 +536,7 @@ def feed(victim: Victim, one: Conversation) -> object:
         if i == len(one.frames) // 2:
             do_work(qp, mine, one.work[len(one.work) // 2 :])
         if frame.cell >= 0:
-            # What is pending may be the beginning of a frame.
+            # The pending octets may be the beginning of a frame.
             if draw.random() < 0.8:
                 peer.write(pending)
                 pending = b""
@@ -545,7 +545,7 @@ def feed(victim: Victim, one: Conversation) -> object:
                 victim.end.poll()
         else:
             pending += frame.wire(one.crc and verbs_ends.FABRIC == "soft_iw", stags, at)
-        # Several frames may come at once, or one in pieces.
+        # Several frames may come at once, or a frame in pieces.
         while pending and (draw.random() < 0.7 or i == len(one.frames) - 1):
             cut = len(pending) if draw.random() < 0.5 else draw.randrange(1, len(pending) + 1)
             peer.write(pending[:cut])
@@ -593,7 +593,7 @@ class Fuzzer:
 
     def feed(self, one: Conversation, save: bool = True) -> None:
         if self.folder is not None:
-            # What a sanitizer ends the process in is found there.
+            # After a sanitizer's end of the process the conversation is in this file.
             (self.folder / "current").write_text(one.save())
         if self.coverage.there:
             self.coverage.start()
@@ -612,7 +612,7 @@ class Fuzzer:
             self.victim = Victim()
 
     def step(self) -> None:
-        # What was found lately is tried more often.
+        # Recent finds are tried more often.
         place = self.draw.random() if self.draw.random() < 0.5 else 1 - self.draw.random() ** 2 / 4
         one = self.corpus[min(int(place * len(self.corpus)), len(self.corpus) - 1)]
         self.feed(mutate(self.draw, one, self.corpus))

@@ -1,4 +1,4 @@
-"""What the tests of soft_shm share: regions in shared memory, and a peer made by hand."""
+"""Common parts of the tests of soft_shm: regions in shared memory, and a peer made by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write(a: End, mr: MR, size: int = 8, at: int = 0, **options: int) -> SendWR:
 
 
 def acquaint(a: End, b: End, mr: MR) -> None:
-    """A READ of the region through the stream, upon which the other side offers it."""
+    """A READ of the region through the stream, after which the target offers the region."""
     a.qp.post_send(read(a, mr))
     completions(a, 1, b)
     a.poll()
@@ -57,7 +57,7 @@ class RawPeer(ShmPeer):
             end.poll()
 
     def receive(self) -> None:
-        """Takes the records that the end has sent since."""
+        """Takes the records sent since by the end."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 octets, fds, _, _ = socket.recv_fds(self.sock, RECORD.size, 3)
@@ -67,18 +67,18 @@ class RawPeer(ShmPeer):
                 self.records.append(octets)
 
     def write(self, octets: bytes) -> None:
-        """Octets of the stream, in as few cells as can be."""
+        """Writes octets of the stream, in as few cells as possible."""
         for at in range(0, len(octets), CHUNK_MAX):
             self.cell(octets[at : at + CHUNK_MAX], STREAM)
 
     def cells(self) -> list[tuple[int, int, bytes]]:
-        """Kind, flags and octets of the cells that the end has written since."""
+        """Kind, flags and octets of the cells written since by the end."""
         found = list(iter(self.next_cell, None))
         self.set_head(self.taken)
         return found
 
     def read(self) -> bytes:
-        """The octets of the stream that the end has written since. There are no messages."""
+        """The octets of the stream written since by the end. There are no messages."""
         cells = self.cells()
         assert all((kind, flags) == (STREAM, 0) for kind, flags, _ in cells)
         return b"".join(octets for _, _, octets in cells)

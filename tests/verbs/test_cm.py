@@ -142,7 +142,7 @@ def test_a_request_that_cannot_be_accepted_can_still_be_rejected(listener: Liste
 
 
 def test_requests_come_as_they_are_whole(listener: Listener) -> None:
-    """Slow, silent, impatient and foreign clients: none of them keeps others from connecting."""
+    """Slow, silent, impatient and foreign clients let all others connect."""
     frame = mpa_frame(REQUEST, 0x10, 2, (16, 16), b"slow")
     with contextlib.ExitStack() as stack:
 

@@ -1,4 +1,4 @@
-"""Requests that must fail between two queue pairs: each with its status, and only on its queue pair."""
+"""Failing requests between two queue pairs: each has its status, and fails only on its queue pair."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_read_of_what_is_not_exposed(what: str, crc: bool) -> None:
 @pytest.mark.parametrize("size", [8, 200_000])
 @pytest.mark.parametrize("what", remote_cases())
 def test_write_to_what_is_not_exposed(what: str, size: int, crc: bool) -> None:
-    """A WRITE completes when it is on its way; what a READ behind it gets shows that it failed."""
+    """A WRITE completes when it is on its way; the status of a READ behind it shows the failure."""
     with End(1 << 18) as a, End(100) as b:
         connect(a, b, crc=crc)
         addr, rkey = remote_cases()[what](b)  # type: ignore[operator]
@@ -104,7 +104,7 @@ def test_write_to_what_is_not_exposed(what: str, size: int, crc: bool) -> None:
 
 
 def test_queue_pair_without_remote_access() -> None:
-    """The rights of the queue pair hold as well as those of the region."""
+    """The rights of the queue pair hold as well as the region's."""
     for opcode, qp_access in (
         (Opcode.RDMA_READ, LOCAL | Access.REMOTE_WRITE),
         (Opcode.RDMA_WRITE, LOCAL | Access.REMOTE_READ),
@@ -189,7 +189,7 @@ def test_the_sink_of_a_read_goes_away() -> None:
 
 @pytest.mark.soft(RETRIES)
 def test_the_source_of_a_read_goes_away_midway() -> None:
-    """Octets that were taken from it may be on their way; after the deregistration none is."""
+    """Octets taken from the source may be on their way; after the deregistration none is taken."""
     for crc in (False, True):
         size = 32 << 20
         with End(size) as a, End(100) as b:
@@ -223,7 +223,7 @@ def test_no_receive_posted() -> None:
         a.qp.post_recv((7, []))
         a.qp.post_send(SendWR(Opcode.SEND, [a.mr.sge(0, 8)], wr_id=1))
         found = {wc.wr_id: wc.status for wc in completions(a, 2, b)}
-        # The SEND is complete once TCP has it.
+        # The SEND is complete once TCP has the octets.
         assert found == {1: Status.SUCCESS, 7: Status.WR_FLUSH_ERR}
         assert b.qp.state == State.ERR
         assert b.qp.counters()["terminates_sent"] == 1
@@ -256,7 +256,7 @@ def test_a_peer_without_reads() -> None:
 
 @pytest.mark.soft("how an overrun queue answers to poll_cq is the device's affair")
 def test_completion_queue_overrun() -> None:
-    """Completions that find no room are lost, the queue says so, and the queue pair is in error."""
+    """Completions without room are lost, the queue reports the loss, and the queue pair is in error."""
     with End(cqe=4, max_send_wr=16) as a, End() as b:
         b.qp.post_recv(*((i, []) for i in range(8)))
         connect(a, b)
@@ -285,7 +285,7 @@ def test_errors_as_exceptions() -> None:
 
 
 def test_the_other_queue_pairs_go_on() -> None:
-    """Several queue pairs on one CQ and one channel; one after the other fails."""
+    """Of several queue pairs on one CQ and one channel each failing pair leaves the others working."""
     with End() as a, End() as b:
         ends = []
         for _ in range(5):
@@ -358,7 +358,7 @@ while True:
 @pytest.mark.parametrize("opcode", [Opcode.RDMA_READ, Opcode.RDMA_WRITE])
 @pytest.mark.soft(RETRIES)
 def test_peer_process_is_killed_in_the_middle_of_a_transfer(opcode: Opcode, crc: bool, fabric: str) -> None:
-    # Over memory that is not shared, so that both sides are in the middle of something.
+    # Over memory without sharing: both ends are then in the middle of a transfer.
     size = 64 << 20
     with End(size, max_send_wr=512) as end:
         sock, theirs = stream_pair()

@@ -29,7 +29,7 @@ def event(end: End) -> CQ | None:
 
 
 def open_gate(a: End, b: End) -> None:
-    """One message from the initiator, so that the responder may send; start-up is over then."""
+    """A message from the initiator, after which the responder may send; start-up is over then."""
     b.qp.post_recv((1000, []))
     a.qp.post_send(SendWR(flags=0))
     completions(b, 1, a)
@@ -136,7 +136,7 @@ def test_several_queues_on_one_channel_take_turns() -> None:
         if streams():
             assert found == others * 2
         assert event(b) is None and not readable(b)
-        # A queue that goes away takes its events along.
+        # A closed queue takes its events along.
         others[1].arm()
         qps[1].post_send(SendWR())
         assert readable(b)
@@ -155,7 +155,7 @@ def test_send_and_receive_queues_on_different_channels() -> None:
         a.qp = QP(a.pd, send_cq, recv_cq)
         ready(a.qp)
         connect(a, b)
-        # The stream may be served through either channel; an event appears on the right one.
+        # The stream may be served through either channel; an event appears on the right channel.
         for channel in channels:
             os.set_blocking(channel.fileno(), False)
         a.qp.post_recv((1, []))
@@ -235,7 +235,7 @@ def test_no_wake_up_is_lost_when_blocking() -> None:
 
 
 def test_two_threads_on_one_channel() -> None:
-    """One thread polls the queue all the time, another waits on the channel: every event reaches it."""
+    """Of two threads, a thread that always polls the queue and a waiting thread, the latter gets every event."""
     a, b = connected()
     with a, b:
         assert b.channel is not None
@@ -264,7 +264,7 @@ def test_two_threads_on_one_channel() -> None:
 
 
 def quiet(end: End) -> None:
-    """The descriptor does not wake anybody up for nothing: all that is still on its way comes in a few turns."""
+    """The descriptor wakes nobody up in vain: all octets still on their way come in a few turns."""
     for _ in range(100):
         if not readable(end, 0.05):
             return
@@ -280,7 +280,7 @@ def test_idle_streams_do_not_spin() -> None:
         assert completions_before == []
         quiet(a)
         quiet(b)
-        # A READ under way waits quietly, with more requests queued behind it.
+        # A READ under way waits quietly, with more requests queued behind.
         read = SendWR(Opcode.RDMA_READ, [a.mr.sge(0, 8)], remote_addr=b.mr.addr, rkey=b.mr.rkey)
         a.qp.post_send(*[read] * 40)
         quiet(a)
@@ -313,7 +313,7 @@ def test_a_peer_closed_in_error_does_not_spin() -> None:
 
 @pytest.mark.once
 def test_a_full_socket_does_not_spin_and_goes_on() -> None:
-    """EPOLLOUT is asked for while there is something to write and the socket is full; then no longer."""
+    """EPOLLOUT is watched only while octets wait and the socket is full."""
     with End(16 << 20) as end:
         peer, _ = raw_initiator(end, crc=False)
         end.qp.post_recv((1, [end.mr.sge(0, 8)]))
@@ -357,7 +357,7 @@ def test_no_processor_time_while_waiting() -> None:
                 peer.sock.send(bytes([octet]))
 
         thread = threading.Thread(target=trickle)
-        # What earlier tests have left is not collected meanwhile.
+        # Leftovers of earlier tests are not collected meanwhile.
         gc.collect()
         used = time.process_time()
         thread.start()
@@ -370,7 +370,7 @@ def test_no_processor_time_while_waiting() -> None:
 
 
 def test_a_flood_of_own_completions_does_not_starve_the_peer() -> None:
-    """The queue is never empty when it is polled, yet the peer's READ is served."""
+    """The peer's READ is served, though no poll finds the queue empty."""
     a, b = connected()
     with a, b:
         open_gate(a, b)

@@ -1,4 +1,4 @@
-"""Regions over several pieces of memory (MR.of_list), which peers read as one."""
+"""Regions over several pieces of memory (MR.of_list), each a single region for peers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pair(request: pytest.FixtureRequest, fabric: str) -> Iterator[tuple[End, End
 
 
 def read(a: End, b: End, mr: MR, offset: int, size: int) -> Status:
-    """What b has at an offset of the region comes to the beginning of a's buffer."""
+    """b's octets at an offset of the region come to the beginning of a's buffer."""
     a.qp.post_send(SendWR(Opcode.RDMA_READ, [a.mr.sge(0, size)], wr_id=5, remote_addr=mr.addr + offset, rkey=mr.rkey))
     (wc,) = completions(a, 1, b)
     assert wc.wr_id == 5
@@ -124,13 +124,13 @@ def test_what_is_no_list(fabric: str) -> None:
                 MR.of_list(end.pd, buffers)
         with pytest.raises(TypeError):
             MR.of_list(end.pd, [5])  # type: ignore[list-item]
-        # As many as there may be close together, and any number that is not.
+        # The limit of buffers close together, and any number of distant buffers.
         for buffers in ([b"x"] * 16, [b"1" * 4400] * 100):
             MR.of_list(end.pd, buffers).close()
 
 
 def test_close_while_it_is_read(fabric: str) -> None:
-    """The READ is answered, or refused; its memory is not used afterwards."""
+    """The READ is answered, or refused; the memory is not used after the close."""
     with End(LARGEST) as a, End(100) as b:
         connect(a, b)
         mr = MR.of_list(b.pd, [bytearray(b"z" * (1 << 20)) for _ in range(3)])

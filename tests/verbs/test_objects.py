@@ -1,4 +1,4 @@
-"""Devices, domains, regions, queue pair states; what belongs to what; nothing is left behind."""
+"""Devices, domains, regions, queue pair states, and owners of objects; nothing is left behind."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_registration() -> None:
             mr.close()
         buffer.append(0)
         again = {MR(pd, buffer, ALL).rkey for _ in range(1000)}
-        # One of a million pairs may be the same, once in 4000 runs.
+        # Of a million pairs two may be equal, once in 4000 runs.
         assert len(keys & again) < 3
         empty = MR(pd, bytearray(), ALL)
         assert empty.length == 0
@@ -115,7 +115,7 @@ def test_registration() -> None:
 
 
 def test_busy_objects_cannot_go() -> None:
-    """libibverbs' EBUSY, seen through objects that close their children first."""
+    """Where libibverbs has EBUSY, objects close their children first."""
     with Context(device()) as context:
         pd, cq = PD(context), CQ(context)
         mr, qp = MR(pd, bytearray(8)), QP(pd, cq)
@@ -228,7 +228,7 @@ def test_a_stream_needs_a_queue_pair_that_is_ready_and_without_one() -> None:
         with pytest.raises(VerbsError) as caught:
             give(a.qp, ours, initiator=True)
         assert caught.value.errno == 106 and ours.fileno() >= 0
-        # After RESET it starts anew.
+        # After RESET the queue pair starts anew.
         for end in (a, b):
             end.qp.modify(State.ERR)
             end.qp.modify(State.RESET)
@@ -328,7 +328,7 @@ def test_whole_endpoints_leave_nothing() -> None:
 @pytest.mark.soft("the memory of a device's queues is its own affair")
 @pytest.mark.resident
 def test_idle_queue_pairs_are_small() -> None:
-    """1000 connected idle queue pairs: their descriptors are the kernel's, their memory is counted here."""
+    """A connected idle queue pair takes less than 24 KB of this process; its descriptors are the kernel's."""
     with End() as a, End() as b:
         count = 200
 

@@ -1,4 +1,4 @@
-"""Many FPDUs in one reception: what is not where it was expected must end where it belongs, and nowhere else."""
+"""Many FPDUs in one reception: octets in an unexpected place end in their own place, and nowhere else."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def arrived(end: End, octets: int) -> bool:
 
 
 def deliver(peer: Peer, end: End, stream: bytes, cuts: list[int]) -> None:
-    """Sends the pieces between the cuts; each is all received, or the stream broken, before the next is sent."""
+    """Sends the pieces between the cuts. Before the next piece, the last is received or the stream broken."""
     start = end.qp.counters()["rx_bytes"]
     for first, last in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         peer.sock.settimeout(PATIENCE)
@@ -49,7 +49,7 @@ def deliver(peer: Peer, end: End, stream: bytes, cuts: list[int]) -> None:
 
 
 def reads(end: End, peer: Peer, sinks: list[list[tuple[int, int]]]) -> list[tuple[int, int]]:
-    """Posts a READ for each list of (offset, length); the (address, length) of each sink."""
+    """Posts a READ for each list of (offset, length). Returns the (address, length) of each sink."""
     wrs = [
         SendWR(Opcode.RDMA_READ, [end.mr.sge(*part) for part in parts], wr_id=n, remote_addr=1, rkey=2)
         for n, parts in enumerate(sinks)
@@ -61,7 +61,7 @@ def reads(end: End, peer: Peer, sinks: list[list[tuple[int, int]]]) -> list[tupl
 
 
 def segmented(opcode: int, stag: int, to: int, data: bytes, sizes: list[int]) -> list[bytes]:
-    """The segments of one message; the last of `sizes` is repeated."""
+    """The segments of a message; the last of `sizes` is repeated."""
     segments: list[bytes] = []
     at = 0
     while at < len(data) or not segments:
@@ -77,7 +77,7 @@ def segmented(opcode: int, stag: int, to: int, data: bytes, sizes: list[int]) ->
     ids=str,
 )
 def test_read_responses_of_any_segmentation(sizes: list[int], crc: bool) -> None:
-    """Three READs, one of them of three elements, answered as regularly or not as it may be."""
+    """Four READs, the second with three elements, complete for responses of regular and irregular segments."""
     for pieces in (1, 2, 7):
         with End(SIZE) as end:
             peer, _ = raw_responder(end, crc=crc)
@@ -119,7 +119,7 @@ def test_read_responses_cut_at_every_octet(crc: bool) -> None:
 
 @pytest.mark.parametrize("scratch", [False, True])
 def test_writes_touch_what_they_cover(scratch: bool, crc: bool) -> None:
-    """WRITEs of changing sizes and places, SENDs between them. Only with SCRATCH may anything behind a WRITE change."""
+    """Bytes behind a WRITE change only with SCRATCH, for WRITEs of changing sizes and places between SENDs."""
     chance = random.Random(5)
     with End(SIZE, ALL | Access.SCRATCH if scratch else ALL) as end:
         inbox = bytearray(4096)
@@ -160,9 +160,9 @@ def test_writes_touch_what_they_cover(scratch: bool, crc: bool) -> None:
 
 
 def outcome(kind: str, change: tuple[int, int], at_once: bool, crc: bool) -> tuple[object, ...]:
-    """What becomes of a message of three segments when one octet of the second one's header is another."""
+    """The outcome of a message of three segments with a wrong octet in the second header."""
     with End(100, ALL | Access.SCRATCH) as end:
-        # Which addresses are in the region is not to depend on where it lies.
+        # Aligned: the addresses within the region must not depend on its place.
         memory = memoryview(mmap.mmap(-1, 2 * SIZE))
         start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % SIZE
         end.buffer = memory[start : start + SIZE]
@@ -192,18 +192,18 @@ def outcome(kind: str, change: tuple[int, int], at_once: bool, crc: bool) -> tup
 
 @pytest.mark.parametrize("kind", ["READ", "WRITE"])
 def test_a_header_that_is_not_the_expected(kind: str, crc: bool) -> None:
-    """Every octet of it changed: the same end as when the frames come one by one, and nothing beyond the target."""
+    """A header with any octet changed has the same outcome as frames one by one, and nothing beyond the target."""
     for octet in range(16):
         for flip in (0x01, 0x40, 0x80):
             change = octet, flip
             one, other = outcome(kind, change, True, crc), outcome(kind, change, False, crc)
-            # Behind a wrong length keys and addresses, which are random, are taken for headers.
+            # Behind a wrong length random keys and addresses count as headers.
             assert one[3] == other[3] and (octet < 2 or one == other), change
 
 
 @pytest.mark.parametrize("kind", ["READ", "WRITE"])
 def test_an_octet_is_wrong(kind: str, crc: bool) -> None:
-    """With CRC, wherever it is: the stream ends with that; its READ does not complete, the one before does."""
+    """With CRC a wrong octet ends the stream: its READ does not complete, the READ before does."""
     for wrong in (0, 15, 16, 17, 1100, 1999, 2000, 2005, 2016, 2019, 2020, 2100, 4040, 4100, 5000, 6057, 6059):
         for cuts in ([], [1500], [2005, 2030]):
             with End(SIZE, ALL | Access.SCRATCH) as end:
@@ -257,7 +257,7 @@ def test_a_region_that_goes_away_while_responses_come(crc: bool) -> None:
 
 
 def test_reads_into_one_sink(crc: bool) -> None:
-    """What was taken for a response and is none must still be there when its turn comes."""
+    """Octets falsely taken for a response are still there when their turn comes."""
     with End(SIZE) as end:
         peer, _ = raw_responder(end, crc=crc)
         places = reads(end, peer, [[(0, 20000)]] * 4)
@@ -280,7 +280,7 @@ def test_reads_into_one_sink(crc: bool) -> None:
 
 @pytest.mark.parametrize("size", [598, 1999, 4000])
 def test_short_messages_fill_the_buffer(size: int, crc: bool) -> None:
-    """Behind short responses the buffer takes as much as it has room for, and no octet more."""
+    """Behind short responses the buffer takes as many octets as have room, and no more."""
     with End(SIZE, max_recv_wr=256) as end:
         peer, _ = raw_responder(end, crc=crc)
         msn = 1

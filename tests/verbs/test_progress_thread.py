@@ -1,4 +1,4 @@
-"""The progress thread of a context: what works while the program that was given it does nothing."""
+"""The progress thread of a context works while the program does nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def switches(thread: str) -> int:
 
 
 def wait_event(end: End) -> None:
-    """Until there is an event of the end's channel. The descriptor is readable, too, while the thread is at work."""
+    """Waits for an event of the end's channel. The descriptor is readable, too, while the thread is at work."""
     assert end.channel is not None
     os.set_blocking(end.channel.fileno(), False)
     deadline = time.monotonic() + PATIENCE
@@ -57,7 +57,7 @@ def write_and_read(end: End, target: End, size: int, at: int = 0) -> None:
 @pytest.mark.parametrize("spin", [0, 50])
 @pytest.mark.parametrize("channel", [False, True])
 def test_the_target_does_nothing(spin: int, channel: bool) -> None:
-    """WRITEs and READs of all sizes, and SENDs, to an end that nobody polls."""
+    """WRITEs and READs of all sizes, and SENDs, reach an end without polls."""
     a, b = End(1 << 21, channel=channel), End(1 << 21, channel=channel)
     with a, b:
         b.context.start_progress(spin)
@@ -66,9 +66,9 @@ def test_the_target_does_nothing(spin: int, channel: bool) -> None:
         for size in SIZES:
             a.buffer[:size] = os.urandom(size)
             write_and_read(a, b, size)
-            # What the thread has placed is there for whoever knows of it, and what it places next comes behind what is
-            # read here. ThreadSanitizer does not see the order that the ring makes, but that of the queue pair's lock,
-            # which a query takes, and the thread holds when it places something.
+            # A program that knows of placed octets sees them. Later octets come behind those read here.
+            # ThreadSanitizer does not see the ring's order, but the order of the queue pair's lock: a query takes the
+            # lock, and the thread holds the lock when placing octets.
             b.qp.query()
             assert a.buffer[:size] == b.buffer[:size]
             b.qp.query()
@@ -79,7 +79,7 @@ def test_the_target_does_nothing(spin: int, channel: bool) -> None:
 
 
 def test_a_channel_becomes_readable() -> None:
-    """As without the thread: armed, an event for each completion, which is made by the thread."""
+    """As without the thread, an armed channel has an event for each completion; the thread makes the completions."""
     a, b = connected()
     with a, b:
         b.context.start_progress()
@@ -94,7 +94,7 @@ def test_a_channel_becomes_readable() -> None:
 
 
 def test_both_sides() -> None:
-    """Threads on both sides, while the program polls too: nothing is lost or comes twice."""
+    """With threads on both sides, and polls of the program too, nothing is lost or comes twice."""
     a, b = connected()
     with a, b:
         a.context.start_progress()
@@ -107,7 +107,7 @@ def test_both_sides() -> None:
 
 
 def test_it_sleeps() -> None:
-    """With nothing to do, also with an event that the program does not fetch."""
+    """The thread sleeps with nothing to do, also with an event that the program does not fetch."""
     if not streams():
         return
     before = threads()
@@ -119,7 +119,7 @@ def test_it_sleeps() -> None:
         b.cq.arm()
         send(a)
         completions(a, 1)
-        # Asleep for a while: it is, and has not been switched between two looks apart.
+        # Asleep for a while: the thread sleeps, and has not been switched between two looks apart.
         asleep = 0
         deadline = time.monotonic() + PATIENCE
         seen = switches(thread)
@@ -151,7 +151,7 @@ def test_twice_and_ended() -> None:
 
 
 def test_queues_come_and_go() -> None:
-    """Completion queues, channels and queue pairs are made and destroyed while the thread works for others."""
+    """The thread goes on working while completion queues, channels and queue pairs are made and destroyed."""
     a, b = connected()
     with a, b:
         b.context.start_progress()
@@ -182,7 +182,7 @@ def test_queues_come_and_go() -> None:
 
 
 def test_the_peer_goes() -> None:
-    """The end of a stream is seen without a poll: receives are flushed."""
+    """The thread notices the end of a stream without a poll: receives are flushed."""
     a, b = connected()
     with b:
         b.context.start_progress()

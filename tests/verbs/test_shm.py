@@ -1,4 +1,4 @@
-"""soft_shm: one-sided access, messages among all else, several threads, the death of peers."""
+"""soft_shm: one-sided access, messages among other requests, several threads, the death of peers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_access_needs_no_help_of_the_target() -> None:
 
 
 def test_one_sided_requests_keep_their_place() -> None:
-    """Among SENDs, and behind a WRITE and a READ that go through the stream."""
+    """One-sided requests keep their place among SENDs, and behind a WRITE and a READ through the stream."""
     a, b = connected(1 << 20)
     with a, b:
         mr, memory = shared_region(b, 1 << 20)
@@ -74,7 +74,7 @@ def test_one_sided_requests_keep_their_place() -> None:
 
 
 def test_a_read_sees_the_write_before_it() -> None:
-    """The same memory under two keys, one of which cannot be used one-sidedly."""
+    """A READ sees an earlier WRITE by a second key of the same memory, which allows no one-sided access."""
     a, b = connected(1 << 17)
     with a, b:
         mr, memory = shared_region(b, 1 << 17)
@@ -95,7 +95,7 @@ def test_a_read_sees_the_write_before_it() -> None:
 
 @pytest.mark.parametrize("case", ["bounds", "wrap", "no write right", "deregistered", "invalidated", "other domain"])
 def test_what_may_not_be_is_refused_as_ever(case: str) -> None:
-    """Also when the region is mapped already: whatever fails a check goes to the target, which refuses it."""
+    """The target refuses requests that fail a check, even for a mapped region."""
     a, b = connected()
     with a, b:
         pd = PD(b.context) if case == "other domain" else b.pd
@@ -147,7 +147,7 @@ def test_local_protection_of_one_sided_requests() -> None:
 
 
 def test_many_regions_come_and_go() -> None:
-    """More than can be mapped at a time, more than the registry remembers: still right, and nothing is left."""
+    """Regions beyond the limits of mappings and registry are read right, and nothing is left."""
     gc.collect()
     maps = Path("/proc/self/maps").read_text().count("memfd:rmemcached")
     a, b = connected()
@@ -193,7 +193,7 @@ def test_two_peers_of_one_region() -> None:
         a.qp.post_send(write(a, mr))
         c.qp.post_send(read(c, mr))
         assert c.buffer[:8] == b"from a__" and one_sided(a) == one_sided(c) == 1
-        # One peer invalidates the key: it is gone for both.
+        # A peer invalidates the key, which is gone for both peers.
         b.qp.post_recv((1, []))
         c.qp.post_send(SendWR(Opcode.SEND_WITH_INV, [], invalidate_rkey=mr.rkey))
         completions(b, 1, c)
@@ -225,7 +225,7 @@ def test_the_wrong_socket() -> None:
 
 
 def test_a_region_that_messages_use_can_be_given_up() -> None:
-    """A queue pair remembers the regions of its last message: it forgets one that is deregistered or invalidated."""
+    """A queue pair remembers the regions of its last message, and forgets a deregistered or invalidated region."""
     a, b = connected()
     with a, b:
         for i in range(20):
@@ -238,7 +238,7 @@ def test_a_region_that_messages_use_can_be_given_up() -> None:
             gone = source.lkey
             source.close()
             target.close()
-        # Whoever posts a region that is gone gets the error that he gets for any other.
+        # A post with a closed region gets the same error as with any other wrong region.
         b.qp.post_recv((99, [b.mr.sge(0, 8)]))
         a.qp.post_send(SendWR(Opcode.SEND, [(a.mr.addr, 2, gone)], wr_id=1))
         assert statuses(completions(a, 1, b)) == [Status.LOC_PROT_ERR]
@@ -256,7 +256,7 @@ def test_a_region_that_messages_use_can_be_given_up() -> None:
 
 
 def test_messages_keep_their_place_among_all_else() -> None:
-    """READs and WRITEs that need the peer, sends that do not fit the ring, and messages of one cell, in one queue."""
+    """READs and WRITEs for the peer, sends above the ring's size, and messages of a cell keep their order."""
     a, b = connected(1 << 20)
     with a, b:
         draw = random.Random(5)
@@ -316,7 +316,7 @@ def test_a_queue_of_one_is_polled_one_by_one() -> None:
 
 
 def test_threads_share_a_queue_pair() -> None:
-    """Two send, one of them from regions that come and go; two poll one queue and post receives."""
+    """Two threads send, the second from short-lived regions; two poll a queue and post receives."""
     count, slots = 1500, 32
     a, b = connected()
     with a, b:
@@ -341,7 +341,7 @@ def test_threads_share_a_queue_pair() -> None:
 
         def send_from_one_region() -> None:
             for i in range(count):
-                # A place that is not written again before all that may be under way has come.
+                # A place not written again before the arrival of all octets under way.
                 at = 8 * (i % (4 * slots))
                 a.buffer[at : at + 8] = struct.pack("=II", 0, i)
                 post(a.mr.sge(at, 8), 0)
@@ -384,7 +384,7 @@ def test_threads_share_a_queue_pair() -> None:
         assert not failures
         for sender in range(2):
             numbers = [[i for who, i in mine if who == sender] for mine in found]
-            # Who polls sees the messages of one sender in their order.
+            # A polling thread sees the messages of a sender in their order.
             assert all(one == sorted(one) for one in numbers)
             assert sorted(numbers[0] + numbers[1]) == list(range(count))
 
@@ -407,7 +407,7 @@ print("ready", flush=True)
 
 @contextlib.contextmanager
 def child(end: End, rest: str) -> Iterator[tuple[subprocess.Popen[bytes], int, int]]:
-    """Another process at the other end of the stream. Gives it, and address and key of its region."""
+    """Another process as the peer of the stream. Gives the process, and address and key of its region."""
     ours, theirs = socket.socketpair()
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", CHILD.format(paths=PATHS, rest=rest), str(theirs.fileno())],
@@ -445,7 +445,7 @@ while end.channel.get_event() or True:
 
 @pytest.mark.parametrize("watching", ["polls", "waits"])
 def test_the_death_of_a_peer_is_seen(watching: str) -> None:
-    """By the end of the connection: who waits is woken up."""
+    """The end of the connection tells of a peer's death, and wakes a waiting program."""
     with End() as end, child(end, SERVE) as (process, _, _):
         end.qp.post_recv((2, []))
         end.cq.arm()
@@ -465,7 +465,7 @@ def test_the_death_of_a_peer_is_seen(watching: str) -> None:
 
 
 def test_another_process_that_sleeps_serves_what_is_its_to_serve() -> None:
-    """Its region is read through the stream once, then without it."""
+    """The region of a sleeping process is read through the stream once, then without the stream."""
     with End() as end, child(end, SLEEP) as (process, addr, rkey):
         wr = SendWR(Opcode.RDMA_READ, [end.mr.sge(0, 16)], wr_id=7, remote_addr=addr, rkey=rkey)
         end.qp.post_send(wr)
@@ -476,7 +476,7 @@ def test_another_process_that_sleeps_serves_what_is_its_to_serve() -> None:
         end.qp.post_send(wr)
         assert struct.unpack(">QI4x", end.buffer[:16]) == (addr, rkey)
         assert one_sided(end) == 1
-        # What was mapped stays mapped when the owner dies; the queue pair knows that it is over.
+        # The region stays mapped when its owner dies; the queue pair notices the end.
         process.send_signal(signal.SIGKILL)
         until(lambda: end.qp.state == State.ERR, end)
 

@@ -1,4 +1,4 @@
-"""soft_shm: a sleeping end is woken by its bell, an eventfd that it has made and passed to its peer."""
+"""soft_shm: a sleeping end is woken by its bell, an eventfd of its own that the peer has, too."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from verbs_ends import PATHS, End, completions
 from rmemcached.verbs import Opcode, SendWR, Status
 
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("soft_shm")]
-WAKEUP_AT = 72  # of the word by which an end asks for it, in its page
+WAKEUP_AT = 72  # of the word in an end's page that asks for a wake-up
 LONG = 20.0
 
 
 @contextlib.contextmanager
 def ringing_peer(end: End, bell: int, pair: tuple[socket.socket, socket.socket] | None = None) -> Iterator[RawPeer]:
-    """A hand-made peer of the end, with a bell of its own. pair: the socket is of the process that made these."""
+    """A hand-made peer of the end, with a bell of its own. pair: the socket belongs to the maker of the pair."""
     peer = RawPeer(end, hello=False, pair=pair)
     peer.sock.sendmsg(
         [record(HELLO, access=BELL)],
@@ -72,7 +72,7 @@ def test_the_bell_is_rung_once_for_each_request(bell: int) -> None:
 
 
 def test_a_bell_of_another_user_is_not_rung(bell: int) -> None:
-    """Its counter is full and it blocks: a ring would wait for as long as the peer likes. A record wakes the peer."""
+    """The bell is full and blocks: a ring would wait for as long as the peer likes. A record wakes the peer."""
     os.eventfd_write(bell, 2**64 - 2)
     os.set_blocking(bell, True)
     with End() as end:
@@ -103,17 +103,17 @@ with End() as end, ringing_peer(end, bell, pair) as peer:
 
 @pytest.mark.parametrize("beside", (True, False), ids=("of another container", "of the same one"))
 def test_a_bell_of_another_container_is_not_rung(beside: bool) -> None:
-    """Its user is the same, or both are root; but it has no PID here, and could do no other harm."""
+    """The user is the same, or both are root, but the peer has no PID here, and could do no other harm."""
     ours, theirs = socket.socketpair()
     fds = (ours.fileno(), theirs.fileno())
     code = IN_A_CONTAINER.format(paths=PATHS, fds=fds)
-    # Root needs no user namespace, which could not be made below a changed root directory.
+    # Root needs no user namespace, and could make none below a changed root directory.
     user = () if os.geteuid() == 0 else ("--user", "--map-current-user")
     container = ("unshare", *user, "--pid", "--fork", "--kill-child")
     if beside and subprocess.run([*container, "true"], capture_output=True).returncode:
         pytest.skip("no namespaces can be made here")
     command = [*(container if beside else ()), sys.executable, "-P", "-c", code]
-    # AddressSanitizer's search for leaks, where tests run under it, needs a /proc with the PIDs of its own namespace.
+    # AddressSanitizer's search for leaks, in tests under ASan, needs a /proc with the PIDs of its own namespace.
     environment = os.environ | ({"ASAN_OPTIONS": "detect_leaks=0"} if beside else {})
     done = subprocess.run(command, env=environment, capture_output=True, text=True, pass_fds=fds, timeout=120)
     assert done.stdout.split() == [str(beside), str(not beside)], done.stderr
@@ -122,7 +122,7 @@ def test_a_bell_of_another_container_is_not_rung(beside: bool) -> None:
 
 
 def test_a_bell_that_rings_wakes_who_waits() -> None:
-    """What was written before the ring is there after it. Without a ring nothing tells of it."""
+    """Octets written before the ring are there after the ring. Without a ring nothing announces them."""
     with End(channel=True) as end:
         peer = RawPeer(end)
         end.qp.post_recv((7, [end.mr.sge(0, 64)]))
@@ -139,7 +139,7 @@ def test_a_bell_that_rings_wakes_who_waits() -> None:
 
 
 def test_a_bell_that_rings_without_end_is_one_event() -> None:
-    """It is edge-triggered: however high its counter, there is one event for all that was rung since the last."""
+    """The bell is edge-triggered: for any counter there is a single event for all rings since the last event."""
     with End(channel=True) as end:
         peer = RawPeer(end)
         end.cq.arm()
@@ -149,7 +149,7 @@ def test_a_bell_that_rings_without_end_is_one_event() -> None:
         end.poll()
         end.cq.arm()
         assert not is_readable(end.channel.fileno())
-        # Full, it cannot be rung any more, which is its peer's own loss.
+        # A full bell cannot be rung any more, to its peer's own loss.
         with pytest.raises(BlockingIOError):
             os.eventfd_write(peer.bell, 1)
 

@@ -1,4 +1,4 @@
-"""soft_shm: records that stay in their socket, because of what they have or what has come before them."""
+"""soft_shm: records that stay in their socket, because of their descriptors or of earlier records."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) - 1
 
 
 def test_records_that_are_held_back_wake_nobody() -> None:
-    """While a peer's memory waits to be closed, the channel's descriptor tells of none. Then it tells of them."""
+    """While a peer's memory waits to be closed, its records do not make the channel readable. Later they do."""
     end, hostile = paid_peer()
     with end:
         channel = end.channel
         assert channel is not None
 
         def held_back() -> bool:
-            """Whether the rest is held back when it is looked at, which takes a moment."""
+            """Whether the rest is held back at the time of the look, which takes a moment."""
             before = end.context.windows()["declined"]
             declined(hostile, fresh(512 * MB), *[fresh(2 * MB) for _ in range(30)])
             for _ in range(100):
@@ -45,8 +45,10 @@ def test_records_that_are_held_back_wake_nobody() -> None:
 
 
 def test_a_shortage_of_descriptors_holds_records_back() -> None:
-    """Those of a peer that is not trusted: the system would close what they have. They are read afterwards; messages
-    come meanwhile."""
+    """A shortage of descriptors holds back records of an untrusted peer, whose descriptors the system would close.
+
+    The records are read afterwards. Messages come meanwhile.
+    """
     found = in_a_process(
         SHORT,
         """
@@ -71,7 +73,7 @@ locked = 0
 
 
 def test_a_peer_that_goes_while_its_records_are_held_back() -> None:
-    """Its queue pair ends at once."""
+    """The end of a peer with records held back ends its queue pair at once."""
     found = in_a_process(
         SHORT,
         """

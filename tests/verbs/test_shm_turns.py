@@ -1,4 +1,4 @@
-"""soft_shm: a turn of progress is bounded also in what goes through windows, and in what a peer says in records."""
+"""soft_shm: windows and records of a peer are also part of a bounded turn of progress."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MB = 1 << 20
 
 @contextlib.contextmanager
 def acquainted(size: int) -> Iterator[tuple[End, End, MR, verbs_ends.Memory]]:
-    """Two ends of soft_shm, and a region of the second that the first has mapped."""
+    """Two ends of soft_shm, and a region of the second end mapped by the first."""
     with End(size) as a, End(4096) as b:
         verbs_ends.connect(a, b)
         mr, memory = shared_region(b, size)
@@ -33,7 +33,7 @@ def acquainted(size: int) -> Iterator[tuple[End, End, MR, verbs_ends.Memory]]:
 
 @pytest.mark.parametrize("how", ["polls", "waits"])
 def test_a_long_copy_is_done_in_pieces(how: str) -> None:
-    """Nobody else has to wait for all of it; nobody at the other end does anything."""
+    """A long copy is done in pieces, without delay for others and without work at the target."""
     size = 40 * MB
     with acquainted(size) as (a, _, mr, memory):
         memory[:] = struct.pack("=I", 1234567) * (size // 4)
@@ -68,7 +68,7 @@ def test_a_region_that_goes_in_the_middle_of_a_copy(opcode: Opcode) -> None:
         a.qp.post_send(wr)
         mr.close()
         (wc,) = completions(a, 1, b)
-        # A WRITE is complete when it is in the ring. The refusal comes behind it.
+        # A WRITE is complete when it is in the ring. The refusal comes later.
         assert wc.status == Status.REM_ACCESS_ERR or opcode == Opcode.RDMA_WRITE
         until(lambda: a.qp.state == State.ERR, a, b)
 
@@ -89,7 +89,7 @@ def test_a_poll_takes_a_few_offers_of_many() -> None:
 
 
 def test_a_peer_that_frees_one_line_at_a_time() -> None:
-    """It gets what fits into a line, and at the end everything."""
+    """The peer gets a line's octets at a time, and at the end everything."""
     with End() as end:
         peer = RawPeer(end)
         end.buffer[:] = os.urandom(len(end.buffer))

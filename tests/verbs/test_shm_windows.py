@@ -1,4 +1,4 @@
-"""soft_shm: what a process maps of its peers' memory is limited, and costs nobody but the peer."""
+"""soft_shm: a process maps a limited part of its peers' memory, at the cost of the peer alone."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def limited(**limits: Any) -> End:
 def paid_peer(
     registry: int | None = None, answers: int = ANSWERS, end: End | None = None, qp: QP | None = None
 ) -> tuple[End, RawPeer]:
-    """An end that maps only what its peer has paid for, and a hand-made peer that behaves so far."""
+    """An end that maps only memory paid for by its peer, and a hand-made peer that behaves so far."""
     end = end or limited(paid=True)
     peer = RawPeer(end, hello=False, qp=qp)
     peer.page[0] = 0
@@ -77,7 +77,7 @@ def allocated(fd: int) -> int:
 
 
 def punch(fd: int, length: int) -> int:
-    """0, or what the system says of a hole at the start."""
+    """0, or the system's error for a hole at the start."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
     return 0 if libc.fallocate(fd, 3, 0, length) == 0 else ctypes.get_errno()
@@ -93,7 +93,7 @@ def offer(peer: RawPeer, fd: int, length: int, stag: int = 7, access: int = Acce
 
 
 def answers(peer: RawPeer) -> list[int]:
-    """Of the answers that have come since: whether the region is mapped, and has to be sealed."""
+    """Of each new answer: whether the region is mapped, and has to be sealed."""
     known = len(peer.records)
     peer.receive()
     found = [struct.unpack("=IIIHHIIIIQQ", octets) for octets in peer.records[known:]]
@@ -101,7 +101,7 @@ def answers(peer: RawPeer) -> list[int]:
 
 
 def seal(peer: RawPeer, fd: int, length: int, seals: int = SEAL_FUTURE_WRITE | SEAL_SEAL) -> None:
-    """As an owner does whose region is mapped."""
+    """Seals a region as the owner of a mapped region does."""
     fcntl.fcntl(fd, F_ADD_SEALS, seals)
     peer.post(region_record(SEALED, length))
     peer.end.poll()
@@ -125,7 +125,7 @@ def post_read(end: End, stag: int = 7, size: int = 8, **options: int) -> None:
     ],
 )
 def test_what_goes_beyond_a_limit_goes_through_the_ring(limits: dict[str, Any], most: int) -> None:
-    """Two queue pairs name ten regions of 8 KB each, again and again: all is read and written as it should be."""
+    """Regions beyond a limit are read and written through the ring, though two queue pairs name ten again and again."""
     with limited(**limits) as a, End() as b:
         pairs = [(a.qp, b.qp), (QP(a.pd, a.cq), QP(b.pd, b.cq))]
         for pair in pairs[1:]:
@@ -145,7 +145,7 @@ def test_what_goes_beyond_a_limit_goes_through_the_ring(limits: dict[str, Any], 
                     a.qp.post_send(write(a, mr, at=8), read(a, mr))
                     assert statuses(completions(a, 2, b)) == [Status.SUCCESS] * 2
                     assert memory[8:16] == struct.pack("=Q", i + turn + 100)
-                    # So that the offer is seen.
+                    # To see the offer.
                     a.poll()
         found = a.context.windows()
         assert (found["regions"], found["bytes"], found["declined"]) == (most, most * 8192, 20 - most)
@@ -169,7 +169,7 @@ def test_a_region_that_is_gone_makes_room() -> None:
 
 
 def test_who_has_mapped_a_region_loses_it_when_it_is_renewed() -> None:
-    """It is offered anew to who still has a stream."""
+    """A renewed region is offered anew to peers that still have a stream."""
     with End() as a, End() as b:
         connect(a, b)
         mr, memory = shared_region(b, 8192)
@@ -188,7 +188,10 @@ def test_who_has_mapped_a_region_loses_it_when_it_is_renewed() -> None:
 @pytest.mark.parametrize("opcode", [Opcode.RDMA_READ, Opcode.RDMA_WRITE])
 @pytest.mark.parametrize("renewed", [True, False])
 def test_a_renewed_region_is_out_of_reach_of_who_is_late(opcode: Opcode, renewed: bool) -> None:
-    """Its owner has ended the queue pair. That alone leaves it in reach until the peer has noticed."""
+    """A late peer cannot reach a renewed region after the owner has ended the queue pair.
+
+    The end alone leaves the region in reach until the peer has noticed.
+    """
     with End() as a, End() as b:
         connect(a, b)
         mr, memory = shared_region(b, 8192)
@@ -200,7 +203,7 @@ def test_a_renewed_region_is_out_of_reach_of_who_is_late(opcode: Opcode, renewed
         a.buffer[:8] = b"later on"
         a.qp.post_send((read if opcode == Opcode.RDMA_READ else write)(a, mr))
         (wc,) = completions(a, 1)
-        # A WRITE is complete when it is in the ring, from which nobody takes it.
+        # A WRITE is complete when it is in the ring, from which nobody takes the octets.
         assert wc.status == Status.SUCCESS or (renewed and opcode == Opcode.RDMA_READ)
         moved = bytes(a.buffer[:8]) == bytes(memory[:8])
         assert moved == (not renewed)
@@ -228,7 +231,7 @@ def test_limits_that_cannot_be() -> None:
 
 
 def test_address_space_is_not_used_up() -> None:
-    """Offers of 1 TB each: of what may be mapped by default there is enough for other peers."""
+    """Offers of 1 TB each leave other peers enough of the default limit."""
     with End() as end:
         peer = RawPeer(end)
         struct.pack_into("=I", mmap.mmap(peer.registry_fd, REGISTRY_SIZE), 0, 1)
@@ -245,7 +248,7 @@ def test_address_space_is_not_used_up() -> None:
 @pytest.mark.parametrize("access", [Access.REMOTE_READ, Access.REMOTE_READ | Access.REMOTE_WRITE])
 @pytest.mark.parametrize("holes", ["all", "the last page", "none"])
 def test_only_what_the_peer_has_paid_for_is_mapped(access: int, holes: str) -> None:
-    """Whoever touches a page of a memfd first pays for it, for as long as anybody has the memfd."""
+    """A process pays for a page of a memfd with the first touch, for as long as anybody has the memfd."""
     end, peer = paid_peer()
     with end:
         region = memfd(MB)
@@ -269,13 +272,13 @@ def test_only_what_the_peer_has_paid_for_is_mapped(access: int, holes: str) -> N
         if holes == "none":
             assert statuses(completions(end, 1)) == [Status.SUCCESS] and one_sided(end) == 1
             assert end.buffer[:8] == b"pppppppp"
-            # And so it stays: no hole can be made any more, and the peer's own mapping is as it was.
+            # The state lasts: no hole can be made any more, and the peer's own mapping is as before.
             assert punch(region, MB) == errno.EPERM
             memory[:8] = b"still_my"
             post_read(end)
             assert end.buffer[:8] == b"still_my"
         else:
-            # The request went to the peer, who answers it.
+            # The request went to the peer, who answers.
             octets = peer.read()
             assert octets[2:4] == b"\x41\x41" and one_sided(end) == 0
             peer.write(response(end))
@@ -299,7 +302,7 @@ LARGE = 40 * MB
 
 
 def large_file(hole: int | None = None, size: int = LARGE) -> int:
-    """A memfd whose pages are there, but for the one at `hole`."""
+    """A memfd with all its pages but the page at `hole`."""
     region = memfd(size)
     os.pwrite(region, bytes(size), 0)
     if hole is not None:
@@ -312,7 +315,7 @@ def large_file(hole: int | None = None, size: int = LARGE) -> int:
 @pytest.mark.parametrize("access", [Access.REMOTE_READ, Access.REMOTE_READ | Access.REMOTE_WRITE])
 @pytest.mark.parametrize("hole", [0, 20 * MB, LARGE - 4096, None])
 def test_a_large_region_is_looked_at_slice_by_slice(access: int, hole: int | None) -> None:
-    """One of more than 16 MB is mapped if all its pages are there, wherever one is missing, and costs as little."""
+    """A region above 16 MB is mapped only if no page is missing at any place, at no further cost."""
     end, peer = paid_peer()
     with end:
         region = large_file(hole)
@@ -335,7 +338,7 @@ def test_a_large_region_is_looked_at_slice_by_slice(access: int, hole: int | Non
 
 
 def test_a_large_region_takes_several_turns() -> None:
-    """Its owner is answered when all of it was looked at. A message that comes meanwhile is taken."""
+    """The owner gets an answer after the look at the whole region. A message received meanwhile is taken."""
     end, peer = paid_peer()
     with end:
         region = large_file(size=64 * MB)
@@ -374,7 +377,7 @@ def test_an_end_in_the_middle_of_a_look(how: str) -> None:
 
 
 def block_cachestat() -> None:
-    """As a kernel before 6.5: the system call is not there."""
+    """Makes cachestat fail as on a kernel before 6.5, without the system call."""
     refused = [(0x20, 0, 0, 0), (0x15, 0, 1, 451), (6, 0, 0, 0x50000 | errno.ENOSYS), (6, 0, 0, 0x7FFF0000)]
     filters = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *code) for code in refused))
     program = struct.pack("=HxxxxxxQ", len(refused), ctypes.addressof(filters))
@@ -385,7 +388,7 @@ def block_cachestat() -> None:
 
 @pytest.mark.parametrize(("trusted", "hole", "mapped"), [(True, None, 1), (True, 20 * MB, 0), (False, None, 0)])
 def test_a_large_region_without_cachestat(trusted: bool, hole: int | None, mapped: int) -> None:
-    """Then the system does not tell for certain what a file's middle has: only who could do harm anyway is believed."""
+    """Without cachestat a file's middle is not known for certain: only a peer that could do harm anyway is believed."""
     found = in_a_process(
         f"os.close(region); region = large_file({hole}); fcntl.fcntl(region, F_ADD_SEALS, SEAL_FUTURE_WRITE)\n"
         "block_cachestat()",
@@ -399,7 +402,7 @@ def test_a_large_region_without_cachestat(trusted: bool, hole: int | None, mappe
 
 
 def test_memory_that_is_sealed_already_is_not_mapped_for_writing() -> None:
-    """That is no error of the peer's."""
+    """An offer of sealed memory for writing is declined, without an error of the peer's."""
     end, peer = paid_peer()
     with end:
         region = memfd(MB, seals=0)
@@ -414,7 +417,8 @@ def test_memory_that_is_sealed_already_is_not_mapped_for_writing() -> None:
 
 
 def test_an_end_seals_no_file_of_its_peer() -> None:
-    """Nor waits for a peer that does not: who knows no answers is declined, who does not seal is not used."""
+    """An end neither seals files nor waits for seals: peers without answers are declined, unsealed regions stay
+    unused."""
     for understands in (0, ANSWERS):
         end, peer = paid_peer(answers=understands)
         with end:
@@ -427,14 +431,14 @@ def test_an_end_seals_no_file_of_its_peer() -> None:
                 found = end.context.windows()
                 assert (found["regions"], found["declined"]) == ((1, 0) if understands else (0, count))
             assert fcntl.fcntl(region, F_GET_SEALS) == SEAL_SHRINK | SEAL_GROW
-            # A thread closes what was declined. That of an earlier test may have had something to close, too.
+            # A thread closes declined memory. The thread of an earlier test may have had some to close, too.
             kept = descriptors + 1 + understands
             until(lambda kept=kept: len(os.listdir("/proc/self/fd")) <= kept)  # type: ignore[misc]
             os.close(region)
             peer.sock.close()
             qp = end.qp
             until(lambda qp=qp: qp.state == State.ERR, end)  # type: ignore[misc]
-            # What was open at first includes both ends of the socket.
+            # The descriptors at first include both ends of the socket.
             until(lambda kept=descriptors - 2: len(os.listdir("/proc/self/fd")) <= kept)  # type: ignore[misc]
             assert end.context.windows()["regions"] == 0
 
@@ -467,7 +471,7 @@ def test_an_answer_to_no_offer_ends_the_queue_pair() -> None:
 
 
 def test_pages_behind_the_end_of_a_file_do_not_count() -> None:
-    """They are there when the file is sealed, and as many as the holes in it; or so many that it takes long to free."""
+    """Pages behind the end of a sealed file do not count, even if they are as many as the holes, or slow to free."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
     for hole, behind in ((4096, 4096), (0, 16 * MB)):
@@ -489,7 +493,7 @@ def test_pages_behind_the_end_of_a_file_do_not_count() -> None:
 @pytest.mark.parametrize("size", [MB, LARGE])
 @pytest.mark.parametrize("there", [True, False])
 def test_a_file_whose_pages_are_hidden_is_not_mapped(there: bool, size: int) -> None:
-    """Of a file that a process could not open for writing, mincore says that all is there."""
+    """For a file closed to writing mincore reports all pages as present. Such a file is not mapped."""
     found = in_a_process(
         f"os.posix_fallocate(region, 0, {size}) if {there} else None\n"
         "fcntl.fcntl(region, F_ADD_SEALS, SEAL_FUTURE_WRITE); os.fchmod(region, 0)\n"
@@ -509,7 +513,7 @@ def test_a_file_whose_pages_are_hidden_is_not_mapped(there: bool, size: int) -> 
     [(4096, SEAL_GROW, 1), (8, SEAL_GROW, 1), (8192, SEAL_GROW, 0), (64 * MB, SEAL_GROW, 0), (4096, 0, 0)],
 )
 def test_a_file_has_the_size_of_its_region(size: int, seals: int, mapped: int) -> None:
-    """What is done for a file takes as long as it is: the one of 8 octets must not be longer, nor become so."""
+    """The work for a file takes as long as the file: a file of 8 octets must not be longer, nor grow."""
     end, peer = paid_peer()
     with end:
         region = memfd(size, seals=SEAL_SHRINK)
@@ -524,7 +528,7 @@ def test_a_file_has_the_size_of_its_region(size: int, seals: int, mapped: int) -
 
 
 def test_an_owner_touches_what_it_offers() -> None:
-    """So that the peer takes it, however little of the region was used before."""
+    """An owner touches the pages of an offer, unused before or not: the peer takes the offer."""
     with limited(paid=True) as a, End() as b:
         connect(a, b)
         regions = [shared_region(b, MB, access)[0] for access in (ALL, Access.LOCAL_WRITE | Access.REMOTE_READ)]
@@ -534,7 +538,7 @@ def test_an_owner_touches_what_it_offers() -> None:
             a.qp.post_send(read(a, mr, 8, MB - 8))
             completions(a, 1, b)
             assert one_sided(a) == before + 1
-        # A second queue pair maps both for reading: the first one has what can be written for writing.
+        # A second queue pair maps both for reading: the first has the writable region for writing.
         first = (a.qp, b.qp)
         a.qp, b.qp = QP(a.pd, a.cq), QP(b.pd, b.cq)
         for qp in (a.qp, b.qp):
@@ -579,7 +583,7 @@ def test_a_sparse_registry_or_ring_is_not_taken() -> None:
 
 @pytest.mark.parametrize("cell", ["a message", "of the stream", "a short one, and a hole behind it"])
 def test_a_cell_over_a_hole_ends_the_queue_pair(cell: str) -> None:
-    """The word of a cell is there, and its octets were never written."""
+    """The word of a cell whose octets were never written ends the queue pair."""
     end, peer = paid_peer()
     with end:
         end.qp.post_recv(*((i, [end.mr.sge(0, 8192)]) for i in range(64)))
@@ -597,9 +601,9 @@ def test_a_cell_over_a_hole_ends_the_queue_pair(cell: str) -> None:
 
 
 def test_many_laps_of_a_ring_that_is_paid_for() -> None:
-    """A correct peer touches its pages before it shows them: messages and stream, from the first octet on."""
+    """A correct peer touches its pages before showing them: messages and stream, from the first octet on."""
     with limited(paid=True) as a, limited(paid=True) as b:
-        # What earlier tests have left is not collected meanwhile.
+        # Leftovers of earlier tests are not collected meanwhile.
         gc.collect()
         descriptors = len(os.listdir("/proc/self/fd"))
         connect(a, b)
@@ -658,12 +662,12 @@ def in_a_process(
 
 
 def test_mapping_locks_and_touches_nothing() -> None:
-    """mlockall(MCL_FUTURE) fills and locks every mapping that is made; not those of peers' memory."""
+    """mlockall(MCL_FUTURE) fills and locks every new mapping, but not those of peers' memory."""
     found = in_a_process(
         "ctypes.CDLL(None).mlockall(2); before = status('VmLck')",
         "locked = status('VmLck') - before; ctypes.CDLL(None).munlockall()",
     )
-    # A process whose limit does not allow to lock so much cannot map it.
+    # A process cannot map more memory than its limit of locked memory.
     assert found["regions"] + found["declined"] == 1
     assert found["allocated"] == 0 and found["locked"] < 1024
 
@@ -673,7 +677,7 @@ def test_mapping_locks_and_touches_nothing() -> None:
     [("RLIMIT_AS", "status('VmSize') * 1024 + (100 << 20)"), ("RLIMIT_NOFILE", "len(os.listdir('/proc/self/fd')) - 1")],
 )
 def test_a_shortage_declines_the_offer_and_blames_nobody(what: str, limit: str) -> None:
-    """Of address space, or of descriptors, so that the memfd never comes."""
+    """A shortage of address space declines the offer, and so does a shortage of descriptors: the memfd never comes."""
     found = in_a_process(
         f"old = resource.getrlimit(resource.{what}); resource.setrlimit(resource.{what}, ({limit}, old[1]))",
         f"resource.setrlimit(resource.{what}, old); locked = 0",
@@ -682,14 +686,14 @@ def test_a_shortage_declines_the_offer_and_blames_nobody(what: str, limit: str) 
 
 
 def fresh(size: int) -> int:
-    """Memory whose last reference takes as long to close as it has pages."""
+    """Memory whose last reference takes long to close, for its pages."""
     region = memfd(size)
     os.posix_fallocate(region, 0, size)
     return region
 
 
 def declined(peer: RawPeer, *regions: int) -> None:
-    """Offers memory that is longer than it is said to be, and leaves the last references to the end."""
+    """Offers memory longer than announced, and leaves the last references to the end."""
     for region in regions:
         peer.post(region_record(OFFER, 8), region)
         os.close(region)
@@ -705,7 +709,7 @@ def further_pair(a: End, b: End) -> tuple[QP, QP]:
 
 
 def test_what_other_peers_have_left_ends_no_queue_pair() -> None:
-    """Regions to unmap and memory to close wait while a peer that was just connected offers its first region."""
+    """Regions to unmap and memory to close wait while a new peer offers its first region."""
     a, hostile = paid_peer()
     with a, End() as b:
         first = a.qp
@@ -730,7 +734,7 @@ def test_what_other_peers_have_left_ends_no_queue_pair() -> None:
 
 
 def test_who_leaves_more_than_can_be_closed_is_slowed_down() -> None:
-    """What it offers beyond that stays in its socket; another peer's first region is mapped meanwhile."""
+    """A peer's surplus offers stay in its socket; another peer's first region is mapped meanwhile."""
     end, hostile = paid_peer()
     with end:
         qp = QP(end.pd, end.cq)
@@ -740,7 +744,7 @@ def test_who_leaves_more_than_can_be_closed_is_slowed_down() -> None:
         os.pwrite(mine, bytes(4096), 0)
 
         def slowed_down() -> bool:
-            """Whether 31 offers are held back while the first one's memory is being closed, which takes a moment."""
+            """Whether 31 offers are held back during the close of the first memory, which takes a moment."""
             before = end.context.windows()["declined"]
             declined(hostile, fresh(512 * MB), *[fresh(2 * MB) for _ in range(30)])
             for _ in range(100):
@@ -760,12 +764,13 @@ def test_who_leaves_more_than_can_be_closed_is_slowed_down() -> None:
 
 
 def test_close_waits_in_a_thread_of_its_own() -> None:
-    """What an attacker's peers bring waits behind it. If that is much, no further peers get a stream."""
+    """The descriptors of an attacker's peers wait behind the first close. After many of them new peers get no
+    stream."""
     with limited(paid=True) as end:
         sender, reader = lingering(3600)
 
         def attach() -> int:
-            """A queue pair whose peer introduces itself with what is no memory. 0, or why it has no stream."""
+            """A queue pair whose peer says HELLO with a socket for memory. 0, or the error in place of a stream."""
             with QP(end.pd, end.cq) as qp:
                 qp.ready(access=ALL)
                 ours, theirs = socket.socketpair()
@@ -776,7 +781,7 @@ def test_close_waits_in_a_thread_of_its_own() -> None:
                         theirs.close()
                         assert error.errno is not None
                         return error.errno
-                    # Ours is closed at once, so that the other one is the last.
+                    # Our descriptor is closed at once: the device has the last.
                     socket.send_fds(ours, [record(HELLO)], [sender.fileno() if sender.fileno() >= 0 else 0, 0])
                     sender.close()
                     until(lambda: qp.state == State.ERR, end)

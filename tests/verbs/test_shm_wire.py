@@ -1,4 +1,4 @@
-"""soft_shm: what is shared and with which rights, and what a hand-made peer may and may not write."""
+"""soft_shm: the shared memory and its rights, and the cells and records permitted to a hand-made peer."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_hand_made_peer_is_understood(raw: RawPeer) -> None:
     raw.end.qp.post_send(SendWR(Opcode.SEND, [raw.end.mr.sge(0, 5)]))
     raw.end.qp.post_send(SendWR(Opcode.SEND, [raw.end.mr.sge(0, 5)], flags=SendFlag.SOLICITED))
     assert raw.cells() == [(MESSAGE, 0, b"again"), (MESSAGE, SOLICITED, b"again")]
-    # What is no short message is of the stream, and counts as the third.
+    # Anything but a short message is part of the stream, and counts as the third.
     raw.end.qp.post_send(SendWR(Opcode.SEND_WITH_INV, [raw.end.mr.sge(0, 5)], invalidate_rkey=7))
     assert raw.read() == fpdu(untagged(4, b"again", msn=3, invalidate=7), crc=False)
 
@@ -85,7 +85,7 @@ def test_every_cut_of_a_frame(raw: RawPeer) -> None:
 
 
 def test_what_is_passed_cannot_be_changed(raw: RawPeer) -> None:
-    """Page and ring, registry, and a region without remote write: by no mapping, write, truncation or reopening."""
+    """No mapping, write, truncation or reopening changes page, ring, registry, or a region without remote write."""
     mr, memory = shared_region(raw.end, 8192, Access.LOCAL_WRITE | Access.REMOTE_READ)
     memory[:6] = b"secret"
     raw.write(fpdu(verbs_ends.read_request_segment((1, 2), 6, (mr.rkey, mr.addr)), crc=False))
@@ -112,7 +112,7 @@ def test_what_is_passed_cannot_be_changed(raw: RawPeer) -> None:
                 with pytest.raises(PermissionError):
                     attempt()
         os.close(again)
-        # Nor can a mapping for reading be made one for writing.
+        # Nor can a mapping for reading become a mapping for writing.
         view = mmap.mmap(fd, size, prot=mmap.PROT_READ)
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
@@ -124,7 +124,7 @@ def test_what_is_passed_cannot_be_changed(raw: RawPeer) -> None:
         libc.munmap(address, size)
         view.close()
     assert memory[:6] == b"secret"
-    # It holds the region's memory only, and what the owner gives up is told.
+    # The memfd has the region's memory only, and the registry tells the end of a region.
     mr.close()
     with mmap.mmap(raw.fds[1], REGISTRY_SIZE, prot=mmap.PROT_READ) as registry:
         assert struct.unpack_from("=I", registry, slot * 4) == (0,)
@@ -152,7 +152,7 @@ def test_the_queue_pairs_rights_are_not_widened_by_a_mapping() -> None:
 
 
 def test_impossible_heads(fabric: str) -> None:
-    """They matter once the ring seems full."""
+    """An impossible head ends the queue pair once the ring seems full."""
     for head in (RING_SIZE + LINE, 1 << 40, 1 << 63, 2**64 - LINE, 3, LINE + 1):
         with End() as end:
             peer = RawPeer(end)
@@ -193,7 +193,7 @@ CELLS = {
 
 @pytest.mark.parametrize("case", CELLS)
 def test_impossible_cells(raw: RawPeer, case: str) -> None:
-    """Each ends this queue pair, and nothing of it arrives."""
+    """Each impossible cell ends this queue pair, and none of its octets arrives."""
     raw.end.qp.post_recv(*((i, [raw.end.mr.sge(1000 * i, 1000)]) for i in range(3)))
     before = bytes(raw.end.buffer)
     CELLS[case](raw)
@@ -241,7 +241,7 @@ def test_a_wrong_message_in_a_cell(raw: RawPeer, case: str) -> None:
 
 
 def test_messages_and_stream_in_turns(raw: RawPeer) -> None:
-    """More of them than the ring holds, so that cells of either kind end anywhere in it, and begin again."""
+    """More messages and stream than the ring holds: cells of either kind end anywhere in the ring, and start again."""
     draw = random.Random(3)
     sizes = [draw.choice((0, 1, 55, 56, 57, 120, 121, 1000, 8191, 8192)) for _ in range(200)]
     for i, size in enumerate(sizes):
@@ -263,15 +263,15 @@ def test_messages_and_stream_in_turns(raw: RawPeer) -> None:
 
 
 def test_octets_that_look_like_the_next_cell(raw: RawPeer) -> None:
-    """What a message leaves in the ring is seen again a lap later, where a cell may begin, and is not taken for one.
+    """Octets left in the ring by a message, in the place of a later cell, do not count as a cell.
 
-    A program that knows how much was sent can choose octets that are the word of a cell to come.
+    A program that knows the number of sent octets can choose octets equal to the word of a later cell.
     """
     lines = RING_SIZE // LINE
     sent = 0
 
     def forged(first: int, count: int) -> bytes:
-        """A message that has in each line, but for the first, the word of the cell that may be there one lap later."""
+        """A message with the word of a possible cell of the next lap in each line but the first."""
         return b"".join(
             struct.pack("=IHBB", (first + i + lines + 1) % 2**32, 5, MESSAGE, 0) + b"wrong" + bytes(LINE - 13)
             for i in range(1, count)
@@ -279,7 +279,7 @@ def test_octets_that_look_like_the_next_cell(raw: RawPeer) -> None:
 
     for lap in range(3):
         while sent < (lap + 1) * lines:
-            # Now of many lines, now of one; another way to cut the ring in each lap.
+            # Messages of many lines and of a single line, with another cut of the ring in each lap.
             octets = forged(sent, 8) if (sent + lap) % 3 else b"short"
             data = bytes(LINE - 8) + octets if len(octets) > 5 else octets
             raw.end.buffer[: len(data)] = data
@@ -290,7 +290,7 @@ def test_octets_that_look_like_the_next_cell(raw: RawPeer) -> None:
 
 
 def test_consumption_is_told(raw: RawPeer) -> None:
-    """Of messages each quarter of the ring, of the stream at once."""
+    """Consumption of messages is told each quarter of the ring, of the stream at once."""
     told = []
     for i in range(RING_SIZE // LINE):
         raw.end.qp.post_recv((i, [raw.end.mr.sge(0, 8)]))
@@ -361,9 +361,8 @@ def test_impossible_records(fabric: str) -> None:
 
 
 def descriptors_of(fd: int) -> int:
-    """How many of the process's descriptors are of this file, or of one with the same name: RawPeer's are. The device
-    may open and close others of its own at any time.
-    """
+    """The number of the process's descriptors of this file, or of files with the same name, such as RawPeer's. The
+    device may open and close others of its own at any time."""
     name = os.readlink(f"/proc/self/fd/{fd}")
     with os.scandir("/proc/self/fd") as descriptors:
         return sum(os.readlink(entry.path) == name for entry in descriptors)
@@ -371,7 +370,7 @@ def descriptors_of(fd: int) -> int:
 
 @pytest.mark.parametrize("how", ["one", "253", "one with each octet", "more than there is room for"])
 def test_surplus_descriptors_end_the_queue_pair(raw: RawPeer, how: str) -> None:
-    """They are closed; what does not fit is never taken."""
+    """Surplus descriptors are closed, and descriptors without room are never taken."""
     before = descriptors_of(raw.ring_fd)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     one = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [raw.ring_fd]))]
@@ -393,7 +392,7 @@ def test_surplus_descriptors_end_the_queue_pair(raw: RawPeer, how: str) -> None:
 
 
 def test_a_lying_count_of_records(raw: RawPeer) -> None:
-    """Fewer than were sent may be a peer that is about to count; more cannot be."""
+    """A count too low may be of a peer about to count; a count too high is a lie."""
     raw.post(record(WAKEUP))
     raw.post(record(WAKEUP))
     raw.set_sent(raw.sent - 2)
@@ -419,7 +418,7 @@ def test_offers_without_end(raw: RawPeer) -> None:
 
 
 def test_garbage_in_the_ring(fabric: str) -> None:
-    """Mutated conversations: the queue pair ends, or goes on; nothing else happens."""
+    """Mutated conversations only end the queue pair, or go on."""
     draw = random.Random(20)
     for _ in range(150):
         with End(256) as end:
@@ -444,7 +443,7 @@ def test_garbage_in_the_ring(fabric: str) -> None:
 
 
 def test_a_peer_that_does_not_introduce_itself() -> None:
-    """Closing before the introduction ends the queue pair at once."""
+    """A close before HELLO ends the queue pair at once."""
     with End() as end:
         ours, theirs = socket.socketpair()
         end.qp.attach(ours)

@@ -47,7 +47,7 @@ def events(end: End) -> list[tuple[EventType, object]]:
 
 
 class SharedEnd(End):
-    """An end whose queue pair, and any number of others, take receives from one SRQ."""
+    """An end whose queue pair, and any number of others, take receives from an SRQ."""
 
     def __init__(self, size: int = 1 << 16, *, max_wr: int = 64, max_sge: int = 4) -> None:
         super().__init__(size)
@@ -107,7 +107,7 @@ def test_the_newest_receive_is_taken_first() -> None:
 
 @pytest.mark.soft("beyond what libibverbs has")
 def test_a_limited_queue_pair_takes_nothing_from_others() -> None:
-    """It ends with the message beyond its limit, which a completion tells."""
+    """A limited queue pair ends with the message beyond its limit, reported by a completion."""
     with End() as a, End() as c, SharedEnd() as b:
         other, greedy = b.another(), b.qp
         greedy.limit(1, wr_id=99)
@@ -142,7 +142,7 @@ def test_a_message_in_several_segments_takes_one_receive() -> None:
         (wc,) = completions(b, 1, a)
         assert (wc.wr_id, wc.byte_len) == (1, 1 << 20)
         assert a.buffer == b.buffer
-        # Too long for the receive it finds: that receive says so.
+        # Too long for its receive: the completion of the receive has the error.
         a.qp.post_send(SendWR(Opcode.SEND, [a.mr.sge(0, 11)]))
         (wc,) = completions(b, 1, a)
         assert wc.wr_id == 2 and wc.status in faults(Status.LOC_LEN_ERR)
@@ -218,7 +218,7 @@ def test_srq_and_its_queue_pairs() -> None:
         assert qp.srq is srq
         with Context(device()) as other, pytest.raises(VerbsError):
             QP(PD(other), CQ(other), srq=srq)
-        # Closing closes what uses it first.
+        # The close of the SRQ first closes its users.
         srq.close()
         srq.close()
         for gone in (lambda: qp.qp_num, lambda: srq.post_recv((1, []))):
@@ -245,7 +245,7 @@ def test_the_shared_receives_survive_a_queue_pair() -> None:
 
 @pytest.mark.soft("stops in the middle of a message")
 def test_an_open_message_is_flushed_from_the_shared_queue() -> None:
-    """The receive that a half-received message had taken comes back in error; the others stay."""
+    """The receive taken by a half-received message comes back in error; the others stay."""
     with End(8 << 20) as a, SharedEnd(8 << 20) as b:
         connect(a, b)
         b.srq.post_recv((1, [b.mr.sge()]), (2, []))
@@ -260,7 +260,7 @@ def test_an_open_message_is_flushed_from_the_shared_queue() -> None:
 
 @pytest.mark.soft("Soft-RoCE makes none of these events")
 def test_events_of_errors() -> None:
-    """Who broke the rule, and how: the side that found out gets the event when no completion can tell."""
+    """The end that detects a broken rule gets the event when no completion can tell."""
     remote = {"remote_addr": 64, "rkey": 1234}
     for request, event in (
         (lambda a: SendWR(Opcode.RDMA_WRITE, [a.mr.sge(0, 8)], **remote), EventType.QP_ACCESS_ERR),
@@ -296,14 +296,14 @@ def test_event_of_an_overrun_queue() -> None:
     with End(cqe=2) as a:
         a.qp.post_recv(*((i, []) for i in range(4)))
         a.qp.modify(State.ERR)
-        # A device that works by itself flushes them a little later.
+        # A device with its own progress flushes them a little later.
         until(lambda: polling.readable(a.context.async_fileno(), 0))
         assert events(a) == [(EventType.CQ_ERR, a.cq)]
 
 
 @pytest.mark.soft("RTR and RTS without a peer")
 def test_communication_established() -> None:
-    """The responder is still in RTR when the first message comes."""
+    """The first message to a responder still in RTR gives the event COMM_EST."""
     with End() as a, End() as b:
         b.qp.modify(State.RESET)
         b.qp.to_init(ALL)
@@ -328,7 +328,7 @@ def test_drained_send_queue() -> None:
         until(lambda: a.qp.counters()["tx_fpdus"] == 1, a)
         a.qp.modify(State.SQD, en_sqd_async_notify=1)
         a.qp.post_send(SendWR(wr_id=7))
-        # What was begun goes on to its end, what was not waits.
+        # Requests under way go on to their end; the others wait.
         assert a.qp.query()["sq_draining"] and events(a) == []
         completions(a, 1, b)
         assert events(a) == [(EventType.SQ_DRAINED, a.qp)]
@@ -337,7 +337,7 @@ def test_drained_send_queue() -> None:
         b.qp.post_recv((1, []))
         a.qp.modify(State.RTS)
         assert [wc.wr_id for wc in completions(a, 1, b)] == [7]
-        # With nothing to drain the event comes at once. Without a request it does not come.
+        # With nothing to drain the event comes at once. The event comes on request only.
         a.qp.modify(State.SQD, en_sqd_async_notify=1)
         assert events(a) == [(EventType.SQ_DRAINED, a.qp)]
         a.qp.modify(State.RTS)
@@ -478,7 +478,7 @@ def test_memory_of_the_provider() -> None:
             assert view[9900:] == a.buffer[:100]
             with pytest.raises(BufferError):
                 mr.close()
-            # A refused close leaves it whole.
+            # A refused close leaves the region whole.
             assert mr.rkey and view[9900:] == a.buffer[:100]
         mr.close()
         mr.close()

@@ -9,7 +9,7 @@ from verbs_ends import ALL, End, completions, connect, connected, statuses, stre
 
 from rmemcached.verbs import MR, Opcode, SendFlag, SendWR, Status, VerbsError, WCOpcode
 
-# Around the limits of one FPDU (loopback: 65474 octets of ULPDU), of the copying of small payloads, of the receive
+# Around the limits of an FPDU (loopback: 65474 octets of ULPDU), of the copying of small payloads, of the receive
 # window and of the receive buffer.
 SIZES = [
     *(0, 1, 2, 3, 4, 5, 63, 64, 127, 128, 129, 492, 511, 512, 4075, 4076, 4096, 4097, 16383, 16384, 16385),
@@ -22,7 +22,7 @@ LARGEST = max(SIZES)
 def pair(request: pytest.FixtureRequest):
     mss = 1448 if "small" in request.param else 0
     a, b = connected(LARGEST + 64, crc="crc" in request.param, mss=mss)
-    # The responder of a stream may not send before it has received: any test may begin with either end.
+    # The responder of a stream may not send before its first reception: any test may begin with either end.
     b.qp.post_recv((0, []))
     a.qp.post_send(SendWR(Opcode.SEND, []))
     completions(a, 1, b)
@@ -61,7 +61,7 @@ def test_write(pair: tuple[End, End], size: int) -> None:
     a.buffer[:size] = data
     b.buffer[: size + 64] = b"\xee" * (size + 64)
     b.qp.post_recv((1, []))
-    # The SEND behind the WRITE says that it is placed.
+    # The SEND behind the WRITE tells that the octets are in place.
     a.qp.post_send(
         SendWR(Opcode.RDMA_WRITE, [a.mr.sge(0, size)], wr_id=6, remote_addr=b.mr.addr + 32, rkey=b.mr.rkey),
         SendWR(Opcode.SEND, [], wr_id=7),
@@ -100,7 +100,7 @@ def test_read(pair: tuple[End, End], size: int) -> None:
 
 @pytest.mark.parametrize("total", [0, 1, 7, 100, 1000, 65456, 65457, 200_000, 1_000_000])
 def test_scatter_gather(pair: tuple[End, End], total: int) -> None:
-    """Eight parts on each side, cut differently, some empty; all three operations."""
+    """All three operations move eight parts on each side, cut differently, some empty."""
     a, b = pair
     cut = random.Random(total)
 
@@ -144,7 +144,7 @@ def test_scatter_gather(pair: tuple[End, End], total: int) -> None:
 
 
 def test_inline_data_may_change_after_posting() -> None:
-    """Also while the request waits for its stream; of no region at all."""
+    """Inline data, of no region at all, may change after the post, even before there is a stream."""
     with End() as a, End() as b:
         limit = a.qp.query()["max_inline_data"]
         memory = bytearray(limit)
@@ -175,7 +175,7 @@ def test_work_posted_before_the_stream_waits_for_it() -> None:
         b.buffer[:4] = b"data"
         a.qp.post_recv((3, [a.mr.sge(100, 10)]))
         a.qp.post_send(SendWR(Opcode.RDMA_READ, [a.mr.sge(0, 4)], wr_id=1, remote_addr=b.mr.addr, rkey=b.mr.rkey))
-        # A responder may not send before it has received: this one waits for the READ of the other.
+        # A responder may not send before its first reception: this SEND waits for the peer's READ.
         b.qp.post_send(SendWR(Opcode.SEND, [b.mr.sge(0, 4)], wr_id=2))
         assert a.poll() == [] and b.poll() == []
         connect(a, b)
@@ -233,7 +233,7 @@ def test_fence_holds_back_until_the_reads_are_done() -> None:
             until(lambda: a.qp.counters()["tx_fpdus"] == 1, a)
         completions(b, 1, a)
         assert [wc.wr_id for wc in completions(a, 2, b)] == [0, 1]
-        # What the SEND sent is what the READ had fetched.
+        # The SEND sent the octets fetched by the READ.
         assert a.buffer[:8] == b.buffer[:8] == expected
 
 
@@ -268,7 +268,7 @@ def test_queue_limits() -> None:
         assert caught.value.errno == 12 and "request 4" in str(caught.value)
         b.qp.post_recv(*((i, []) for i in range(8)))
         connect(a, b)
-        # The four that were accepted go out, and make room.
+        # The four accepted requests go out, and make room.
         assert [wc.wr_id for wc in completions(a, 4, b)] == [0, 1, 2, 3]
         a.qp.post_send(*(SendWR(wr_id=i) for i in range(4)))
         assert [wc.wr_id for wc in completions(b, 8, a)] == list(range(8))
@@ -309,7 +309,7 @@ def test_send_with_invalidate() -> None:
 
 @pytest.mark.parametrize("crc", [False, True])
 def test_traffic_in_both_directions_at_once(crc: bool) -> None:
-    """READs, WRITEs and SENDs of random sizes both ways; every octet is checked."""
+    """READs, WRITEs and SENDs of random sizes both ways move every octet right."""
     area = 1 << 20
     with End(4 * area, max_send_wr=128) as a, End(4 * area, max_send_wr=128) as b:
         connect(a, b, crc=crc)

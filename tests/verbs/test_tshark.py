@@ -1,4 +1,4 @@
-"""What goes over TCP is iWARP to others: Wireshark's dissectors decode a recorded conversation without complaint."""
+"""The octets over TCP are iWARP for others: Wireshark's dissectors decode a recorded conversation without complaint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PORTS = (40000, 7174)
 
 
 class Recorder:
-    """Stands between two streams, hands on what comes, and writes it down as the packets of one connection."""
+    """Stands between two streams, passes on their octets, and records them as the packets of a connection."""
 
     def __init__(self, mss: int = 0) -> None:
         make = (lambda: tcp_pair_mss(mss)) if mss else tcp_pair
@@ -36,7 +36,7 @@ class Recorder:
         self.packet(0, b"", 0x10)
 
     def packet(self, side: int, data: bytes, flags: int = 0x18) -> None:
-        """Ethernet, IPv4 and TCP around the octets of one direction."""
+        """Ethernet, IPv4 and TCP around the octets of a direction."""
         acknowledged = self.sequence[1 - side] if flags != 0x02 else 0
         tcp = struct.pack(
             ">HHIIBBHHH", PORTS[side], PORTS[1 - side], self.sequence[side], acknowledged, 0x50, flags, 65535, 0, 0
@@ -53,7 +53,7 @@ class Recorder:
         self.data[side].append(data)
 
     def run(self) -> None:
-        """Hands on what is there."""
+        """Passes on all present octets."""
         while True:
             ready = polling.select([self.here, self.there], [], 0)[0]
             moved = False
@@ -96,10 +96,10 @@ FIELDS = (
 
 
 def decode(path: Path) -> dict[str, list[str]]:
-    """All values that tshark found for each field, in order."""
+    """All values found by tshark for each field, in order."""
     assert shutil.which("tshark"), "tshark is not installed: script/prepare.sh installs it"
     command = ["tshark", "-r", str(path), "-T", "fields", "-E", "separator=|", "-E", "aggregator=;"]
-    # Payloads are not what these dissectors of theirs guess.
+    # The payloads are of another kind than these dissectors guess.
     command += ["--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct"]
     for field in FIELDS:
         command += ["-e", field]
@@ -115,7 +115,7 @@ def good_crcs(path: Path) -> int:
 
 
 def frames(octets: bytes) -> list[bytes]:
-    """The ULPDUs behind the start-up frame of one direction."""
+    """The ULPDUs behind the start-up frame of a direction."""
     at = 20 + int.from_bytes(octets[18:20], "big")
     found = []
     while at < len(octets):
@@ -141,7 +141,7 @@ def test_a_conversation_is_decoded(tmp_path: Path, crc: bool) -> None:
             return condition
 
         def do(count: int, *requests: SendWR) -> None:
-            """Each request by itself, so that each packet starts with a frame."""
+            """Posts each request by itself: each packet starts with a frame."""
             for request in requests:
                 a.qp.post_send(request)
                 until(lambda: after_a_turn(bool(a.done)))
@@ -163,7 +163,7 @@ def test_a_conversation_is_decoded(tmp_path: Path, crc: bool) -> None:
             SendWR(Opcode.SEND_WITH_INV, [a.mr.sge(0, 7)], invalidate_rkey=gone.rkey),
             SendWR(Opcode.SEND, []),
         )
-        # The end: a READ of what is not there.
+        # The end: a READ of an unknown region.
         a.qp.post_send(SendWR(Opcode.RDMA_READ, [a.mr.sge(0, 8)], remote_addr=1, rkey=2))
         until(lambda: after_a_turn(a.qp.state == State.ERR))
     recorder.close()

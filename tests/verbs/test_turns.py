@@ -1,4 +1,4 @@
-"""A turn of progress is bounded: no peer holds up others, and nothing that is left is forgotten."""
+"""A turn of progress is bounded: no peer holds up others, and no rest is forgotten."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rmemcached.verbs import CQ, MR, QP, CompChannel, Opcode, SendWR, State, Sta
 
 pytestmark = pytest.mark.soft("other devices have no turns")
 MB = 1 << 20
-FLOOD = 5500  # frames of 20 octets: what one ring has room for
+FLOOD = 5500  # frames of 20 octets: the room of a ring
 
 
 class Flooders:
-    """Queue pairs whose peers have sent many frames without payload, and then one SEND."""
+    """Queue pairs whose peers have sent many frames without payload, and then a SEND."""
 
     def __init__(self, count: int = 8, second_channel: bool = False) -> None:
         self.here, self.there = End(), End()
@@ -39,7 +39,7 @@ class Flooders:
         until(lambda: all(qp.counters()["rx_fpdus"] == 0 for qp, _ in self.pairs), self.here, self.there)
 
     def flood(self, quiet: int = 0) -> None:
-        """All but the last few, which send the SEND only."""
+        """Floods all queue pairs but the last few, which get the SEND only."""
         nothing = SendWR(Opcode.RDMA_WRITE, [], remote_addr=0, rkey=0, flags=0)
         for i, (_, theirs) in enumerate(self.pairs):
             flood = [] if i >= len(self.pairs) - quiet else [nothing] * FLOOD
@@ -62,7 +62,7 @@ def test_a_poll_does_a_bounded_part_of_a_flood() -> None:
         all_of_them.flood()
         all_of_them.here.poll()
         assert 0 < max(all_of_them.received()) < FLOOD / 2
-        # And round it goes: nobody waits for long.
+        # The turns go round: nobody waits for long.
         before = all_of_them.received()
         for _ in range(3):
             all_of_them.here.poll()
@@ -80,7 +80,7 @@ def test_a_quiet_one_among_flooders_is_served_at_once() -> None:
 
 
 def test_a_core_that_others_want_is_not_given_away_between_pieces() -> None:
-    """Each time would cost a time slice of theirs, in which the thread serves nobody."""
+    """Each yield would cost a time slice of another process, in which the thread serves nobody."""
     cores = os.sched_getaffinity(0)
     size = 16 * MB
     with End(size) as here, End(size) as there:
@@ -106,7 +106,7 @@ def test_a_core_that_others_want_is_not_given_away_between_pieces() -> None:
 
 
 def test_a_read_is_answered_in_turns() -> None:
-    """Eight peers ask for 256 MB; a message of a ninth comes while they get it."""
+    """Eight peers ask for 256 MB; the message of a ninth peer comes before their end."""
     size = 16 * MB
     with End(size) as asking, End(size) as answering:
         pairs = []
@@ -131,7 +131,7 @@ def test_a_read_is_answered_in_turns() -> None:
 
 @pytest.mark.parametrize("opcode", [Opcode.RDMA_WRITE, Opcode.RDMA_READ])
 def test_posts_and_polls_share_a_turn_of_the_program(opcode: Opcode) -> None:
-    """However many queue pairs have something to move, and however often the program posts and polls."""
+    """A turn holds for any number of busy queue pairs, posts and polls."""
     count, each, piece, turn = 6, 32, 64 << 10, 256 << 10
     with End(count * piece) as here, End(count * piece) as there:
         here.buffer[:] = os.urandom(count * piece)
@@ -172,7 +172,7 @@ def test_posts_and_polls_share_a_turn_of_the_program(opcode: Opcode) -> None:
             for _ in range(8):
                 there.poll()
                 here.poll()
-            # Each queue pair may go beyond by a frame, and what the peer has sent is looked at once.
+            # Each queue pair may exceed the turn by a frame, and has one look at its input.
             assert moved() - before < turn + 3 * count * piece
             before = moved()
             channel.begin_turn(turn)
@@ -183,7 +183,7 @@ def test_posts_and_polls_share_a_turn_of_the_program(opcode: Opcode) -> None:
 
 
 def test_what_moves_before_a_fault_counts() -> None:
-    """A queue pair that ends with an error has used the turn as others do."""
+    """A queue pair that ends with an error has used the turn like any other."""
     piece, count, turn = 16 << 10, 8, 128 << 10
     with End(piece) as here, End(piece) as there:
         pairs = []
@@ -222,12 +222,12 @@ def test_what_moves_before_a_fault_counts() -> None:
         pairs[1][0].post_send(*[write] * count)
         first, second = (moved(ours) - old for (ours, _), old in zip(pairs, before, strict=True))
         assert first >= (count - 2) * piece
-        # The second has what the first has left, and a frame more.
+        # The second has the rest of the first, and a frame more.
         assert first + second < turn + piece
 
 
 def test_a_turn_ends_a_few_frames_late() -> None:
-    """However many queue pairs were ready when it was not over yet."""
+    """A turn ends a few frames late, for any number of queue pairs ready before its end."""
     count, piece, turn, late = 24, 60_000, 256 << 10, 8
     with End(piece) as here, End(piece) as there:
         pairs = []
@@ -261,7 +261,7 @@ def test_a_turn_ends_a_few_frames_late() -> None:
 
 
 def drain(flooders: Flooders, channel: CompChannel, cq: CQ, count: int) -> None:
-    """Takes completions as a program does that only waits for a descriptor."""
+    """Takes completions like a program that only waits for a descriptor."""
     os.set_blocking(channel.fileno(), False)
     found = 0
     cq.arm()
@@ -274,7 +274,7 @@ def drain(flooders: Flooders, channel: CompChannel, cq: CQ, count: int) -> None:
 
 @pytest.mark.parametrize("first", ["nothing", "polls", "polls the other queue", "polls both"])
 def test_the_descriptor_tells_of_what_is_left(first: str) -> None:
-    """Also when the turn ended in the domain of the other completion queue, which nobody looks at any more."""
+    """The descriptor is readable also when the turn ended in the domain of the unused completion queue."""
     other = "other" in first or "both" in first
     with Flooders(second_channel=other) as flooders:
         channel, cq = flooders.here.channel, flooders.here.cq

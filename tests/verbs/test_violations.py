@@ -65,7 +65,7 @@ def test_a_wrong_frame_in_the_ring(what: str) -> None:
 
 @pytest.mark.usefixtures("shm")
 def test_too_many_reads_in_the_ring() -> None:
-    """Answers that the peer does not consume fill the ring; READs beyond the depth are refused then."""
+    """READs beyond the depth are refused when unconsumed answers fill the ring."""
     with End(1 << 20) as end:
         peer = RawPeer(end)
         for msn in range(1, 40):
@@ -160,7 +160,7 @@ def test_the_peer_closes_within_its_reply(flags: int) -> None:
 
 @pytest.mark.parametrize("kind", ["write", "response", "read request", "terminate"])
 def test_a_bad_crc_of(kind: str) -> None:
-    """Nothing of such a frame is placed, answered or believed."""
+    """Nothing of a frame with a bad CRC is placed, answered or believed."""
     with End() as end:
         peer, _ = raw_responder(end)
         end.qp.post_recv((1, []))
@@ -198,7 +198,7 @@ def test_a_terminate_that_is_cut_short(payload: bytes) -> None:
 
 
 def test_the_right_that_was_taken_back() -> None:
-    """Revoked by the peer itself, by a SEND with invalidate: its key is worth nothing then, on the wire as well."""
+    """A key revoked by the peer itself, by a SEND with invalidate, is worth nothing, on the wire as well."""
     for frame, error in (
         (lambda end: write(end.mr.rkey, end.mr.addr, b"x"), (1, 1, 0)),
         (lambda end: read_request_segment((1, 2), 1, (end.mr.rkey, end.mr.addr)), (0, 1, 0)),

@@ -1,4 +1,4 @@
-"""soft_iw octet by octet: a hand-made peer on a raw socket is the other end."""
+"""soft_iw octet by octet, with a hand-made peer on a raw socket."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_read_is_served() -> None:
         end.buffer[:4] = b"data"
         peer.send(read_request_segment((0xAABBCC01, 0x2000), 4, (end.mr.rkey, end.mr.addr)))
         assert peer.recv(24).hex() == READ_RESPONSE
-        # A zero-length READ is answered whatever it names.
+        # A zero-length READ is answered with any key and address.
         peer.send(read_request_segment((0xAABBCC01, 0x2000), 0, (1, 2), msn=2))
         assert peer.recv_fpdu() == fpdu(tagged(2, 0xAABBCC01, 0x2000))
         assert end.qp.counters()["reads_served"] == 2
@@ -128,7 +128,7 @@ def received(end: End, count: int) -> None:
 
 
 def test_frames_are_parsed_at_every_cut() -> None:
-    """A conversation of all kinds of frames, delivered in two pieces, cut anywhere; with CRC and without."""
+    """Frames of all kinds, delivered in two pieces with a cut anywhere, are parsed, with CRC and without."""
     for crc in (True, False):
         with End() as end:
             frames = [
@@ -161,7 +161,7 @@ def test_frames_are_parsed_at_every_cut() -> None:
 
 
 def test_large_fpdus_are_taken() -> None:
-    """siw and hardware may send FPDUs of any size up to 65535 octets of ULPDU."""
+    """FPDUs of any size up to 65535 octets of ULPDU are taken, as siw and hardware may send them."""
     for crc in (True, False):
         with End(1 << 18) as end:
             peer, _ = raw_initiator(end, crc=crc)
@@ -288,7 +288,7 @@ def test_replies(request_frame: bytes, want_crc: bool, reply_frame: bytes, crc: 
         peer, reply = raw_initiator(end, crc=crc, request=request_frame, want_crc=want_crc, ird=8, ord=8)
         assert reply == reply_frame
         end.qp.post_recv((1, [end.mr.sge(0, 8)]))
-        # The responder is silent until it has received something: here a ready-to-receive WRITE.
+        # The responder is silent until its first reception: here a ready-to-receive WRITE.
         end.qp.post_send(SendWR(Opcode.SEND, [end.mr.sge(0, 1)]))
         assert peer.silent()
         peer.send(tagged(0, 1, 0))
@@ -394,7 +394,7 @@ def test_reply_in_pieces() -> None:
 @pytest.mark.parametrize("pause", [0, 30])
 @pytest.mark.parametrize("channel", [True, False])
 def test_peer_to_peer(channel: bool, pause: int, crc: bool) -> None:
-    """The ready-to-receive frame is the first one, after the pause; the responder may send from then on."""
+    """The ready-to-receive frame is the first frame, after the pause; the responder may send from then on."""
     with End(channel=channel) as end:
         ours, theirs = tcp_pair()
         end.qp.post_recv((1, [end.mr.sge(0, 8)]))
@@ -405,7 +405,7 @@ def test_peer_to_peer(channel: bool, pause: int, crc: bool) -> None:
         begin = time.monotonic()
         peer.raw(mpa_frame(REPLY, 0x50 if crc else 0x10, 2, (0x8004, 0x8008), b"welcome"))
         if channel:
-            # The descriptor wakes a program up that waits for it, for the reply and for the end of the pause.
+            # The descriptor wakes a waiting program for the reply and for the end of the pause.
             assert end.channel is not None
             os.set_blocking(end.channel.fileno(), False)
             while not polling.readable(theirs, 0):
@@ -462,7 +462,7 @@ def test_the_end_of_a_stream_that_pauses(how: str) -> None:
 
 
 def test_start_up_times_out_after_ten_seconds() -> None:
-    """The channel's descriptor wakes the program up for it, and not before."""
+    """The channel's descriptor wakes the program at the time-out, and not before."""
     with End() as end:
         ours, theirs = tcp_pair()
         end.qp.post_recv((1, []))
@@ -477,7 +477,7 @@ def test_start_up_times_out_after_ten_seconds() -> None:
         theirs.close()
 
 
-# What a peer can do wrong: each ends the stream with its Terminate, and this queue pair only.
+# Faults of a peer: each ends the stream with its Terminate, and this queue pair only.
 
 WRONG = {
     "unknown DDP version, tagged": (lambda e: bytes([0xC0]) + write(e.mr.rkey, e.mr.addr, b"x")[1:], (1, 1, 4)),
@@ -582,7 +582,7 @@ def test_a_bad_crc() -> None:
 
 
 def test_too_many_reads() -> None:
-    """The depth is what was negotiated; requests that are answered do not count."""
+    """The depth is the negotiated depth; answered requests do not count."""
     with End(1 << 22) as end:
         peer, _ = raw_initiator(end, ird=4)
         for msn in range(1, 9):
@@ -633,7 +633,7 @@ def test_a_send_changes_its_kind_midway() -> None:
         peer.close()
 
 
-# What a Terminate of the peer says about our requests.
+# Terminates of the peer about our requests.
 
 
 @pytest.mark.parametrize(

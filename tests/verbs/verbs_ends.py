@@ -1,4 +1,4 @@
-"""What the tests of the verbs layer share: endpoints on any fabric, connections, and a hand-made iWARP peer."""
+"""Common parts of the tests of the verbs layer: endpoints on any fabric, connections, and a hand-made iWARP peer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from transport import PACE, RDMA
 from rmemcached.verbs import CQ, MR, PD, QP, WC, Access, CompChannel, Context, Status, devices, parse_request
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
-# where another process finds this module and what it needs
+# the folders of this module and its imports, for another process
 PATHS = [str(folder) for folder in (Path(__file__).parent, Path(__file__).parent.parent / "shared")]
 PATIENCE = 20.0 if PACE == 1 else 60.0
 FABRICS = ("verbs",) if RDMA == "verbs" else ("soft_iw", "soft_shm", "soft_shm shared")
@@ -26,7 +26,7 @@ FABRIC = FABRICS[0]  # set by the fixture `fabric`
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:
-    """Both ends of a loopback TCP connection."""
+    """The two ends of a loopback TCP connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ours = socket.create_connection(listener.getsockname())
         theirs, _ = listener.accept()
@@ -34,7 +34,7 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def read_request(sock: socket.socket) -> bytes:
-    """Reads one MPA request frame and nothing behind it."""
+    """Reads one MPA request frame and no octet behind the frame."""
     data = b""
     while parse_request(data) is None:
         wanted = 20 - len(data) if len(data) < 20 else 20 + int.from_bytes(data[18:20], "big") - len(data)
@@ -50,7 +50,7 @@ def device() -> str:
 
 
 class Memory:
-    """The memory of a region that the provider allocated, with a bytearray's ways: slices are copies."""
+    """The memory of a region, allocated by the provider, with a bytearray's ways: slices are copies."""
 
     def __init__(self, mr: MR) -> None:
         self.octets = (ctypes.c_char * mr.length).from_address(mr.addr)
@@ -77,7 +77,7 @@ class Memory:
 
 
 def streams() -> bool:
-    """Whether there is a stream whose end the peer sees, and which does not move but when an end is polled.
+    """Whether there is a stream whose end the peer sees, and which moves only when an end is polled.
 
     Devices of libibverbs work by themselves, and RC has no word for the end of a queue pair.
     """
@@ -85,12 +85,12 @@ def streams() -> bool:
 
 
 def faults(status: Status) -> set[Status]:
-    """What a request in error may say: `status`, or what Soft-RoCE says of most faults of one's own memory."""
+    """The possible statuses of a request in error: `status`, or Soft-RoCE's for most faults of one's own memory."""
     return {status} if streams() else {status, Status.LOC_QP_OP_ERR}
 
 
 def ready(qp: QP, access: int = ALL, *, ird: int = 16, ord: int = 16) -> None:
-    """As far as a queue pair can go alone: to RTS where it gets a stream later, to INIT where it gets a peer."""
+    """Takes a queue pair as far as possible alone: to RTS before a stream, to INIT before a peer."""
     if FABRIC == "verbs":
         qp.open(access)
     else:
@@ -98,7 +98,7 @@ def ready(qp: QP, access: int = ALL, *, ird: int = 16, ord: int = 16) -> None:
 
 
 class End:
-    """A context with a PD, a channel, a CQ, a queue pair that is ready and a registered buffer."""
+    """A context with a PD, a channel, a CQ, a ready queue pair and a registered buffer."""
 
     def __init__(self, size: int = 1 << 16, access: int = ALL, channel: bool = True, **qp: Any) -> None:
         self.limits = {"ird": qp.pop("ird", 16), "ord": qp.pop("ord", 16)}
@@ -144,7 +144,7 @@ def until(condition: Callable[[], object], *ends: End) -> None:
 
 
 def completions(end: End, count: int, *others: End) -> list[WC]:
-    """Waits for `count` completions of one end, and takes them."""
+    """Waits for `count` completions of an end, and takes them."""
     until(lambda: len(end.done) >= count, end, *others)
     taken, end.done = end.done[:count], end.done[count:]
     return taken
@@ -157,7 +157,7 @@ def statuses(found: list[WC]) -> list[Status]:
 def connect(
     a: End, b: End, *, crc: bool = False, responder_crc: bool = False, ird: int = 16, ord: int = 16, mss: int = 0
 ) -> None:
-    """Connects two ends; a is the initiator of a stream. mss: TCP segment size to force, for small FPDUs."""
+    """Connects two ends; a is the initiator of a stream. mss: a forced TCP segment size, for small FPDUs."""
     if FABRIC == "verbs":
         for end, peer in ((a, b), (b, a)):
             answered, asked = min(ird, end.limits["ird"]), min(ord, end.limits["ord"])
@@ -169,7 +169,7 @@ def connect(
 
 
 def connect_pair(a: QP, b: QP) -> None:
-    """The same for two queue pairs that are ready."""
+    """The same for two ready queue pairs."""
     if FABRIC == "verbs":
         a.join(b.address)
         b.join(a.address)
@@ -180,7 +180,7 @@ def connect_pair(a: QP, b: QP) -> None:
 
 
 def stream_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected sockets of the kind that the fabric takes."""
+    """Two connected sockets of the fabric's kind."""
     return tcp_pair() if FABRIC == "soft_iw" else socket.socketpair()
 
 
@@ -281,7 +281,7 @@ REPLY = b"MPA ID Rep Frame"
 
 
 class Peer:
-    """The other end of a queue pair's stream, speaking bytes."""
+    """The peer of a queue pair's stream, speaking bytes."""
 
     def __init__(self, sock: socket.socket, end: End, crc: bool = True) -> None:
         self.sock = sock
@@ -300,7 +300,7 @@ class Peer:
                 data = data[self.sock.send(data) :]
 
     def recv(self, count: int) -> bytes:
-        """Exactly so many octets, or those before the end of the stream."""
+        """Exactly so many octets, or fewer at the end of the stream."""
         data = b""
         deadline = time.monotonic() + PATIENCE
         while len(data) < count:
@@ -331,14 +331,14 @@ class Peer:
         return frame
 
     def recv_terminate(self) -> tuple[int, int, int]:
-        """(layer, type, code) of the Terminate that must come, then the end of the stream."""
+        """(layer, type, code) of a Terminate, then the end of the stream."""
         frame = self.recv_fpdu()
         assert frame[2:4] == b"\x41\x47", frame.hex()
         assert self.recv(1) == b""
         return frame[20] >> 4, frame[20] & 15, frame[21]
 
     def silent(self) -> bool:
-        """Whether nothing is there to be read, after the other side had its chance."""
+        """Whether no octet is readable after the queue pair had its chance."""
         for _ in range(3):
             self.end.poll()
         return not polling.readable(self.sock, 0)
@@ -350,7 +350,7 @@ class Peer:
 def raw_responder(
     end: End, *, crc: bool = True, ird: int = 16, ord: int = 16, reply: bytes | None = None
 ) -> tuple[Peer, bytes]:
-    """The end connects; a hand-made peer answers. Gives the peer and the request it got."""
+    """The end connects; a hand-made peer answers. Gives the peer and the received request."""
     ours, theirs = tcp_pair()
     end.qp.connect(ours, crc=crc, ird=ird, ord=ord)
     request = read_request(theirs)
@@ -371,7 +371,7 @@ def raw_initiator(
     private_data: bytes = b"",
     want_crc: bool = False,
 ) -> tuple[Peer, bytes]:
-    """A hand-made peer connects; the end answers. Gives the peer and the reply it got."""
+    """A hand-made peer connects; the end answers. Gives the peer and the received reply."""
     ours, theirs = tcp_pair()
     if request is None:
         request = mpa_frame(REQUEST, 0x10 | (0x40 if crc else 0), 2, (16, 16))

@@ -1,4 +1,4 @@
-"""In place of vllm/v1/kv_offload/base.py of vLLM 0.33.0, where that is not installed: what a tier uses of it."""
+"""The names of vllm/v1/kv_offload/base.py of vLLM 0.33.0 that a tier uses, for tests without vLLM."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
