@@ -10,12 +10,11 @@ import pickle
 import random
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import uvloop
-from concurrency import KNOWN
+from concurrency import KNOWN, Run
 from servers import Server, free_port
 from suspended import suspended
 from transport import RDMA_TRANSPORTS
@@ -36,19 +35,6 @@ TOO_LARGE = bytes(9 << 20)
 BROKEN = (MemcacheUnexpectedCloseError, ConnectionError)
 
 ServerFactory = Callable[..., Server]
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """run(coroutine) in a new event loop."""
-    factory = asyncio.new_event_loop if request.param == "asyncio" else uvloop.new_event_loop
-
-    def run(body: Coroutine[Any, Any, Any]) -> Any:
-        with asyncio.Runner(loop_factory=factory) as runner:
-            return runner.run(asyncio.wait_for(body, 60))
-
-    return run
 
 
 @pytest.fixture

@@ -53,22 +53,8 @@ PROXY = (*META, b"version")
 
 @pytest.fixture(params=["old", "proxy"])
 def relay(request: pytest.FixtureRequest, shared_memcached: Server) -> Iterator[ClassicRelay]:
-    relay = ClassicRelay(shared_memcached, closes=PROXY if request.param == "proxy" else ())
-    yield relay
-    relay.close()
-
-
-@pytest.fixture
-def make_relay(shared_memcached: Server) -> Iterator[Callable[..., ClassicRelay]]:
-    made: list[ClassicRelay] = []
-
-    def make(**options: Any) -> ClassicRelay:
-        made.append(ClassicRelay(shared_memcached, **options))
-        return made[-1]
-
-    yield make
-    for relay in made:
-        relay.close()
+    with ClassicRelay(shared_memcached, closes=PROXY if request.param == "proxy" else ()) as relay:
+        yield relay
 
 
 @pytest.fixture

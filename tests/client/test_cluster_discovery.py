@@ -112,9 +112,8 @@ def configuration(*nodes: str) -> bytes:
 
 @pytest.fixture
 def endpoint(shared_memcached: Server) -> Iterator[Endpoint]:
-    endpoint = Endpoint(shared_memcached, Gate(1))
-    yield endpoint
-    endpoint.close()
+    with Endpoint(shared_memcached, Gate(1)) as endpoint:
+        yield endpoint
 
 
 def test_from_config(endpoint: Endpoint, three: list[Server], key: str) -> None:

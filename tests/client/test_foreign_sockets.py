@@ -256,24 +256,20 @@ def test_the_server_ends(memcached_server: Callable[..., Server]) -> None:
 
 @pytest.fixture
 def tls(server: Server, certificate: Path) -> Iterator[TlsRelay]:
-    relay = TlsRelay(server, certificate)
-    yield relay
-    relay.stop()
+    with TlsRelay(server, certificate) as relay:
+        yield relay
 
 
 @pytest.fixture
 def make_tls(tls: TlsRelay, certificate: Path) -> Iterator[Callable[..., Client]]:
-    made: list[Client] = []
+    with contextlib.ExitStack() as stack:
 
-    def make(**arguments: Any) -> Client:
-        context = ssl.create_default_context(cafile=str(certificate))
-        given = {"tls_context": context, "timeout": TIMEOUT, "default_noreply": False}
-        made.append(Client(("127.0.0.1", tls.port), **{**given, **arguments}))
-        return made[-1]
+        def make(**arguments: Any) -> Client:
+            context = ssl.create_default_context(cafile=str(certificate))
+            given = {"tls_context": context, "timeout": TIMEOUT, "default_noreply": False}
+            return stack.enter_context(Client(("127.0.0.1", tls.port), **{**given, **arguments}))
 
-    yield make
-    for client in made:
-        client.close()
+        yield make
 
 
 def test_tls(make_tls: Callable[..., Client], key: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import pickle
 import signal
 import socket
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy
 import pytest
+from concurrency import ended, fork
 from servers import Server
 
 from rmemcached.client import (
@@ -255,17 +255,16 @@ def test_a_child_does_not_wait_for_the_parents_threads(shared_rmemcached: Server
         thread = threading.Thread(target=hold)
         thread.start()
         assert held.wait(TIMEOUT)
-        child = os.fork()
-        if child == 0:
-            try:
-                signal.alarm(10)
-                client.get("key")
-                os._exit(client.metrics()["get"].calls != 2)
-            finally:
-                os._exit(2)
+
+        def get() -> bool:
+            signal.alarm(10)
+            client.get("key")
+            return client.metrics()["get"].calls == 2
+
+        child = fork(get)
         over.set()
         thread.join(TIMEOUT)
-        assert os.waitpid(child, 0)[1] == 0
+        ended(child)
 
 
 def test_a_signal_handler_may_use_it(shared_rmemcached: Server) -> None:

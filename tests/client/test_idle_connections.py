@@ -112,20 +112,19 @@ def test_an_async_client(server: Server, transport: str, runs: bool) -> None:
 
 
 def test_behind_tls(server: Server, certificate: Path) -> None:
-    relay = TlsRelay(server, certificate)
     context = ssl.create_default_context(cafile=str(certificate))
-    try:
-        with Client(("127.0.0.1", relay.port), tls_context=context, timeout=TIMEOUT) as client:
-            assert client.set("key", b"old", noreply=False) is True
-            # The relay closes the connection some time after the server.
-            end = select.poll()
-            end.register(client.sock, select.POLLRDHUP)
-            assert end.poll(TIMEOUT * 1000)
-            time.sleep(0.05)
-            assert client.set("key", b"new") is True
-            assert client.get("key") == b"new"
-    finally:
-        relay.stop()
+    with (
+        TlsRelay(server, certificate) as relay,
+        Client(("127.0.0.1", relay.port), tls_context=context, timeout=TIMEOUT) as client,
+    ):
+        assert client.set("key", b"old", noreply=False) is True
+        # The relay closes the connection some time after the server.
+        end = select.poll()
+        end.register(client.sock, select.POLLRDHUP)
+        assert end.poll(TIMEOUT * 1000)
+        time.sleep(0.05)
+        assert client.set("key", b"new") is True
+        assert client.get("key") == b"new"
 
 
 @each_transport

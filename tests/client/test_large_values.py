@@ -6,9 +6,8 @@ import asyncio
 import random
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
@@ -33,17 +32,6 @@ Make = Callable[..., Client]
 @pytest.fixture
 def server(rmemcached_server: ServerFactory) -> Server:
     return rmemcached_server("-t", "1", "-m", "1024", "-I", "64m")
-
-
-@pytest.fixture
-def make(server: Server) -> Iterator[Make]:
-    with ExitStack() as stack:
-
-        def make(transport: str, **arguments: Any) -> Client:
-            settings: dict[str, Any] = {"timeout": TIMEOUT, "default_noreply": False, **arguments}
-            return stack.enter_context(Client(server.address, transport=transport, **settings))
-
-        yield make
 
 
 def random_bytes(size: int, seed: int = 0) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -55,12 +56,10 @@ def check_libmemcached(servers: list[str]) -> None:
 def test_libmemcached_leaves_the_usual_port_out(memcached_server: ServerFactory) -> None:
     # Unused addresses of this host for the usual port.
     hosts = [f"127.{64 + os.getpid() % 64}.{os.getpid() // 64 % 256}.{last}" for last in (1, 2)]
-    relays = [GatedRelay(memcached_server(), Gate(1), (host, 11211)) for host in hosts]
-    try:
+    with ExitStack() as stack:
+        for host in hosts:
+            stack.enter_context(GatedRelay(memcached_server(), Gate(1), (host, 11211)))
         check_libmemcached(hosts)
-    finally:
-        for relay in relays:
-            relay.close()
 
 
 def test_libmemcached_with_unix_sockets(memcached_server: ServerFactory, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
+from concurrency import in_child
 from daemon_tools import eventually
 from servers import Server
 from suspended import suspended
@@ -372,18 +373,14 @@ def test_a_child_makes_its_own(make: Make) -> None:
     clients = [make() for _ in range(3)]
     for client in clients:
         assert client.set("key", b"parent")
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            for client in clients:
-                client.close()
-            assert all(client.set("key", b"child") for client in clients)
-            assert numbers(clients[0], "rdma_queue_pairs") == [2]
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
+
+    def child() -> None:
+        for client in clients:
+            client.close()
+        assert all(client.set("key", b"child") for client in clients)
+        assert numbers(clients[0], "rdma_queue_pairs") == [2]
+
+    in_child(child)
     assert [client.get("key") for client in clients] == [b"child"] * 3
 
 

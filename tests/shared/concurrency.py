@@ -1,26 +1,44 @@
-"""Forked children, calls in threads, and servers in threads."""
+"""Forked children, calls in threads, servers in threads, and event loops."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from rmemcached.client import Client
 
+# The fixture `run` of tests/client: runs a coroutine in a new event loop.
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
-def in_child(body: Callable[[], None]) -> None:
-    """Runs body in a forked child, and fails if body raised."""
+
+def fork(body: Callable[[], object]) -> int:
+    """Runs body in a forked child, and returns the child's number. The child ends with status 0 if body returns None or
+    a true value; the child prints an exception."""
     pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            body()
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
+    if pid:
+        return pid
+    status = 1
+    try:
+        result = body()
+        status = 0 if result is None or result else 2
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def ended(child: int) -> None:
+    """Waits for a child, and fails if its body raised or returned a false value."""
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def in_child(body: Callable[[], object]) -> None:
+    """Runs body in a forked child, and fails if body raised or returned a false value other than None."""
+    ended(fork(body))
 
 
 # The answers of a present memcached to the first requests of a client.

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from concurrency import in_child
 from direct_readers import GROWS_FROM, fill, readers_beside
 
 from rmemcached.store._testing import Store, hash_of
@@ -712,16 +713,14 @@ def test_another_user_maps_no_more_than_there_was() -> None:
         fds = store.direct_fds()
         fd = fds[1]
         before = pages_of(fd)
-        child = os.fork()
-        if child == 0:
-            try:
-                os.setuid(65534)
-                reader = DirectReader(fds)
-                used = reader.prefault()
-                os._exit(0 if 9 * MB <= used <= before * 512 and reader.prefault() == used else 1)
-            finally:
-                os._exit(2)
-        assert os.waitpid(child, 0)[1] == 0
+
+        def child() -> None:
+            os.setuid(65534)
+            reader = DirectReader(fds)
+            used = reader.prefault()
+            assert 9 * MB <= used <= before * 512 and reader.prefault() == used
+
+        in_child(child)
         assert pages_of(fd) <= before + 2 * MB // 512
         store.set(b"0", b"")
 

@@ -330,13 +330,10 @@ def test_password(rmemcached_server: ServerFactory, exporter: Callable[..., Expo
 
 def test_tls(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter], tmp_path: Path) -> None:
     make_certificate(tmp_path / "ca.pem")
-    relay = TlsRelay(rmemcached_server(), tmp_path / "ca.pem")
-    try:
+    with TlsRelay(rmemcached_server(), tmp_path / "ca.pem") as relay:
         server = f"127.0.0.1:{relay.port}"
         assert exporter(server, "--tls-ca", str(tmp_path / "ca.pem")).values()[UP] == 1
         assert exporter(server, "--tls").values()[UP] == 0
-    finally:
-        relay.stop()
 
 
 @pytest.mark.parametrize(
