@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 from concurrency import Run, in_child
 from resident import mapped_items
-from servers import Server, start_rmemcached
+from servers import Server
 from suspended import suspended
 
 from rmemcached.client import (
@@ -30,11 +30,8 @@ VALUE_SIZES = (0, 1, 100, 5000, 100_000, 3_000_000)
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    made = start_rmemcached("-m", "256", "-I", "8m", *FLAGS)
-    yield made
-    assert made.alive()
-    made.stop()
+def server(module_server: ServerFactory) -> Server:
+    return module_server("-m", "256", "-I", "8m", *FLAGS)
 
 
 async def hits(server: Server) -> int:

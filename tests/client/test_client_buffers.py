@@ -6,12 +6,12 @@ import multiprocessing
 import os
 import random
 import resource
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from concurrency import ended, fork, in_child
+from polling import eventually
 from servers import Server
 from suspended import suspended
 from transport import PACE, RDMA_TRANSPORTS
@@ -383,9 +383,7 @@ def test_a_late_read_finds_nothing_that_came_later(server: Server, make: Make, t
                 client.set("key", buffer)
             view[:] = bytes(3 * MB)
         # Once the server has noticed the end of the queue pair, all requests of the client are done.
-        deadline = time.monotonic() + TIMEOUT
-        while control.stats()[b"curr_connections"] != 1:
-            assert time.monotonic() < deadline
+        eventually(lambda: control.stats()[b"curr_connections"] == 1, TIMEOUT)
         assert control.get("key") == value
         # The buffer is as good as before.
         view[:] = value[::-1]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from server_by_hand import CREDIT, DATA, TIMEOUT, ServerByHand
-from servers import Server, start_rmemcached
+from servers import Server
 from suspended import suspended
 from transport import PACE
 
@@ -409,11 +409,8 @@ def alarms(seconds: float) -> Iterator[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def daemon() -> Iterator[Server]:
-    made = start_rmemcached("-m", "64", "-t", "1", "-o", "rdma_direct_remote")
-    yield made
-    assert made.alive()
-    made.stop()
+def daemon(module_server: Callable[..., Server]) -> Server:
+    return module_server("-m", "64", "-t", "1", "-o", "rdma_direct_remote")
 
 
 def client_for(daemon: Server, transport: str, timeout: float = LIMIT, **options: Any) -> Client:

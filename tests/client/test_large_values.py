@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import resource
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from polling import eventually
 from servers import Server
 from suspended import suspended
 from transport import PACE, RDMA_TRANSPORTS
@@ -288,7 +288,5 @@ def test_memory_is_the_callers_behind_a_timeout(make: Make, server: Server, tran
         with pytest.raises(TimeoutError):
             client.get_into("key", memory)
         memory[:] = b"x" * len(memory)
-    deadline = time.monotonic() + TIMEOUT
-    while control.stats()[b"curr_connections"] != 1:
-        assert time.monotonic() < deadline
+    eventually(lambda: control.stats()[b"curr_connections"] == 1, TIMEOUT)
     assert memory == b"x" * len(memory)

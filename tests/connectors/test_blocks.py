@@ -6,7 +6,6 @@ import array
 import gc
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from concurrency import in_child
 from lmcache_adapter import Adapter
+from polling import eventually
 from servers import Server
 from suspended import suspended
 
@@ -238,7 +238,5 @@ def test_nothing_outlives_close(shared_rmemcached: Server) -> None:
         thread.join()
     assert connector._blocks.client.connections == 0
     # The thread that maps a server's memory ends by itself.
-    deadline = time.monotonic() + 20
-    while threads():
-        assert time.monotonic() < deadline
+    eventually(lambda: not threads(), 20)
     assert len(os.listdir(Path("/proc/self/fd"))) == before

@@ -13,12 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from concurrency import in_child
 from direct_readers import GROWS_FROM, fill, readers_beside
+from polling import eventually
 
 from rmemcached.store._testing import Store, hash_of
 from rmemcached.store._testing_direct import DirectReader, header_is_usable
@@ -308,14 +309,6 @@ def test_a_line_has_room_for_all(store: Store, reader: DirectReader) -> None:
 # --- under fire ---
 
 
-def wait_for(condition: Callable[[], bool], seconds: float) -> None:
-    """The end of the mover's work is not announced."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(
     "keys, max_value, options",
@@ -340,7 +333,7 @@ def test_no_value_is_ever_wrong(keys: int, max_value: int, options: dict[str, in
             move=options.get("slab_reassign", False),
         )
         assert sum(found for _, found, _ in counts) > 1000
-        wait_for(lambda: not store.stats()["slab_reassign_running"], 60)
+        eventually(lambda: not store.stats()["slab_reassign_running"], 60)
         store.check(False)
 
 
@@ -469,7 +462,7 @@ def test_no_copy_is_ever_wrong(keys: int, max_value: int, options: dict[str, int
                 move=options.get("slab_reassign", False),
             )
             found += sum(number for _, number, _ in counts)
-        wait_for(lambda: not store.stats()["slab_reassign_running"], 60)
+        eventually(lambda: not store.stats()["slab_reassign_running"], 60)
         store.check(False)
 
 

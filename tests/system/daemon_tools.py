@@ -16,6 +16,7 @@ from typing import Any
 
 import polling
 from cm_by_hand import ByHand
+from polling import TIMEOUT, eventually
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server
 from transport import rdma, within
@@ -25,7 +26,6 @@ from rmemcached.client import Client
 from rmemcached.host import host_identity
 
 HERE = Path(__file__).resolve().parent
-TIMEOUT = 10.0  # seconds, the limit of one operation; a stall is a failure
 # Seconds until the daemon has freed everything of a dead client: less than any time-out of the daemon's, which would
 # free everything as well.
 GONE_WITHIN = within(20.0)
@@ -87,25 +87,6 @@ class Conversation:
         self.close()
 
 
-def at_least(read: Callable[[], int], target: int) -> Callable[[], bool]:
-    """A check that `read` has come to `target`."""
-    return lambda: read() >= target
-
-
-def eventually(check: Callable[[], Any], seconds: float = TIMEOUT, what: str = "") -> Any:
-    """Repeats `check` until its result is true, and returns the result: for unannounced state of another process."""
-    begin = time.monotonic()
-    while True:
-        result = check()
-        if result:
-            return result
-        waited = time.monotonic() - begin
-        if waited > seconds:
-            raise AssertionError(f"not within {seconds} s: {what or check}")
-        # On a slow machine constant asking takes time from the other process.
-        time.sleep(min(max(0.002, waited / 20), 0.1))
-
-
 def rdma_client(server: Server | SimpleNamespace, **arguments: Any) -> Client:
     arguments = {"timeout": TIMEOUT, "connect_timeout": TIMEOUT, "default_noreply": False, **arguments}
     return Client(server.address, transport=rdma(), **arguments)
@@ -127,6 +108,20 @@ def rdma_at_rest(control: Conversation) -> bool:
     """Whether nothing of any queue pair is left in the daemon."""
     found = control.stats("rdma")
     return all(found[name] == "0" for name in ("rdma_queue_pairs", "rdma_registrations", "rdma_streams"))
+
+
+@contextmanager
+def beside_another(server: Server) -> Iterator[Conversation]:
+    """A control connection. Another client is undisturbed meanwhile, and afterwards nothing is left in the daemon."""
+    with Conversation(server) as control:
+        with rdma_client(server) as other:
+            assert other.set("bystander", bytes(10_000))
+            alone(control, 2)
+            yield control
+            assert other.get("bystander") == bytes(10_000)
+        eventually(lambda: rdma_at_rest(control), GONE_WITHIN)
+        assert control.number("rdma_input_bytes", "rdma") == 0
+        alone(control)
 
 
 def room_for(connections: int, threads: int = 4) -> str:
@@ -441,7 +436,3 @@ class Peer:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def wait_readable(sock: socket.socket, timeout: float) -> bool:
-    return polling.readable(sock, timeout)

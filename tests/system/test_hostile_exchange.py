@@ -18,13 +18,13 @@ from daemon_tools import (
     Peer,
     address_tokens,
     alone,
+    beside_another,
     descriptors,
     eventually,
     rdma_at_rest,
-    rdma_client,
     rdma_device,
-    wait_readable,
 )
+from polling import readable
 from servers import Server
 from transport import RDMA, rounds
 
@@ -44,31 +44,18 @@ LATE = 30.0  # seconds, for a request that never becomes whole
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    from servers import start_rmemcached
-
-    with start_rmemcached("-m", "64", "-t", "2") as started:
-        yield started
-        assert started.alive()
-
-
-BOTH = 2  # connections: to ask the daemon, and another client's
+def server(module_server: Callable[..., Server]) -> Server:
+    return module_server("-m", "64", "-t", "2")
 
 
 @pytest.fixture(autouse=True)
 def bystander(server: Server) -> Iterator[None]:
-    """Another client, undisturbed by the test. Afterwards nothing is left in the daemon."""
-    with Conversation(server) as control, rdma_client(server) as other:
-        assert other.set("bystander", bytes(10_000))
-        alone(control, BOTH)
+    with beside_another(server) as control:
         open_files = descriptors(server.pid)
         yield
-        assert other.get("bystander") == bytes(10_000)
         eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", GONE_WITHIN)
-        alone(control, BOTH)
+        alone(control, 2)
         eventually(lambda: descriptors(server.pid) <= open_files)
-        other.close()
-        eventually(lambda: rdma_at_rest(control), GONE_WITHIN)
 
 
 @pytest.fixture
@@ -350,7 +337,7 @@ def test_garbage_behind_m(server: Server) -> None:
             stream.send(garbage)
             if MPA_REQUEST.startswith(garbage):
                 # the bytes may still become a request
-                assert not wait_readable(stream.sock, 0.05)
+                assert not readable(stream.sock, 0.05)
                 stream.send(b"!" * 600)
             assert stream.ask(b"\r\n") == b"ERROR\r\n", garbage
             assert stream.ask(b"mn\r\n") == b"MN\r\n"
@@ -415,7 +402,7 @@ def test_request_never_completed(server: Server) -> None:
     with Conversation(server, LATE) as silent, Conversation(server, LATE) as partial:
         silent.send(b"M")
         partial.send(MPA_REQUEST + bytes([ENHANCED, 2, 0]))
-        assert wait_readable(silent.sock, LATE) and silent.ended()
+        assert readable(silent.sock, LATE) and silent.ended()
         assert partial.ended()
     assert time.monotonic() - begin > 9.0
 
@@ -424,7 +411,7 @@ def test_a_queue_pair_waits_for_its_stream(server: Server) -> None:
     """A queue pair waits for its stream; meanwhile the lifeline is an ordinary connection."""
     with Peer(server, attach=False) as peer:
         assert peer.lifeline.ask(b"mn\r\n") == b"MN\r\n"
-        assert not wait_readable(peer.lifeline.sock, 0.05)
+        assert not readable(peer.lifeline.sock, 0.05)
         peer.attach()
         peer.send(2)
         peer.wait(lambda: peer.ready, timeout=TIMEOUT)

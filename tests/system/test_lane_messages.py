@@ -19,6 +19,7 @@ from daemon_tools import (
     OPEN,
     Conversation,
     alone,
+    beside_another,
     eventually,
     message,
     rdma_at_rest,
@@ -46,24 +47,14 @@ def lifelines(rdma_transport: str) -> None:
 
 
 @pytest.fixture
-def server(lifelines: None) -> Iterator[Server]:
-    with start_rmemcached("-m", "64", "-t", "1") as started:
-        yield started
-        assert started.alive()
+def server(rmemcached_server: Callable[..., Server]) -> Server:
+    return rmemcached_server("-m", "64", "-t", "1")
 
 
 @pytest.fixture
 def control(server: Server) -> Iterator[Conversation]:
-    """A control connection. Another client is undisturbed, and afterwards nothing is left in the daemon."""
-    with Conversation(server) as conversation:
-        with rdma_client(server) as other:
-            assert other.set("bystander", bytes(10_000))
-            alone(conversation, 2)
-            yield conversation
-            assert other.get("bystander") == bytes(10_000)
-        eventually(lambda: rdma_at_rest(conversation), GONE_WITHIN)
-        assert conversation.number("rdma_input_bytes", "rdma") == 0
-        alone(conversation)
+    with beside_another(server) as conversation:
+        yield conversation
 
 
 def ended(peer: Lanes, line: bytes) -> None:
@@ -193,7 +184,7 @@ def test_close_waits_for_the_lanes_writes(server: Server, control: Conversation)
             assert memory == bytes(size)
 
 
-def test_a_value_of_which_a_part_has_been_written(lifelines: None) -> None:
+def test_a_value_of_which_a_part_has_been_written() -> None:
     """When a lane closes within a value, no byte of another item arrives in the place of the rest.
 
     The send queue has room for a part of the lanes' values only. Their items are deleted meanwhile.
@@ -256,7 +247,7 @@ class Ordered(Lanes):
             self.order.append(int.from_bytes(data[6:8], "big"))
 
 
-def test_a_small_reply_overtakes_a_large_value(lifelines: None) -> None:
+def test_a_small_reply_overtakes_a_large_value() -> None:
     """Only a small part of a large value is in the send queue: a reply of another lane need not wait for the rest."""
     size = 8_000_000
     with (
@@ -277,7 +268,7 @@ def test_a_small_reply_overtakes_a_large_value(lifelines: None) -> None:
 
 
 @pytest.mark.parametrize("opened", [1, 5])
-def test_beyond_the_limit_of_connections(lifelines: None, opened: int) -> None:
+def test_beyond_the_limit_of_connections(opened: int) -> None:
     """A lane beyond the limit is refused with memcached's line, and no other lane is disturbed."""
     with start_rmemcached("-t", "1", "-c", room_for(opened + 2, threads=1)) as server, Conversation(server) as control:
         alone(control)
@@ -450,7 +441,7 @@ def test_the_end_of_the_lifeline_ends_all_lanes(server: Server, control: Convers
         assert control.number("curr_items") == 2 + len(lanes)
 
 
-def test_the_end_of_the_lifeline_within_a_value(lifelines: None) -> None:
+def test_the_end_of_the_lifeline_within_a_value() -> None:
     """The daemon gives up a partly written value, and does the commands behind the get."""
     size, lanes = 3_000_000, range(1, 5)
     with (
@@ -545,7 +536,7 @@ def test_stats_conns_show_lanes(server: Server, control: Conversation) -> None:
         assert f"{fd}.0:addr" not in found
 
 
-def test_each_lane_authenticates_itself(lifelines: None, tmp_path: Path) -> None:
+def test_each_lane_authenticates_itself(tmp_path: Path) -> None:
     """Each lane but lane 0, the lifeline's, must authenticate itself."""
     users = tmp_path / "users"
     users.write_text("user:secret\n")
@@ -566,7 +557,7 @@ class Authenticated(Lanes):
         super().exchange(credits, tokens)  # type: ignore[arg-type]
 
 
-def test_idle_lanes_are_closed(lifelines: None) -> None:
+def test_idle_lanes_are_closed() -> None:
     """Only silent lanes are closed, among them a lane whose reply waits for the client."""
     with (
         start_rmemcached("-t", "1", "-vv", "-o", "idle_timeout=1") as server,
@@ -613,7 +604,7 @@ def test_lanes_of_a_client_that_is_gone_end_normally(server: Server, control: Co
             assert re.search(rb" reason=normal cfd=\d+ lane=[78]\n", next(closes))
 
 
-def test_lanes_of_a_queue_pair_have_a_limit_of_their_own(lifelines: None) -> None:
+def test_lanes_of_a_queue_pair_have_a_limit_of_their_own() -> None:
     with start_rmemcached("-t", "1", "-o", "rdma_max_lanes=3") as server, Conversation(server) as control:
         assert control.number("rdma_max_lanes", "rdma") == 3
         with Lanes(server) as peer:
@@ -627,7 +618,7 @@ def test_lanes_of_a_queue_pair_have_a_limit_of_their_own(lifelines: None) -> Non
             assert control.number("rdma_queue_pairs", "rdma") == 3
 
 
-def test_what_the_daemon_writes_names_the_lane(lifelines: None) -> None:
+def test_what_the_daemon_writes_names_the_lane() -> None:
     with start_rmemcached("-t", "1", "-vv") as server:
         with Lanes(server) as peer:
             peer.open(0, 7)
@@ -652,7 +643,7 @@ def test_what_the_daemon_writes_names_the_lane(lifelines: None) -> None:
 
 
 @pytest.mark.resident
-def test_memory_of_idle_lanes(lifelines: None) -> None:
+def test_memory_of_idle_lanes() -> None:
     """Each further idle lane takes at most 2 KB."""
     lanes = 4000
     with start_rmemcached("-t", "1", "-c", "6000") as server, Lanes(server, credits=64) as peer:
@@ -666,7 +657,7 @@ def test_memory_of_idle_lanes(lifelines: None) -> None:
 
 
 @pytest.mark.resident
-def test_memory_of_queue_pairs(lifelines: None) -> None:
+def test_memory_of_queue_pairs() -> None:
     """Each further queue pair in use takes at most 16 KB on the software devices."""
     count = 80
     with start_rmemcached("-t", "1") as server, ExitStack() as peers:
@@ -684,7 +675,7 @@ def test_memory_of_queue_pairs(lifelines: None) -> None:
         assert (resident(server.pid) - before) / count <= 16384
 
 
-def test_queue_pairs_beyond_those_that_share_receives(lifelines: None) -> None:
+def test_queue_pairs_beyond_those_that_share_receives() -> None:
     """A shared queue has 262144 receives at most. A queue pair that finds the queue full has receives of its own."""
     with (
         start_rmemcached("-t", "1", "-o", "rdma_credits=1024,rdma_max_lanes=1") as server,
@@ -699,7 +690,7 @@ def test_queue_pairs_beyond_those_that_share_receives(lifelines: None) -> None:
 
 
 @pytest.mark.resident
-def test_refusals_that_cannot_leave(lifelines: None) -> None:
+def test_refusals_that_cannot_leave() -> None:
     """For a client that opens lanes beyond the limit, and takes only CREDIT messages, the daemon keeps little.
 
     Each queue pair may have as many waiting refusals as -c. They come when the client takes more.

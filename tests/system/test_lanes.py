@@ -11,18 +11,17 @@ import pytest
 from daemon_tools import (
     CREDIT,
     DATA,
-    GONE_WITHIN,
     HEADER,
     TIMEOUT,
     Conversation,
     Peer,
     alone,
-    at_least,
+    beside_another,
     eventually,
     rdma_at_rest,
-    rdma_client,
     resident,
 )
+from polling import at_least
 from servers import Server, start_rmemcached
 from suspended import suspended
 from transport import rounds, within
@@ -65,22 +64,14 @@ class LanePeer(Peer):
 
 
 @pytest.fixture
-def server(rdma_transport: str) -> Iterator[Server]:
-    with start_rmemcached("-m", "64", "-t", "1", "-D", ":") as started:
-        yield started
-        assert started.alive()
+def server(rmemcached_server: Callable[..., Server]) -> Server:
+    return rmemcached_server("-m", "64", "-t", "1", "-D", ":")
 
 
 @pytest.fixture
 def control(server: Server) -> Iterator[Conversation]:
-    """A control connection. Another client is undisturbed, and afterwards nothing is left in the daemon."""
-    with Conversation(server) as conversation, rdma_client(server) as other:
-        assert other.set("bystander", bytes(10_000))
+    with beside_another(server) as conversation:
         yield conversation
-        assert other.get("bystander") == bytes(10_000)
-        other.close()
-        eventually(lambda: rdma_at_rest(conversation), GONE_WITHIN)
-        assert conversation.number("rdma_input_bytes", "rdma") == 0
 
 
 def flood(peer: LanePeer, control: Conversation, batch: Callable[[int, int], bytes]) -> int:
@@ -170,11 +161,9 @@ def everything(peer: LanePeer) -> int:
 
 
 @pytest.fixture
-def deep(rdma_transport: str) -> Iterator[Server]:
+def deep(rmemcached_server: Callable[..., Server]) -> Server:
     """A daemon that takes a message for each lane at once."""
-    with start_rmemcached("-m", "64", "-t", "1", "-o", "rdma_credits=80") as started:
-        yield started
-        assert started.alive()
+    return rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_credits=80")
 
 
 def test_all_lanes_fetch_at_once(deep: Server) -> None:

@@ -11,12 +11,12 @@ from daemon_tools import (
     GONE_WITHIN,
     Conversation,
     Peer,
-    at_least,
     eventually,
     rdma_at_rest,
     rdma_client,
     tcp_client,
 )
+from polling import at_least
 from pymemcache.exceptions import MemcacheServerError as TcpServerError
 from servers import Server
 from transport import some

@@ -20,7 +20,6 @@ from daemon_tools import (
     GONE_WITHIN,
     Conversation,
     Peer,
-    at_least,
     descriptors,
     eventually,
     rdma_at_rest,
@@ -28,6 +27,7 @@ from daemon_tools import (
     resident,
     tcp_client,
 )
+from polling import at_least
 from servers import Server
 from transport import rounds, within
 

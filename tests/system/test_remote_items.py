@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,9 +26,8 @@ AUTHENTICATE = b"set auth 0 0 10\r\njoe secret\r\n"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with start_rmemcached(*FLAGS, *REMOTE) as made:
-        yield made
+def server(module_server: Callable[..., Server]) -> Server:
+    return module_server(*FLAGS, *REMOTE)
 
 
 class Known(Peer):
