@@ -53,7 +53,7 @@ def test_a_get_that_fails_says_what_the_daemon_does(rmemcached_server: Callable[
     with Client(server.address, transport=transport, timeout=0.2, default_noreply=False) as client:
         assert client.set(bystander.KEY, bystander.VALUE)
         queued = bystander.Queued(bystander.worker_of(client, server.pid))
-        assert bystander.measure(client, queued, server.pid)[0] >= 0
+        bystander.measure(client, queued, server.pid)
         with suspended(server.pid), pytest.raises(TimeoutError) as found:
             bystander.measure(client, queued, server.pid)
     (note,) = found.value.__notes__
