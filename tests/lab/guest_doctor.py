@@ -15,12 +15,11 @@ from typing import Any
 
 import pytest
 from daemon_tools import eventually
-from guest_tools import ROOT, run
+from guest_tools import DEVICE_FILES, ROOT, device_for_everybody, run  # noqa: F401
 from servers import Server
 
 ServerFactory = Callable[..., Server]
 
-DEVICE_FILES = Path("/dev/infiniband")
 UNIT = "rmemcached.service"
 WITHIN = 90.0
 KB = 1 << 10
@@ -38,16 +37,6 @@ examination = Examination(sys.argv[1], 20, None)
 examination.look()
 print(json.dumps(dataclasses.asdict(examination.try_one("verbs"))))
 """
-
-
-@pytest.fixture(autouse=True)
-def device_for_everybody() -> Iterator[None]:
-    """Access for everybody, as by udev's rules."""
-    for file in DEVICE_FILES.iterdir():
-        file.chmod(0o666)
-    yield
-    for file in DEVICE_FILES.iterdir():
-        file.chmod(0o666)
 
 
 def verbs_for_nobody(server: Server, memory: int = 0) -> dict[str, Any]:

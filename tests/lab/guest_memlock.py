@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 from daemon_tools import Conversation, eventually
+from guest_tools import device_for_everybody  # noqa: F401
 from servers import Server, free_port
 
 from rmemcached.client import Client
@@ -45,13 +46,6 @@ with rmemcached.client.Client(sys.argv[2], timeout=20, default_noreply=False) as
     print(client.transport)
 """
 )
-
-
-@pytest.fixture(autouse=True)
-def device_for_everybody() -> None:
-    """Access for everybody, as by udev's rules."""
-    for name in os.listdir("/dev/infiniband"):
-        os.chmod(f"/dev/infiniband/{name}", 0o666)
 
 
 @contextmanager

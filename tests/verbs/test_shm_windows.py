@@ -46,6 +46,7 @@ from rmemcached.verbs import QP, Access, Context, Opcode, SendWR, State, Status,
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("soft_shm")]
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
 READ_RESPONSE = 2
+KEEP_SIZE, HOLE = 1, 3  # FALLOC_FL_KEEP_SIZE, and with FALLOC_FL_PUNCH_HOLE
 READABLE = Access.LOCAL_WRITE | Access.REMOTE_READ
 
 
@@ -76,11 +77,11 @@ def allocated(fd: int) -> int:
     return os.fstat(fd).st_blocks * 512
 
 
-def punch(fd: int, length: int) -> int:
-    """0, or the system's error for a hole at the start."""
+def fallocate(fd: int, mode: int, start: int, length: int) -> int:
+    """0, or the system's error."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
-    return 0 if libc.fallocate(fd, 3, 0, length) == 0 else ctypes.get_errno()
+    return 0 if libc.fallocate(fd, mode, start, length) == 0 else ctypes.get_errno()
 
 
 def region_record(kind: int, length: int, stag: int = 7, access: int = Access.REMOTE_READ) -> bytes:
@@ -273,7 +274,7 @@ def test_only_what_the_peer_has_paid_for_is_mapped(access: int, holes: str) -> N
             assert statuses(completions(end, 1)) == [Status.SUCCESS] and one_sided(end) == 1
             assert end.buffer[:8] == b"pppppppp"
             # The state lasts: no hole can be made any more, and the peer's own mapping is as before.
-            assert punch(region, MB) == errno.EPERM
+            assert fallocate(region, HOLE, 0, MB) == errno.EPERM
             memory[:8] = b"still_my"
             post_read(end)
             assert end.buffer[:8] == b"still_my"
@@ -306,9 +307,7 @@ def large_file(hole: int | None = None, size: int = LARGE) -> int:
     region = memfd(size)
     os.pwrite(region, bytes(size), 0)
     if hole is not None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
-        assert libc.fallocate(region, 3, hole, 4096) == 0
+        assert fallocate(region, HOLE, hole, 4096) == 0
     return region
 
 
@@ -472,14 +471,12 @@ def test_an_answer_to_no_offer_ends_the_queue_pair() -> None:
 
 def test_pages_behind_the_end_of_a_file_do_not_count() -> None:
     """Pages behind the end of a sealed file do not count, even if they are as many as the holes, or slow to free."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
     for hole, behind in ((4096, 4096), (0, 16 * MB)):
         end, peer = paid_peer()
         with end:
             region = memfd(MB, seals=0)
             os.pwrite(region, b"p" * (MB - hole), 0)
-            assert libc.fallocate(region, 1, MB, behind) == 0
+            assert fallocate(region, KEEP_SIZE, MB, behind) == 0
             fcntl.fcntl(region, F_ADD_SEALS, SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE)
             assert os.fstat(region).st_size == MB and allocated(region) == MB - hole + behind
             offer(peer, region, MB)
