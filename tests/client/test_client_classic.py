@@ -133,13 +133,12 @@ def test_an_error_that_may_be_another_commands_ends_the_connection(
 
 def test_a_server_that_answers_error_to_everything() -> None:
     """Each call raises, or needs no answer; none hangs, and none takes another's answer."""
-    for address in answering({b"": b"ERROR\r\n"}):
-        with Client(address, transport="tcp", timeout=20) as client:
-            for _ in range(2):
-                client.set("key", b"value", noreply=True)
-                for call in (lambda: client.get("key"), lambda: client.set("key", b"value", noreply=False)):
-                    with pytest.raises(MemcacheUnknownCommandError):
-                        call()
+    with answering({b"": b"ERROR\r\n"}) as address, Client(address, transport="tcp", timeout=20) as client:
+        for _ in range(2):
+            client.set("key", b"value", noreply=True)
+            for call in (lambda: client.get("key"), lambda: client.set("key", b"value", noreply=False)):
+                with pytest.raises(MemcacheUnknownCommandError):
+                    call()
 
 
 def test_auto(relay: ClassicRelay, key: str) -> None:

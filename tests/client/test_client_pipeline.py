@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from concurrency import KNOWN
+from scripted import serving
 from servers import Server, free_port
 
 from rmemcached.client import (
@@ -180,34 +181,28 @@ def test_no_server() -> None:
 
 def test_the_connection_ends_half_way() -> None:
     """Received answers count; the missing answers have the reason."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve() -> None:
-            for _ in range(2):
-                connection, _ = listener.accept()
-                with connection, connection.makefile("rb") as lines:
-                    for line in lines:
-                        if line in KNOWN:
-                            connection.sendall(KNOWN[line])
-                        elif line.startswith(b"mg first"):
-                            connection.sendall(b"VA 5\r\nvalue\r\n")
-                        else:
-                            break
+    def serve(connection: socket.socket) -> None:
+        with connection.makefile("rb") as lines:
+            for line in lines:
+                if line in KNOWN:
+                    connection.sendall(KNOWN[line])
+                elif line.startswith(b"mg first"):
+                    connection.sendall(b"VA 5\r\nvalue\r\n")
+                else:
+                    break
 
-        server = threading.Thread(target=serve)
-        server.start()
-        with Client(listener.getsockname(), transport="tcp", timeout=20) as client:
-            with client.pipeline() as pipeline:
-                pipeline.get("first")
-                pipeline.get("second")
-                pipeline.set("third", b"value")
-            assert pipeline.results[0] == b"value"
-            assert isinstance(pipeline.results[1], (MemcacheUnexpectedCloseError, ConnectionError))
-            assert pipeline.results[1] is pipeline.results[2]
-            assert client.connections == 0
-            with pytest.raises((MemcacheUnexpectedCloseError, ConnectionError)):
-                client.get("second")
-        server.join()
+    with serving(serve) as address, Client(address, transport="tcp", timeout=20) as client:
+        with client.pipeline() as pipeline:
+            pipeline.get("first")
+            pipeline.get("second")
+            pipeline.set("third", b"value")
+        assert pipeline.results[0] == b"value"
+        assert isinstance(pipeline.results[1], (MemcacheUnexpectedCloseError, ConnectionError))
+        assert pipeline.results[1] is pipeline.results[2]
+        assert client.connections == 0
+        with pytest.raises((MemcacheUnexpectedCloseError, ConnectionError)):
+            client.get("second")
 
 
 def test_behind_commands_without_an_answer(make_client: Callable[..., Client], key: str) -> None:

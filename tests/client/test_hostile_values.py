@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import pickle
 import signal
 import socket
@@ -14,6 +13,7 @@ from typing import Any
 import numpy
 import pytest
 from concurrency import ended, fork
+from scripted import serving
 from servers import Server
 
 from rmemcached.client import (
@@ -217,25 +217,16 @@ def test_a_server_that_hangs_is_named(silent: tuple[str, int], transport: str) -
 
 
 def test_a_server_that_resets_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    def reset(one: socket.socket) -> None:
+        one.recv(1)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
-        def reset() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    one, _ = listener.accept()
-                    one.recv(1)
-                    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-                    one.close()
-
-        thread = threading.Thread(target=reset)
-        thread.start()
-        with (
-            Client(listener.getsockname(), transport="soft_iw", timeout=TIMEOUT) as client,
-            pytest.raises(OSError, match=f"connecting \\(soft_iw\\).*127.0.0.1:{listener.getsockname()[1]}"),
-        ):
-            client.get("key")
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(TIMEOUT)
+    with (
+        serving(reset) as address,
+        Client(address, transport="soft_iw", timeout=TIMEOUT) as client,
+        pytest.raises(OSError, match=f"connecting \\(soft_iw\\).*127.0.0.1:{address[1]}"),
+    ):
+        client.get("key")
 
 
 # --- clients that watch themselves ---

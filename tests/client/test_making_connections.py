@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, suppress
 
 import pytest
+from scripted import serving
 from servers import Server
 from transport import PACE, RDMA_TRANSPORTS, rounds
 
@@ -19,35 +20,10 @@ from rmemcached.client import Client, exchange
 
 TIMEOUT = 20.0 * PACE
 
-Serve = Callable[[socket.socket], None]
-
-
-@contextmanager
-def listening(serve: Serve) -> Iterator[tuple[str, int]]:
-    """A server without RDMA, which serves each connection in a thread of its own."""
-    with ExitStack() as stack:
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-
-        def accept() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                stack.callback(connection.close)
-                threading.Thread(target=serve, args=(connection,), daemon=True).start()
-
-        accepting = threading.Thread(target=accept)
-        accepting.start()
-        stack.callback(accepting.join)
-        stack.callback(listener.shutdown, socket.SHUT_RDWR)
-        host, port = listener.getsockname()
-        yield host, port
-
 
 def answer(connection: socket.socket, before: Callable[[bytes], object] = lambda line: None) -> None:
     """Answers `version`, and gives an error for all the rest."""
-    with closing(connection), connection.makefile("rb") as lines:
+    with connection.makefile("rb") as lines:
         for line in lines:
             before(line)
             connection.sendall(b"VERSION 1\r\n" if line == b"version\r\n" else b"ERROR\r\n")
@@ -62,7 +38,7 @@ def test_nobody_waits_where_there_is_no_queue_pair() -> None:
         if known.is_set() and line.startswith(b"rdma ") and b"soft_shm" in line:
             everybody.wait(TIMEOUT)
 
-    with listening(lambda connection: answer(connection, before)) as address, ExitStack() as stack:
+    with serving(lambda connection: answer(connection, before)) as address, ExitStack() as stack:
 
         def connect() -> Client:
             client = stack.enter_context(Client(address, transport="auto", timeout=TIMEOUT))
@@ -101,7 +77,7 @@ def test_a_signal_handler_connects_while_its_thread_does() -> None:
             answers.append(client.version())
         raise Interrupted
 
-    with listening(serve) as address:
+    with serving(serve) as address:
         previous = signal.signal(signal.SIGALRM, interrupt)
         try:
             with pytest.raises(Interrupted), Client(address, transport="auto", timeout=TIMEOUT) as client:
