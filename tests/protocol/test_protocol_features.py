@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from request_tables import octets, pattern, rows
 
 from rmemcached.protocol._testing import Machine, Server
 
@@ -13,20 +13,13 @@ Step = bytes | int
 
 
 def steps_of(text: str) -> list[Step]:
-    text = re.sub(r"\{(.+?)\*(\d+)\}", lambda m: "".join(m[1].replace("#", str(i)) for i in range(int(m[2]))), text)
-    steps = text.replace("|", r"\r\n").encode("latin-1").decode("unicode_escape").split(" // ")
-    return [int(step) if step.isdigit() else step.encode("latin-1") for step in steps]
+    return [int(step) if step.isdigit() else octets(step) for step in text.split(" // ")]
 
 
 def features(elsewhere: str) -> dict[str, tuple[list[Step], str]]:
     """{name: (steps, pattern of the replies)} of features.tsv, but for the lines of `elsewhere`."""
-    lines = Path(__file__).with_name("features.tsv").read_text().splitlines()
-    table = (line.split("\t") for line in lines if not line.startswith("#"))
-    return {
-        name: (steps_of(steps), reply.replace("|", r"\r\n"))
-        for where, name, steps, reply in table
-        if where != elsewhere
-    }
+    table = rows("features.tsv")
+    return {name: (steps_of(steps), pattern(reply)) for where, name, steps, reply in table if where != elsewhere}
 
 
 FEATURES = features("daemon")
