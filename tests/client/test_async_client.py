@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from concurrency import KNOWN, Run
+from concurrency import KNOWN, Run, first_calls
 from servers import Server, free_port
 from suspended import suspended
 from transport import RDMA_TRANSPORTS
@@ -52,26 +52,8 @@ Make = Callable[..., AsyncClient]
 def test_each_method_has_the_result_of_the_clients(
     run: Run, make: Make, make_client: Callable[..., Client], key: str
 ) -> None:
-    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-        ("get", (key,), {}),
-        ("get", (key, "miss"), {}),
-        ("gets", (key, 1, 2), {}),
-        ("replace", (key, b"none"), {}),
-        ("append", (key, b"none"), {}),
-        ("set", (key, b"10"), {"flags": 7}),
-        ("add", (key, b"there"), {}),
-        ("incr", (key, 5), {}),
-        ("decr", (key, 100), {}),
-        ("append", (key, b"1"), {}),
-        ("prepend", (key, b"2"), {}),
-        ("get", (key,), {}),
-        ("gat", (key, 100), {}),
-        ("touch", (key, 100), {}),
-        ("touch", ("no" + key, 100), {}),
-        ("cas", (key, b"never", 1), {}),
-        ("cas", ("no" + key, b"never", 1), {}),
-        ("set", (key, LARGE), {"expire": 100}),
-        ("get", (key,), {}),
+    calls = [
+        *first_calls(key, LARGE),
         ("get", (key,), {}),
         ("set", (key, bytearray(LARGE)), {}),
         ("incr", (key, 1), {}),
@@ -289,8 +271,7 @@ def test_a_server_that_takes_no_commands(run: Run) -> None:
             async with AsyncClient(address, transport="tcp", timeout=10) as client:
                 for _ in range(3):
                     for result in await asyncio.gather(client.get("a"), client.get("b"), return_exceptions=True):
-                        assert isinstance(result, (MemcacheUnexpectedCloseError, *BROKEN))
-                        assert not isinstance(result, TimeoutError)
+                        assert isinstance(result, BROKEN)
 
     run(body())
 
@@ -340,8 +321,7 @@ def test_a_server_that_breaks_the_protocol(run: Run, answer: bytes) -> None:
             address = server.sockets[0].getsockname()
             async with AsyncClient(address, transport="tcp", timeout=10) as client:
                 for result in await asyncio.gather(client.get("a"), client.get("b"), return_exceptions=True):
-                    assert isinstance(result, (MemcacheClientError, MemcacheServerError, *BROKEN, Exception))
-                    assert not isinstance(result, TimeoutError)
+                    assert isinstance(result, (MemcacheUnknownError, *BROKEN))
 
     run(body())
 

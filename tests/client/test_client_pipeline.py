@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from concurrency import KNOWN
+from concurrency import KNOWN, first_calls
 from scripted import serving
 from servers import Server, free_port
 
@@ -37,26 +37,8 @@ class Pickle:
 
 def test_each_command_has_the_result_of_the_clients_method(make_client: Callable[..., Client], key: str) -> None:
     client, other = make_client(key_prefix="one:"), make_client(key_prefix="two:")
-    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-        ("get", (key,), {}),
-        ("get", (key, "miss"), {}),
-        ("gets", (key, 1, 2), {}),
-        ("replace", (key, b"none"), {}),
-        ("append", (key, b"none"), {}),
-        ("set", (key, b"10"), {"flags": 7}),
-        ("add", (key, b"there"), {}),
-        ("incr", (key, 5), {}),
-        ("decr", (key, 100), {}),
-        ("append", (key, b"1"), {}),
-        ("prepend", (key, b"2"), {}),
-        ("get", (key,), {}),
-        ("gat", (key, 100), {}),
-        ("touch", (key, 100), {}),
-        ("touch", ("no" + key, 100), {}),
-        ("cas", (key, b"never", 1), {}),
-        ("cas", ("no" + key, b"never", 1), {}),
-        ("set", (key, LARGE), {"expire": 100}),
-        ("get", (key,), {}),
+    calls = [
+        *first_calls(key, LARGE),
         ("set", (key, bytearray(b"buffer")), {}),
         ("incr", (key, 1), {}),
         ("incr", ("no" + key, 1), {}),

@@ -56,6 +56,31 @@ def know_meta(connection: socket.socket) -> None:
     connection.sendall(b"".join(KNOWN.values()))
 
 
+def first_calls(key: str, large: bytes) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
+    """Calls (method, arguments, named arguments) in an order that shows the effect of each."""
+    return [
+        ("get", (key,), {}),
+        ("get", (key, "miss"), {}),
+        ("gets", (key, 1, 2), {}),
+        ("replace", (key, b"none"), {}),
+        ("append", (key, b"none"), {}),
+        ("set", (key, b"10"), {"flags": 7}),
+        ("add", (key, b"there"), {}),
+        ("incr", (key, 5), {}),
+        ("decr", (key, 100), {}),
+        ("append", (key, b"1"), {}),
+        ("prepend", (key, b"2"), {}),
+        ("get", (key,), {}),
+        ("gat", (key, 100), {}),
+        ("touch", (key, 100), {}),
+        ("touch", ("no" + key, 100), {}),
+        ("cas", (key, b"never", 1), {}),
+        ("cas", ("no" + key, b"never", 1), {}),
+        ("set", (key, large), {"expire": 100}),
+        ("get", (key,), {}),
+    ]
+
+
 def wait_until_busy(client: Client, calls: int = 1) -> None:
     """Waits until so many calls of the client are under way in other threads, which must be about to begin."""
     while client.calls < calls:

@@ -8,7 +8,22 @@ import threading
 import polling
 import pytest
 from transport import rounds
-from verbs_ends import ALL, End, completions, connect, connected, device, faults, ready, statuses, streams, until
+from verbs_ends import (
+    ALL,
+    INIT,
+    RTR,
+    RTS,
+    End,
+    completions,
+    connect,
+    connected,
+    device,
+    faults,
+    ready,
+    statuses,
+    streams,
+    until,
+)
 
 from rmemcached.verbs import (
     CQ,
@@ -432,22 +447,12 @@ def test_the_partition_key() -> None:
 
 @pytest.mark.soft("RTR and RTS without a peer")
 def test_attribute_values_are_checked() -> None:
-    init = {"pkey_index": 0, "port_num": 1, "qp_access_flags": 0}
-    rtr = {
-        "ah_attr": True,
-        "path_mtu": 5,
-        "dest_qp_num": 7,
-        "rq_psn": 0,
-        "max_dest_rd_atomic": 4,
-        "min_rnr_timer": 12,
-    }
-    rts = {"timeout": 14, "retry_cnt": 7, "rnr_retry": 7, "sq_psn": 0, "max_rd_atomic": 4}
     with Context(device()) as context:
         qp = QP(PD(context), CQ(context))
         steps = (
-            (State.INIT, init, {"qp_access_flags": int(Access.REMOTE_ATOMIC)}),
-            (State.RTR, rtr, {"path_mtu": 0, "dest_qp_num": 1 << 24, "min_rnr_timer": 32}),
-            (State.RTS, rts, {"timeout": 32, "retry_cnt": 8, "rnr_retry": 8, "max_rd_atomic": 129}),
+            (State.INIT, INIT, {"qp_access_flags": int(Access.REMOTE_ATOMIC)}),
+            (State.RTR, RTR, {"path_mtu": 0, "dest_qp_num": 1 << 24, "min_rnr_timer": 32}),
+            (State.RTS, RTS, {"timeout": 32, "retry_cnt": 8, "rnr_retry": 8, "max_rd_atomic": 129}),
         )
         for state, attributes, wrong in steps:
             for name, value in wrong.items():
@@ -457,7 +462,7 @@ def test_attribute_values_are_checked() -> None:
             qp.modify(state, **attributes)
         asked = qp.query()
         for name in ("path_mtu", "timeout", "retry_cnt", "rnr_retry", "min_rnr_timer", "port_num"):
-            assert asked[name] == {**init, **rtr, **rts}[name]
+            assert asked[name] == {**INIT, **RTR, **RTS}[name]
 
 
 @pytest.mark.soft("libibverbs has no regions over memory of its own")

@@ -23,6 +23,10 @@ PATHS = [str(folder) for folder in (Path(__file__).parent, Path(__file__).parent
 PATIENCE = 20.0 if PACE == 1 else 60.0
 FABRICS = ("verbs",) if RDMA == "verbs" else ("soft_iw", "soft_shm", "soft_shm shared")
 FABRIC = FABRICS[0]  # set by the fixture `fabric`
+# Attributes for the steps of a software device's queue pair, without a peer.
+INIT = {"pkey_index": 0, "port_num": 1, "qp_access_flags": 0}
+RTR = {"ah_attr": True, "path_mtu": 5, "dest_qp_num": 7, "rq_psn": 0, "max_dest_rd_atomic": 4, "min_rnr_timer": 12}
+RTS = {"timeout": 14, "retry_cnt": 7, "rnr_retry": 7, "sq_psn": 0, "max_rd_atomic": 4}
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:
