@@ -139,6 +139,15 @@ def client_of(server: ServerByHand, timeout: float = LIMIT) -> Iterator[Client]:
         yield client
 
 
+@contextlib.contextmanager
+def reading(server: ReadServer, threads: ThreadPoolExecutor, timeout: float = LIMIT) -> Iterator[Future[bytes]]:
+    """A get of a client that knows where to READ."""
+    with client_of(server, timeout) as client:
+        call = threads.submit(client.get, b"key")
+        server.give_memory()
+        yield call
+
+
 def check_failure(call: Future[Any], server: ServerByHand, began: float, *causes: str) -> None:
     """The failure comes in time, in a class of the client's errors, as a line with server, command and cause."""
     with pytest.raises((MemcacheUnexpectedCloseError, TimeoutError)) as raised:
@@ -155,9 +164,7 @@ def check_failure(call: Future[Any], server: ServerByHand, began: float, *causes
 
 def test_a_server_that_answers(server: ReadServer, threads: ThreadPoolExecutor) -> None:
     """A server that answers READs late is a proper server: the tests below differ only in their fault."""
-    with client_of(server, TIMEOUT) as client:
-        call = threads.submit(client.get, b"key")
-        server.give_memory()
+    with reading(server, threads, TIMEOUT) as call:
         with pytest.raises(TimeoutError):
             call.result(0.3)
         server.serve(call)
@@ -166,9 +173,7 @@ def test_a_server_that_answers(server: ReadServer, threads: ThreadPoolExecutor) 
 
 
 def test_a_server_that_is_silent(server: ReadServer, threads: ThreadPoolExecutor) -> None:
-    with client_of(server) as client:
-        call = threads.submit(client.get, b"key")
-        server.give_memory()
+    with reading(server, threads) as call:
         check_failure(call, server, time.monotonic(), f"timed out: nothing has come for {LIMIT:g} s")
         # The late answer reaches nobody.
         for _ in range(3):
@@ -177,9 +182,7 @@ def test_a_server_that_is_silent(server: ReadServer, threads: ThreadPoolExecutor
 
 def test_a_server_that_says_something_else(server: ReadServer, threads: ThreadPoolExecutor) -> None:
     """Messages besides the answer do not prolong the wait."""
-    with client_of(server) as client:
-        call = threads.submit(client.get, b"key")
-        server.give_memory()
+    with reading(server, threads) as call:
         server.take_request()
         began = time.monotonic()
         for _ in range(12):
@@ -232,9 +235,7 @@ def test_more_memory_than_there_is(server: ReadServer, threads: ThreadPoolExecut
         server.readable.addr + server.readable.length,
         server.readable.rkey,
     )
-    with client_of(server) as client:
-        call = threads.submit(client.get, b"key")
-        server.give_memory()
+    with reading(server, threads) as call:
         began = time.monotonic()
         server.serve(call)
         check_failure(call, server, began, "the queue pair failed: remote access error")
@@ -259,9 +260,7 @@ FAULTS: dict[str, Callable[[ReadServer, int, int, int], None]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_answer_that_is_none(server: ReadServer, threads: ThreadPoolExecutor, fault: str) -> None:
     """A false answer to a READ ends the call, while the lifeline stays open and silent."""
-    with client_of(server) as client:
-        call = threads.submit(client.get, b"key")
-        server.give_memory()
+    with reading(server, threads) as call:
         request = server.take_request()
         began = time.monotonic()
         FAULTS[fault](server, *request)
@@ -272,9 +271,7 @@ def test_an_answer_that_is_none(server: ReadServer, threads: ThreadPoolExecutor,
 
 @pytest.mark.parametrize("part", [0, 1, 10, 16, 800])
 def test_an_answer_that_ends_in_the_middle(server: ReadServer, threads: ThreadPoolExecutor, part: int) -> None:
-    with client_of(server) as client:
-        call = threads.submit(client.get, b"key")
-        server.give_memory()
+    with reading(server, threads) as call:
         tag, address, length = server.take_request()
         began = time.monotonic()
         # A segment, and the beginning of the next.
@@ -286,9 +283,7 @@ def test_an_answer_that_ends_in_the_middle(server: ReadServer, threads: ThreadPo
 
 def test_the_end_of_the_lifeline(server: ReadServer, threads: ThreadPoolExecutor) -> None:
     """The words of a hostile server on the lifeline appear as a line of bounded length."""
-    with client_of(server) as client:
-        call = threads.submit(client.get, b"key")
-        server.give_memory()
+    with reading(server, threads) as call:
         server.take_request()
         began = time.monotonic()
         with contextlib.suppress(OSError):

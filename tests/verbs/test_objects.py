@@ -235,8 +235,7 @@ def test_a_stream_needs_a_queue_pair_that_is_ready_and_without_one() -> None:
 
 @pytest.mark.soft("Soft-RoCE does not take up what was posted in SQD")
 def test_send_queue_drain() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         b.qp.post_recv((1, []), (2, []))
         a.qp.post_send(SendWR(wr_id=1))
         completions(b, 1, a)
@@ -250,8 +249,7 @@ def test_send_queue_drain() -> None:
 
 @pytest.mark.soft("Soft-RoCE keeps them")
 def test_destroying_a_queue_pair_drops_its_completions() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, _):
         other = QP(a.pd, a.cq)
         ready(other, 0)
         a.qp.post_recv(*((i, []) for i in range(5)))
@@ -375,8 +373,7 @@ def test_deregistration_while_the_peer_writes() -> None:
 
 def test_threads_share_everything() -> None:
     """Four threads post on one queue pair and register memory while two others poll."""
-    a, b = connected(1 << 16, max_send_wr=512, cqe=8192)
-    with a, b:
+    with connected(1 << 16, max_send_wr=512, cqe=8192) as (a, b):
         count, workers = rounds(300), 4
         failures: list[BaseException] = []
         finished = threading.Event()

@@ -282,22 +282,19 @@ def test_events_of_errors() -> None:
         (lambda a: SendWR(Opcode.RDMA_READ, [a.mr.sge(0, 8)], **remote), EventType.QP_ACCESS_ERR),
         (lambda a: SendWR(Opcode.SEND, [a.mr.sge(0, 8)]), EventType.QP_REQ_ERR),
     ):
-        a, b = connected()
-        with a, b:
+        with connected() as (a, b):
             a.qp.post_send(request(a))
             both = (a.qp, b.qp)
             until(lambda both=both: all(qp.state == State.ERR for qp in both), a, b)  # type: ignore[misc]
             assert events(b) == [(event, b.qp)]
             told = any(wc.status not in (Status.SUCCESS, Status.WR_FLUSH_ERR) for wc in a.done)
             assert events(a) == ([] if told else [(EventType.QP_FATAL, a.qp)])
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         b.qp.post_recv((1, [b.mr.sge(0, 4)]))
         a.qp.post_send(SendWR(Opcode.SEND, [a.mr.sge(0, 5)]))
         assert statuses(completions(b, 1, a)) == [Status.LOC_LEN_ERR]
         assert events(b) == []
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         b.qp.post_recv((1, []))
         a.qp.post_send(SendWR())
         completions(b, 1, a)
@@ -336,8 +333,7 @@ def test_communication_established() -> None:
 
 @pytest.mark.soft("a device that works by itself has drained it by then")
 def test_drained_send_queue() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         read = SendWR(Opcode.RDMA_READ, [a.mr.sge(0, 8)], remote_addr=b.mr.addr, rkey=b.mr.rkey)
         a.qp.post_send(read)
         until(lambda: a.qp.counters()["tx_fpdus"] == 1, a)
@@ -388,8 +384,7 @@ def test_event_texts() -> None:
 
 @pytest.mark.soft("Soft-RoCE keeps the completions of a queue pair that was reset")
 def test_resizing_a_completion_queue() -> None:
-    a, b = connected(cqe=8)
-    with a, b:
+    with connected(cqe=8) as (_, b):
         for i in range(3):
             b.qp.post_recv(*((i * 10 + k, []) for k in range(6)))
             b.qp.modify(State.ERR)
@@ -411,8 +406,7 @@ def test_resizing_a_completion_queue() -> None:
 
 
 def test_resizing_while_in_use() -> None:
-    a, b = connected(cqe=64)
-    with a, b:
+    with connected(cqe=64) as (a, b):
         count = rounds(3000)
         stop = threading.Event()
 

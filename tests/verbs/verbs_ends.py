@@ -10,7 +10,7 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import polling
 from transport import PACE, RDMA
@@ -218,11 +218,24 @@ def tcp_pair_mss(mss: int) -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-def connected(size: int = 1 << 16, *, crc: bool = False, mss: int = 0, **options: Any) -> tuple[End, End]:
-    """Two connected ends."""
-    a, b = End(size, **options), End(size, **options)
-    connect(a, b, crc=crc, mss=mss)
-    return a, b
+class Pair(NamedTuple):
+    """Two connected ends, closed together."""
+
+    a: End
+    b: End
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.b.close()
+        self.a.close()
+
+
+def connected(size: int = 1 << 16, *, crc: bool = False, mss: int = 0, **options: Any) -> Pair:
+    pair = Pair(End(size, **options), End(size, **options))
+    connect(*pair, crc=crc, mss=mss)
+    return pair
 
 
 # The hand-made peer.
