@@ -320,7 +320,6 @@ def test_a_full_socket_does_not_spin_and_goes_on() -> None:
         drain(peer)
         assert [wc.wr_id for wc in completions(end, 1)] == [2]
         quiet(end)
-        peer.close()
 
 
 def drain(peer: Peer) -> int:
@@ -355,7 +354,6 @@ def test_no_processor_time_while_waiting() -> None:
         used = time.process_time() - used
         thread.join()
         assert used < 0.1
-        peer.close()
 
 
 def test_a_flood_of_own_completions_does_not_starve_the_peer() -> None:

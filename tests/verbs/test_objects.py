@@ -430,4 +430,3 @@ def test_close_with_unread_octets_and_a_deaf_peer() -> None:
         assert channel.fileno() >= 0
         end.qp.close()
         assert peer.recv(1) == b""
-        peer.close()

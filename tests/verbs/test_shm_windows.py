@@ -243,7 +243,6 @@ def test_address_space_is_not_used_up() -> None:
         assert end.context.windows() == {"regions": 2, "bytes": 1 << 36, "declined": 278}
         assert allocated(huge) == 0 and end.qp.state == State.RTS
         os.close(huge)
-        peer.close()
 
 
 @pytest.mark.parametrize("access", [Access.REMOTE_READ, Access.REMOTE_READ | Access.REMOTE_WRITE])
@@ -287,7 +286,6 @@ def test_only_what_the_peer_has_paid_for_is_mapped(access: int, holes: str) -> N
         assert allocated(region) == paid and end.qp.state == State.RTS
         memory.close()
         os.close(region)
-        peer.close()
 
 
 def response(end: End) -> bytes:
@@ -333,7 +331,6 @@ def test_a_large_region_is_looked_at_slice_by_slice(access: int, hole: int | Non
         post_read(end)
         assert one_sided(end) == mapped and allocated(region) == paid and end.qp.state == State.RTS
         os.close(region)
-        peer.close()
 
 
 def test_a_large_region_takes_several_turns() -> None:
@@ -353,7 +350,6 @@ def test_a_large_region_takes_several_turns() -> None:
             turns += 1
         assert turns >= 4 and end.context.windows() == {"regions": 1, "bytes": 64 * MB, "declined": 0}
         os.close(region)
-        peer.close()
 
 
 @pytest.mark.parametrize("how", ["the peer ends", "the queue pair is closed"])
@@ -372,7 +368,6 @@ def test_an_end_in_the_middle_of_a_look(how: str) -> None:
             end.qp.close()
         until(lambda: end.context.windows()["regions"] == 0)
         os.close(region)
-        peer.close()
 
 
 def block_cachestat() -> None:
@@ -412,7 +407,6 @@ def test_memory_that_is_sealed_already_is_not_mapped_for_writing() -> None:
         assert end.context.windows() == {"regions": 0, "bytes": 0, "declined": 1}
         assert end.qp.state == State.RTS
         os.close(region)
-        peer.close()
 
 
 def test_an_end_seals_no_file_of_its_peer() -> None:
@@ -458,7 +452,6 @@ def test_what_is_said_of_seals_is_not_believed(case: str) -> None:
             end.poll()
         broken(peer)
         os.close(region)
-        peer.close()
 
 
 def test_an_answer_to_no_offer_ends_the_queue_pair() -> None:
@@ -466,7 +459,6 @@ def test_an_answer_to_no_offer_ends_the_queue_pair() -> None:
     with end:
         peer.post(region_record(ANSWER, 4096, access=MAPPED))
         broken(peer)
-        peer.close()
 
 
 def test_pages_behind_the_end_of_a_file_do_not_count() -> None:
@@ -483,7 +475,6 @@ def test_pages_behind_the_end_of_a_file_do_not_count() -> None:
             assert end.context.windows()["declined"] == 1
             assert allocated(region) == MB - hole + behind
             os.close(region)
-            peer.close()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's process")
@@ -521,7 +512,6 @@ def test_a_file_has_the_size_of_its_region(size: int, seals: int, mapped: int) -
         assert end.context.windows() == {"regions": mapped, "bytes": 8 * mapped, "declined": 1 - mapped}
         assert end.qp.state == State.RTS
         os.close(region)
-        peer.close()
 
 
 def test_an_owner_touches_what_it_offers() -> None:
@@ -556,7 +546,6 @@ def test_a_sparse_registry_or_ring_is_not_taken() -> None:
     with end:
         broken(peer)
         assert allocated(peer.registry_fd) == 0
-        peer.close()
     for case in ("not sealed", "no first page"):
         with limited(paid=True) as end:
             peer = RawPeer(end, hello=False)
@@ -575,7 +564,6 @@ def test_a_sparse_registry_or_ring_is_not_taken() -> None:
             broken(peer)
             assert allocated(fresh) == 0
             os.close(fresh)
-            peer.close()
 
 
 @pytest.mark.parametrize("cell", ["a message", "of the stream", "a short one, and a hole behind it"])
@@ -594,7 +582,6 @@ def test_a_cell_over_a_hole_ends_the_queue_pair(cell: str) -> None:
                 peer.tail += 64
         broken(peer)
         assert allocated(peer.ring_fd) == 4096
-        peer.close()
 
 
 def test_many_laps_of_a_ring_that_is_paid_for() -> None:
@@ -727,7 +714,6 @@ def test_what_other_peers_have_left_ends_no_queue_pair() -> None:
         assert statuses(completions(a, 1, b)) == [Status.SUCCESS] and one_sided(a) == 1
         assert [qp.state for qp in (first, *last)] == [State.RTS] * 3
         until(lambda: a.context.windows()["regions"] == 1)
-        hostile.close()
 
 
 def test_who_leaves_more_than_can_be_closed_is_slowed_down() -> None:

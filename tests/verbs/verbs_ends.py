@@ -122,6 +122,7 @@ class End:
             self.buffer = bytearray(size)
             self.mr = MR(self.pd, self.buffer, access)
         self.done: list[WC] = []
+        self.peers: list[Any] = []  # made by hand; closed with the end
 
     def poll(self) -> list[WC]:
         found = self.cq.poll()
@@ -129,6 +130,8 @@ class End:
         return found
 
     def close(self) -> None:
+        for peer in list(self.peers):
+            peer.close()
         self.context.close()
 
     def __enter__(self) -> Self:
@@ -304,6 +307,7 @@ class Peer:
         self.sock = sock
         self.end = end
         self.crc = crc
+        end.peers.append(self)
         self.sock.settimeout(0)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
