@@ -43,7 +43,7 @@ def writable(thing: Any, seconds: float | None = 0) -> bool:
 
 
 def at_least(read: Callable[[], int], target: int) -> Callable[[], bool]:
-    """A check that `read` has come to `target`."""
+    """A check whether `read` has come to `target`."""
     return lambda: read() >= target
 
 
@@ -57,5 +57,5 @@ def eventually(check: Callable[[], Any], seconds: float = TIMEOUT, what: str = "
         waited = time.monotonic() - begin
         if waited > seconds:
             raise AssertionError(f"not within {seconds} s: {what or check}")
-        # On a slow machine constant asking takes time from the other.
+        # On a slow machine a constant check takes time from the work awaited.
         time.sleep(min(max(0.002, waited / 20), 0.1))

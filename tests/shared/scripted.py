@@ -1,4 +1,4 @@
-"""Servers that give the answers of a test."""
+"""Servers with the answers of a test."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def serving(serve: Callable[[socket.socket], object]) -> Iterator[tuple[str, int]]:
-    """The address of a server that serves each connection in a thread of its own, and then closes the connection. A
-    client may go before its answer."""
+    """Starts a server, which serves each connection in a thread of its own, and then closes the connection. Yields its
+    address. A client may go before its answer."""
     sockets: list[socket.socket] = []
     threads: list[threading.Thread] = []
 
