@@ -120,7 +120,7 @@ def connect(name: str, server: Server) -> Any:
         return PymemcacheClient(server.address, timeout=TIMEOUT, no_delay=True, default_noreply=False)
     import pylibmc
 
-    return pylibmc.Client([f"{server.host}:{server.port}"], behaviors={"tcp_nodelay": True})
+    return pylibmc.Client([server.place], behaviors={"tcp_nodelay": True})
 
 
 def plain_rows(client: Any, name: str) -> dict[str, Sample]:

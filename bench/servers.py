@@ -89,6 +89,11 @@ class Server:
         """The server argument of a client."""
         return (self.host, self.port) if self.path is None else self.path
 
+    @property
+    def place(self) -> str:
+        """The server as commands and URLs name it."""
+        return f"{self.host}:{self.port}" if self.path is None else self.path
+
     def told(self) -> str:
         """The command line."""
         return shlex.join(self.command)

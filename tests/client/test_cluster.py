@@ -169,7 +169,7 @@ def test_the_methods(cluster: ClusterClient, three: list[Server], key: str) -> N
     assert cluster.gats(key, 100)[0] == b"new"
     assert (cluster.touch(key, 100), cluster.touch("no" + key, 100)) == (True, False)
     assert (cluster.delete(key), cluster.delete(key)) == (True, False)
-    names = {f"{server.host}:{server.port}" for server in three}
+    names = {server.place for server in three}
     assert set(cluster.stats()) == set(cluster.version()) == set(cluster.clients) == names
     cluster.set_many({f"{key}-{number}": b"v" for number in range(50)})
     cluster.flush_all()

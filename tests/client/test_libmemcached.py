@@ -18,7 +18,7 @@ pylibmc = pytest.importorskip("pylibmc", reason="pylibmc has no wheel for this P
 
 @pytest.mark.parametrize("weights", [(1, 1, 1), (1, 2, 5), (3, 7, 100)], ids=str)
 def test_keys_go_where_libmemcached_puts_them(three: list[Server], weights: tuple[int, ...]) -> None:
-    servers = [f"{server.host}:{server.port}" for server in three]
+    servers = [server.place for server in three]
     theirs = pylibmc.Client(
         [f"{server}:{weight}" for server, weight in zip(servers, weights, strict=True)],
         behaviors={"ketama_weighted": True, "no_block": True, "tcp_nodelay": True},

@@ -146,7 +146,7 @@ def test_numbers_may_be_texts(shared_rmemcached: Server) -> None:
 
 def test_a_url_that_says_one_time(shared_rmemcached: Server) -> None:
     """The time missing in the URL is the setting's: without a limit a stopped server would never give an answer."""
-    place = f"memcached://{shared_rmemcached.host}:{shared_rmemcached.port}"
+    place = f"memcached://{shared_rmemcached.place}"
     for query, found in (("", (7, 3)), ("?connect_timeout=1", (7, 1)), ("?timeout=2", (2, 3))):
         blocks = Blocks(place + query, timeout=7, connect_timeout=3)
         assert (blocks.client.timeout, blocks.client.connect_timeout) == found

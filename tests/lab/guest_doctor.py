@@ -40,7 +40,7 @@ print(json.dumps(dataclasses.asdict(examination.try_one("verbs"))))
 
 
 def verbs_for_nobody(server: Server, memory: int = 0) -> dict[str, Any]:
-    place = f"{server.host}:{server.port}"
+    place = server.place
     found: dict[str, Any] = json.loads(run(sys.executable, "-P", "-c", NOBODY, place, str(memory)))
     return found
 

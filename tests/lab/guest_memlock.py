@@ -120,7 +120,7 @@ def anybody_s(rmemcached_server: Callable[..., Server]) -> Server:
 
 def run_client(server: Server, limit: int) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-P", "-c", CLIENT, str(limit), f"{server.host}:{server.port}"],
+        [sys.executable, "-P", "-c", CLIENT, str(limit), server.place],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -137,7 +137,7 @@ def test_without_a_device_of_the_system(rmemcached_server: Callable[..., Server]
     with Conversation(server) as talk:
         assert talk.stats("rdma")["rdma_device"] == "soft_iw0,soft_shm0"
     done = subprocess.run(
-        [sys.executable, "-P", "-c", CLIENT, f"{server.host}:{server.port}"],
+        [sys.executable, "-P", "-c", CLIENT, server.place],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
