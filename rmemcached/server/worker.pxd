@@ -67,6 +67,7 @@ cdef void worker_give_back(void *owner, bint ended, char *rest, size_t length) n
 # rdma_failed_fn: owner is a connection.
 cdef void connection_rdma_failed(void *owner, const char *line) noexcept nogil
 
+include "worker/polling.pxd"
 include "worker/layout.pxd"
 include "worker/events.pxd"
 include "worker/connection.pxd"

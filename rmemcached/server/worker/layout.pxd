@@ -93,8 +93,6 @@ cdef struct worker:
     bint (*admit_lane)(void *arg) noexcept nogil    # counts a connection; False: there are as many as may be
     void *admit_arg
     uint64_t *stop               # atomic: the worker is to end
-    int64_t spin_max             # ns of the longest gap between RDMA requests for polling; 0: no polling
-    unsigned int poll_share      # percent of the worker's time for polling, at most
     # set by worker_init and worker_start, then constant
     pthread_t id
     int epfd
@@ -133,12 +131,6 @@ cdef struct worker:
     bint rdma_used_up            # queue pairs have used up the last turn
     int soft_left                # the first of epoll's events of software devices not reached in the last turn
     int64_t came                 # when this turn's events of software devices did (now_ns()); 0: there were none
-    int64_t expected             # until when (now_ns()) an RDMA request is expected; 0: none is soon
-    unsigned int expecting       # from this device
-    int64_t polling_since        # since when the worker polls, without sleep; 0: no polling
-    int64_t poll_credit          # ns left for polling, by poll_share
-    int64_t poll_earned          # when the credit was last added to
+    polling polling              # `gap_max` and `share` are set before worker_init
+    unsigned int expecting       # the device of the expected request
     int64_t asked                # when epoll was last asked while rings had something
-    int64_t spin_again           # no polling before this time (now_ns): the core was wanted
-    int64_t spin_pause           # ns of the last pause, until spin_again; 0: no pause
-    unsigned int polled_well     # undisturbed yields since spin_pause has changed

@@ -3,11 +3,6 @@ cdef enum:
     RING_LOOKS = 32              # between two turns of a polling worker
     ASK_NS = 10000               # how long ring traffic may be served without asking epoll
     TICK_MS = 1000               # how often timeouts are looked at
-    YIELD_LONG = 200000          # ns of a sched_yield when the core is wanted; a time slice has milliseconds
-    PAUSE_MIN = 10000000         # ns without polling after such a yield, and twice as long each time, up to
-    PAUSE_MAX = 640000000
-    POLLED_WELL = 256            # undisturbed yields, after which the pause is halved
-    CREDIT_MAX = 10000000        # ns of polling at once, after a time without polling
 
 
 # ---- devices come and go ---------------------------------------------------------------------------------------------
@@ -100,67 +95,22 @@ cdef void end_rdma_turns(worker *w) noexcept nogil:
 
 # ---- polling ---------------------------------------------------------------------------------------------------------
 
-cdef void end_polling(worker *w, int64_t now) noexcept nogil:
-    """Takes the polled time off the worker's credit."""
-    cdef int64_t polled = now - w.polling_since
-    w.poll_credit -= polled
-    if w.rdma[w.expecting] != NULL:
-        rdma_thread_polled(w.rdma[w.expecting], polled)
-    w.polling_since = 0
+cdef void count_polled(worker *w) noexcept nogil:
+    if w.polling.polled and w.rdma[w.expecting] != NULL:
+        rdma_thread_polled(w.rdma[w.expecting], w.polling.polled)
+    w.polling.polled = 0
 
 
-cdef bint may_poll(worker *w, int64_t now) noexcept nogil:
-    """Whether the worker has polling time left, and nobody else wants the core."""
-    cdef int64_t polled = now - w.polling_since if w.polling_since else 0
-    cdef int64_t earned
-    if w.poll_share < 100 and polled == 0:
-        # The first time is counted from the system's start: without the limit the product could overflow.
-        earned = min(now - w.poll_earned, <int64_t>CREDIT_MAX * 100) * w.poll_share // 100
-        w.poll_credit = min(w.poll_credit + earned, <int64_t>CREDIT_MAX)
-        w.poll_earned = now
-    return now >= w.spin_again and (w.poll_share == 100 or w.poll_credit > polled)
-
-
-cdef bint poll_on(worker *w) noexcept nogil:
-    """Whether the worker polls instead of sleeping: while a request is expected.
-
-    With busy processes on the core, each yield costs the worker their time slices, and a sleeper is woken sooner. Then
-    the worker does not poll for a while.
-    """
-    cdef int64_t now
+cdef bint polls_on(worker *w) noexcept nogil:
+    cdef bint on = polling_on(&w.polling)
     assert_owner(w.thread.owner)
-    if w.expected == 0:
-        return False
-    now = now_ns()
-    if now >= w.expected or not may_poll(w, now):
-        if w.polling_since:
-            end_polling(w, now)
-        w.expected = 0
-        return False
-    if w.polling_since == 0:
-        w.polling_since = now
-    if w.spin_pause and now - w.spin_again > w.spin_pause:
-        # Polling has been possible for as long as the pause was.
-        w.spin_pause = w.spin_pause // 2 if w.spin_pause > PAUSE_MIN else 0
-        w.spin_again = now
-    # The sender of the next request may be waiting for this very core.
-    sched_yield()
-    if now_ns() - now > YIELD_LONG:
-        w.polled_well = 0
-        w.spin_pause = min(max(2 * w.spin_pause, <int64_t>PAUSE_MIN), <int64_t>PAUSE_MAX)
-        w.spin_again = now + w.spin_pause
-    elif w.spin_pause:
-        # Processes that run for a moment now and then would otherwise keep the pause for ever.
-        w.polled_well += 1
-        if w.polled_well == POLLED_WELL:
-            w.polled_well = 0
-            w.spin_pause = w.spin_pause // 2 if w.spin_pause > PAUSE_MIN else 0
-    return True
+    count_polled(w)
+    return on
 
 
 cdef int turn_timeout(worker *w) noexcept nogil:
     """How long epoll_wait may sleep, in milliseconds."""
-    if has_runnable(w) or w.dead != NULL or w.rdma_runnable or w.rdma_used_up or w.setups_late or poll_on(w):
+    if has_runnable(w) or w.dead != NULL or w.rdma_runnable or w.rdma_used_up or w.setups_late or polls_on(w):
         return 0
     return TICK_MS if w.nstreams or w.ncm or w.idle_timeout or setups_wait(w) else -1
 
@@ -219,7 +169,7 @@ cdef unsigned int poll_devices(worker *w, int *timeout) noexcept nogil:
     if timeout[0] != 0 and (found or arm_devices(w)):
         timeout[0] = 0
     if timeout[0] == 0:
-        look_at_rings(w, RING_LOOKS if w.polling_since and not has_runnable(w) and has_rings(w) else 1)
+        look_at_rings(w, RING_LOOKS if w.polling.since and not has_runnable(w) and has_rings(w) else 1)
         found |= pending_devices(w)
     return found
 
@@ -248,7 +198,7 @@ cdef void take_soft_events(worker *w, const epoll_event *events, int n) noexcept
     for i in range(n):
         coming += event_kind(&events[i]) == EVENT_SOFT
     w.soft_left = 0
-    w.came = now_ns() if coming and w.spin_max else 0
+    w.came = now_ns() if coming and w.polling.gap_max else 0
     for i in range(n):
         at = (first + i) % n
         if event_kind(&events[at]) == EVENT_SOFT:
@@ -275,11 +225,11 @@ cdef void run_devices(worker *w, unsigned int which, int64_t now) noexcept nogil
     for k in range(<unsigned int>RDMA_DEVICES):
         if not which >> k & 1 or w.rdma[k] == NULL:
             continue
-        if rdma_thread_run(w.rdma[k], now, w.spin_max):
+        if rdma_thread_run(w.rdma[k], now, w.polling.gap_max):
             w.rdma_runnable |= 1 << k
         expected = rdma_thread_expected(w.rdma[k])
-        if expected > w.expected:
-            w.expected = expected
+        if expected > w.polling.expected:
+            w.polling.expected = expected
             w.expecting = k
 
 
@@ -288,10 +238,10 @@ cdef void serve_devices(worker *w, unsigned int ready) noexcept nogil:
     cdef unsigned int k, last = 0
     cdef int64_t now = w.came
     assert_owner(w.thread.owner)
-    if now == 0 and w.spin_max:
+    if now == 0 and w.polling.gap_max:
         now = now_ns()
-    if w.polling_since:
-        end_polling(w, now)
+    polling_end(&w.polling, now)
+    count_polled(w)
     w.rdma_runnable = 0
     for k in range(<unsigned int>RDMA_DEVICES):
         if w.rdma[k] != NULL and rdma_thread_gives_way(w.rdma[k]):
