@@ -84,12 +84,13 @@ cdef void *worker_main(void *arg) noexcept nogil:
         timeout = 0 if used_up or has_runnable(w) or w.dead != NULL else arm_sources(w)
         found = timeout == 0 and poll_sources(w)
         n = epoll_wait(w.epfd, events, MAX_EVENTS, timeout) if must_ask(w, found, used_up) else 0
+        # The events point to queue pairs, and the calls below may end queue pairs.
+        for k in range(w.nsources):
+            w.sources[k].calls.ready(w.sources[k], events, n)
         w.turn_left = TURN_BYTES
         w.lanes_left = LANES_PER_TURN
         if w.sending.head != NULL:
             run_sending(w)
-        for k in range(w.nsources):
-            w.sources[k].calls.ready(w.sources[k], events, n)
         for i in range(n):
             if i % READ_AHEAD == 0:
                 read_ahead(w, &events[i], min(n - i, <int>READ_AHEAD))

@@ -26,8 +26,8 @@ cdef struct source_calls:
     # Called only in a turn without sleep: looks for work, without a system call. hurry: others have work, so the source
     # looks once. True: there is something to serve.
     bint (*poll)(source *s, bint hurry) noexcept nogil
-    # Takes the source's events out of the n events of epoll, known by their data (worker/events). Connections are
-    # served after ready, so none of them ends here. n may be 0 or, after a signal, -1.
+    # Takes the source's events out of the n events of epoll, known by their data (worker/events). The first call after
+    # epoll_wait: nothing has ended since. Ends no connection. n may be 0 or, after a signal, -1.
     void (*ready)(source *s, const epoll_event *events, int n) noexcept nogil
     # Serves the work of the turn: found by poll or ready, made by connections meanwhile, or left over by the last turn.
     # Connections may end here.
