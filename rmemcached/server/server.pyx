@@ -306,10 +306,10 @@ cdef class Server:
             w.all = s.workers
             w.nall = s.settings.num_threads
             w.number = i
-            w.devices = s.devices.open
+            w.rdma.devices = s.devices.open
             w.idle_timeout = s.settings.idle_timeout
-            w.spin_max = <int64_t>wanted.rdma_spin * 1000
-            w.poll_share = wanted.rdma_spin_share
+            w.rdma.polling.gap_max = <int64_t>wanted.rdma_spin * 1000
+            w.rdma.polling.share = wanted.rdma_spin_share
             w.curr_connections = &s.curr_connections
             w.turns_back = &s.turns_back if s.settings.num_napi_ids == 0 else NULL
             w.admit_lane = admit_lane

@@ -67,6 +67,9 @@ cdef void worker_give_back(void *owner, bint ended, char *rest, size_t length) n
 # rdma_failed_fn: owner is a connection.
 cdef void connection_rdma_failed(void *owner, const char *line) noexcept nogil
 
+include "worker/source.pxd"
+include "worker/polling.pxd"
+include "worker/rdma.pxd"
 include "worker/layout.pxd"
 include "worker/events.pxd"
 include "worker/connection.pxd"
@@ -75,6 +78,5 @@ include "worker/stream.pxd"
 include "worker/engine.pxd"
 include "worker/handover.pxd"
 include "worker/lanes.pxd"
-include "worker/rdma.pxd"
 include "worker/timeouts.pxd"
 include "worker/loop.pxd"

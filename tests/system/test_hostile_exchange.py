@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import signal
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 
@@ -415,3 +418,36 @@ def test_a_queue_pair_waits_for_its_stream(server: Server) -> None:
         peer.attach()
         peer.send(2)
         peer.wait(lambda: peer.ready, timeout=TIMEOUT)
+
+
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends a reset
+LONG = 500_000
+
+
+def is_stopped(server: Server) -> bool:
+    with open(f"/proc/{server.pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "T"
+
+
+def test_a_lifeline_breaks_while_its_stream_has_input(rmemcached_server: Callable[..., Server]) -> None:
+    """The lifeline's replies wait for the worker's next turn, which finds the reset and the input at once."""
+    source = random.Random(4)
+    server = rmemcached_server("-t", "1", "-m", "64")
+    with Conversation(server) as control:
+        assert control.ask(b"set long 0 0 %d\r\n%b\r\n" % (LONG, bytes(LONG))) == b"STORED\r\n"
+        for _ in range(rounds(30)):
+            with Peer(server, attach=False) as peer, Conversation(server) as stream:
+                stream.send(mpa_request(peer.private_data))
+                assert answer(stream).startswith(MPA_REPLY)
+                lifeline = peer.lifeline
+                lifeline.send(b"get long\r\n" * 50)
+                lifeline.read(source.randrange(LONG, 20 * LONG))
+                os.kill(server.pid, signal.SIGSTOP)
+                eventually(lambda: is_stopped(server))
+                lifeline.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                lifeline.close()
+                # the beginning of a frame
+                stream.send(b"\x00\x1a")
+                os.kill(server.pid, signal.SIGCONT)
+            assert control.ask(b"mn\r\n") == b"MN\r\n"
+        eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "0", GONE_WITHIN)

@@ -85,20 +85,16 @@ cdef void open_cm(worker *w, const handover *h) noexcept nogil:
         close(h.fd)
         fetch_sub(w.curr_connections, 1)
         return
-    rc = rdma_cm_accept(w.rdma, cn, h.fd, &h.request)
+    rc = rdma_cm_accept(w.rdma.threads, cn, h.fd, &h.request)
     if rc == NULL:
         connection_end(cn, True)
-        return
-    # `stats conns` follows this pointer in another thread.
-    pthread_mutex_lock(&w.list_lock)
-    cn.rdma = rc
-    w.nrdma += 1
-    pthread_mutex_unlock(&w.list_lock)
+    else:
+        connection_paired(cn, rc)
 
 
 cdef void open_stream(worker *w, handover *h) noexcept nogil:
     """Gives the socket to the queue pair named in its request; the queue pair is this worker's."""
-    rdma_thread_attach(w.rdma[h.transport], h.fd, h.stream_request, h.stream_request_length)
+    rdma_thread_attach(w.rdma.threads[h.transport], h.fd, h.stream_request, h.stream_request_length)
     free(h.stream_request)
     fetch_sub(w.curr_connections, 1)
 
