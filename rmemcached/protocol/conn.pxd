@@ -31,7 +31,7 @@ cdef extern from *:
 cdef struct conn             # complete below
 cdef struct mc_resp
 
-cdef enum conn_states:       # memcached's names, if memcached has the state
+cdef enum conn_states:       # memcached's names, if memcached has the state; see conn_state_name
     conn_new_cmd             # between commands
     conn_waiting             # the input is used up
     conn_read                # waits for input, or has got input
@@ -40,6 +40,8 @@ cdef enum conn_states:       # memcached's names, if memcached has the state
     conn_rdma_read           # an RDMA READ fetches an item's payload from the address named by the client
     conn_swallow             # discards sbytes of input
     conn_mwrite              # waits until replies have left
+    conn_resume              # a get has keys left (mget), and goes on when the output has room
+    conn_read_keys           # ... and waits for the rest of its line, or has got input
     conn_watch               # a side thread has the connection's socket
     conn_closing             # replies leave, then the connection ends
     conn_closed
@@ -162,7 +164,7 @@ cdef struct conn_hooks:
     const char *version      # rmemcached.MEMCACHED_VERSION: of the memcached whose behaviour is followed
     uint64_t verbose         # atomic. From 2 on, command and reply lines are written to stderr
 
-# conn.mget: the state of a text get whose keys are not all done.
+# conn.mget: the present text get. Between two calls of drive_machine set in conn_resume and conn_read_keys alone.
 cdef enum mget_flags:
     MGET_ACTIVE = 1
     MGET_CAS = 2             # gets, gats
@@ -294,7 +296,8 @@ cdef void conn_payload_received(conn *c, size_t n) noexcept nogil
 # For `reply`: releases a reply with all its contents. The reply is not in the list any more.
 cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil
 
-# The state's name in `stats conns`.
+# The state's name for users (`stats conns`, -vvv). conn_resume and conn_read_keys have the names of the states in which
+# memcached waits for the same: conn_mwrite and conn_read.
 cdef const char *conn_state_name(conn_states state) noexcept nogil
 
 cdef inline bint conn_logs(const conn *c) noexcept nogil:

@@ -234,8 +234,8 @@ cdef inline ssize_t receive_input(connection *cn, bint *filled) noexcept nogil:
         room = BULK_READ_SIZE if cn.bulk else READ_BUFFER_SIZE - c.rbytes
     n = recv(cn.fd, space, room, 0)
     if n > 0:
-        if c.state != conn_new_cmd and c.state != conn_read:
-            # A part of a value.
+        if c.state == conn_swallow:
+            # A part of a refused value.
             connection_moved(cn)
         counter_add(&w.thread.stats.bytes_read, <uint64_t>n)
         c.rbytes += <size_t>n
@@ -310,8 +310,8 @@ cdef void connection_readable(connection *cn) noexcept nogil:
 
 cdef inline bint may_read_ahead(const connection *cn) noexcept nogil:
     """Whether the connection waits for a command, has no part of one yet, and had little input and output before."""
-    return (cn.fd >= 0 and cn.flags == 0 and cn.rbuf == NULL and cn.c.state == conn_read and not cn.c.mget
-            and not cn.long_input and not cn.bulk and not cn.long_replies)
+    return (cn.fd >= 0 and cn.flags == 0 and cn.rbuf == NULL and cn.c.state == conn_read and not cn.long_input
+            and not cn.bulk and not cn.long_replies)
 
 
 cdef void read_ahead(worker *w, const epoll_event *events, int n) noexcept nogil:
