@@ -12,9 +12,7 @@ cdef void connection_readable(connection *cn) noexcept nogil
 # Reads these events' sockets before answering any, where a short command may be the whole input. Prefetches the memory
 # for the commands' lookups, so the cache misses overlap.
 cdef void read_ahead(worker *w, const epoll_event *events, int n) noexcept nogil
-# Whether read_ahead has read from this connection; then connection_run_ahead goes on.
-cdef inline bint was_read_ahead(const connection *cn) noexcept nogil:
-    return cn.rbuf == NULL and cn.c.rbytes != 0
+# Runs the machine over the input that read_ahead has read.
 cdef void connection_run_ahead(connection *cn) noexcept nogil
 # The socket has room again for waiting output.
 cdef void connection_writable(connection *cn) noexcept nogil

@@ -337,6 +337,7 @@ cdef void read_ahead(worker *w, const epoll_event *events, int n) noexcept nogil
         counter_add(&w.thread.stats.bytes_read, <uint64_t>got)
         cn.c.rcurr = space
         cn.c.rbytes = <size_t>got
+        cn.ahead = True
         cn.long_input = got == READ_AHEAD_SIZE
         if cn.c.protocol == ascii_prot and command_ahead(space, space + got, &keys[found]) != NULL:
             found += 1
@@ -348,6 +349,9 @@ cdef void read_ahead(worker *w, const epoll_event *events, int n) noexcept nogil
 cdef void connection_run_ahead(connection *cn) noexcept nogil:
     cdef bint filled = cn.long_input
     assert_owner(cn.w.thread.owner)
+    assert_that(cn.rbuf == NULL)
+    assert_that(cn.c.rbytes != 0)
+    cn.ahead = False
     connection_run(cn)
     if payload_follows(cn, filled):
         connection_readable(cn)
