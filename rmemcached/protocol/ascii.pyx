@@ -11,9 +11,9 @@ from rmemcached.protocol.admin cimport process_admin_command
 from rmemcached.protocol.admin_stats cimport process_stats_command
 from rmemcached.protocol.auth cimport try_read_command_asciiauth
 from rmemcached.protocol.conn cimport (
-    CONN_NAME, MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_OOM, MGET_SKIP, MGET_TOUCH, NOT_GIVEN, WRITE_BUFFER_SIZE,
-    conn_charge, conn_closing, conn_log, conn_logs, conn_name, conn_new_cmd, conn_nread, conn_output_full,
-    conn_read_keys, conn_resume, conn_set_state, mc_resp, thread_stats,
+    AUTH_NONE, CONN_NAME, MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_OOM, MGET_SKIP, MGET_TOUCH, NOT_GIVEN,
+    WRITE_BUFFER_SIZE, conn_charge, conn_closing, conn_log, conn_logs, conn_name, conn_new_cmd, conn_nread,
+    conn_output_full, conn_read_keys, conn_resume, conn_set_state, mc_resp, thread_stats,
 )
 from rmemcached.protocol.item_commands cimport (
     alloc_error, count_cas, count_delta, expect_payload, expiry, fetch_item, fits_copy, log_deleted, resp_value,
@@ -718,7 +718,7 @@ cdef bint try_read_command_ascii(conn *c) noexcept nogil:
     cdef char *newline
     cdef char *end
     cdef size_t length
-    if c.auth_wanted:
+    if c.auth_wanted != AUTH_NONE:
         return try_read_command_asciiauth(c)
     newline = <char *>memchr(line, c'\n', c.rbytes)
     if newline == NULL:

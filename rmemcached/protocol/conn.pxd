@@ -9,7 +9,7 @@ The command modules append replies through `reply`; the functions below are for 
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from posix.uio cimport iovec
 
 from rmemcached.sys.atomics cimport counter_add, relaxed_load
@@ -65,7 +65,11 @@ cdef enum:
     MAX_PENDING_RESPS = 256  # the machine wants WANT_FLUSH when so many replies wait, or ...
     MAX_PENDING_BYTES = 4 * 1024 * 1024   # ... so many bytes of items and statistics
     MSET_TOKENS_SIZE = 40    # an opaque of 1 + 32 bytes and the flags b, c, k, s
-    AUTH_LINE = -1           # conn.auth_wanted: the first line of an authentication
+
+cdef enum auth_states:       # of conn.auth_wanted
+    AUTH_NONE                # the connection is authenticated, or need not be
+    AUTH_LINE                # the first line of an authentication
+    AUTH_TOKEN               # ... and the auth_bytes bytes with user and password
 
 cdef struct remote_buf:      # the client's memory, named in a request as `@addr:rkey[:length]`
     uint64_t addr
@@ -239,9 +243,10 @@ cdef struct conn:
     uint8_t mget             # mget_flags
     uint8_t ahead            # so many of the next commands have been looked at for items_ahead
     uint8_t close_reason     # close_reasons
+    uint8_t auth_wanted      # auth_states: what the connection must send next
     char mset_tokens[MSET_TOKENS_SIZE]   # return flags in the client's order; the opaque with its length behind the O
     uint32_t opaque          # of the binary command, in network order
-    int32_t auth_wanted      # 0: authenticated, or need not be; AUTH_LINE; > 0: bytes of user and password to come
+    uint32_t auth_bytes      # of user, password and line end (AUTH_TOKEN)
     rel_time_t mget_exptime  # of a gat
     rel_time_t last_cmd_time
     uint32_t eager           # values of up to so many bytes travel in the reply even when a sink is named
