@@ -33,9 +33,8 @@ from rmemcached.store.store cimport (
     EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD, NREAD_APPEND,
     NREAD_CAS, NREAD_PREPEND, NREAD_REPLACE, NREAD_SET, NUMBER_OF_QUEUES, OK, STORED, ITEM_client_flags, ITEM_clsid,
     ITEM_data, ITEM_get_cas, ITEM_has, ITEM_set_cas, delta_result_type, do_add_delta, do_item_remove, do_item_unlink,
-    item, item_alloc, item_get_locked, item_iov, item_remove, item_touch, item_unlock, item_used, items_ahead,
-    key_ahead, store,
-    store_get_config, store_item, store_item_type, store_op, store_time,
+    item, item_alloc, item_get_locked, item_iov, item_note_read, item_remove, item_touch, item_unlock, items_ahead,
+    key_ahead, store, store_get_config, store_item, store_item_type, store_op, store_time,
 )
 from rmemcached.sys.atomics cimport counter_add
 from rmemcached.sys.debug cimport assert_that
@@ -488,7 +487,7 @@ cdef void process_hits_command(conn *c, const char *p, const char *end) noexcept
         if p < end and p[0] == c':':
             p = read_count(p + 1, end, 16 if names else 10, &second)
             if names:
-                item_used(c.thread.store, <uint32_t>first, second)
+                item_note_read(c.thread.store, <uint32_t>first, second)
             elif first < NUMBER_OF_QUEUES and second <= UINT32_MAX:
                 # Nobody has read so often since the last line; a wrapped counter would seem to go back.
                 counter_add(&stats.get_cmds, second)

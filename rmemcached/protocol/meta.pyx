@@ -44,8 +44,8 @@ cdef const char *OPAQUE_TOO_LONG = b"CLIENT_ERROR opaque token too long"
 
 # ---- parts of a line -------------------------------------------------------------------------------------------------
 
-cdef inline bint opaque_too_long(conn *c, const meta_flags *of) noexcept nogil:
-    """Whether the line's opaque is too long. If so, answers with the error."""
+cdef inline bint refuse_long_opaque(conn *c, const meta_flags *of) noexcept nogil:
+    """Answers with the error if the line's opaque is too long. False: the opaque is no reason to refuse the line."""
     if of.opaque == NULL or of.opaque.length <= META_MAX_OPAQUE:
         return False
     out_errstring(c, OPAQUE_TOO_LONG)
@@ -285,7 +285,7 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
     if error != NULL:
         out_errstring(c, error)
         return
-    if opaque_too_long(c, &of):
+    if refuse_long_opaque(c, &of):
         return
     memset(&done, 0, sizeof(done))
     it = mget_find(c, &of, &hv, &done.created)
@@ -533,7 +533,7 @@ cdef void process_mdelete_command(conn *c, const token *t, int n) noexcept nogil
     if error != NULL:
         out_errstring(c, error)
         return
-    if opaque_too_long(c, &of):
+    if refuse_long_opaque(c, &of):
         return
     it = item_get_locked(s, of.key, of.nkey, False, &hv)
     code = mdelete_item(c, &of, hv, &it)
@@ -655,7 +655,7 @@ cdef void process_marithmetic_command(conn *c, const token *t, int n) noexcept n
     if not incr and of.mode != c'D' and of.mode != c'-':
         out_errstring(c, b"CLIENT_ERROR invalid mode for ma M token")
         return
-    if opaque_too_long(c, &of):
+    if refuse_long_opaque(c, &of):
         return
     memset(&m, 0, sizeof(m))
     m.item = item_get_locked(s, of.key, of.nkey, False, &hv)

@@ -112,7 +112,7 @@ cdef bint register_arena(rdma_devices *d, rdma_device *dev, rdma_transport trans
         done += length
 
 
-cdef bint may_lock_an_extent(rdma_device *dev, char *why, size_t size) noexcept nogil:
+cdef bint try_extent(rdma_device *dev, char *why, size_t size) noexcept nogil:
     """Whether item memory can be registered at all. A daemon without items would otherwise find out with its first
     item.
     """
@@ -141,7 +141,7 @@ cdef int devices_open(rdma_devices *d, const verbs_provider *provider, const por
     if transport == TRANSPORT_VERBS:
         # Registration pins the present pages; the device would not see any later pages in their place.
         store_pin_memory(d.store)
-    if transport == TRANSPORT_VERBS and d.arena_used == 0 and not may_lock_an_extent(dev, why, size):
+    if transport == TRANSPORT_VERBS and d.arena_used == 0 and not try_extent(dev, why, size):
         rdma_device_close(dev)
         return -1
     if not register_arena(d, dev, transport, why, size):
@@ -307,8 +307,9 @@ cdef void listen_again(rdma_devices *d) noexcept nogil:
 
 # ---- the thread ------------------------------------------------------------------------------------------------------
 
-cdef bint device_failed(rdma_devices *d, rdma_device *dev, short events, char *why, size_t size) noexcept nogil:
-    """Whether the system's device has become unusable, and why. events: from poll, for its descriptor."""
+cdef bint take_failure(rdma_devices *d, rdma_device *dev, short events, char *why, size_t size) noexcept nogil:
+    """Takes the reports about the system's device. True: the device has become unusable, and `why` says why. events:
+    from poll, for its descriptor."""
     cdef size_t length
     cdef int error
     pthread_mutex_lock(&d.lock)
@@ -351,7 +352,7 @@ cdef void *devices_main(void *arg) noexcept nogil:
         due = now_ns() + LOOK_NS
         listen_again(d)
         if dev != NULL:
-            if device_failed(d, dev, waiting[1].revents, why, sizeof(why)):
+            if take_failure(d, dev, waiting[1].revents, why, sizeof(why)):
                 close_failed(d, TRANSPORT_VERBS, why)
                 pause = left = 1
             continue

@@ -52,7 +52,7 @@ cdef udp_socket *udp_open(conn_thread *thread, int epfd, int fd) noexcept nogil:
     # No datagram is being answered.
     conn_init(&u.c, thread, &udp_engine)
     conn_release(&u.c)
-    if not udp_interest(u, EPOLLIN | EPOLLEXCLUSIVE):
+    if not udp_register(u, EPOLLIN | EPOLLEXCLUSIVE):
         free(u)
         return NULL
     live_add(LIVE_UDP_SOCKET)
@@ -67,7 +67,7 @@ cdef void udp_close(udp_socket *u) noexcept nogil:
     live_sub(LIVE_UDP_SOCKET)
 
 
-cdef bint udp_interest(udp_socket *u, uint32_t events) noexcept nogil:
+cdef bint udp_register(udp_socket *u, uint32_t events) noexcept nogil:
     cdef epoll_event ev
     ev.events = events
     ev.data.u64 = <uint64_t><uintptr_t>u | UDP_TAG
@@ -79,7 +79,7 @@ cdef void udp_block(udp_socket *u, bint blocked) noexcept nogil:
     if u.blocked != blocked:
         u.blocked = blocked
         epoll_ctl(u.epfd, EPOLL_CTL_DEL, u.fd, NULL)
-        udp_interest(u, EPOLLOUT if blocked else EPOLLIN | EPOLLEXCLUSIVE)
+        udp_register(u, EPOLLOUT if blocked else EPOLLIN | EPOLLEXCLUSIVE)
 
 
 cdef void put_be16(uint8_t *p, uint16_t value) noexcept nogil:

@@ -639,8 +639,8 @@ cdef class Store:
         st.store_direct_end(self.s)
 
     def used(self, uint32_t hv, uint64_t place):
-        """item_used."""
-        return st.item_used(self.s, hv, place)
+        """item_note_read."""
+        return st.item_note_read(self.s, hv, place)
 
     def race(self, int threads, uint64_t ops, bytes key, bint use_cas):
         """Each thread adds 1 to the number at key ops times: by incr, or by get and cas. Returns the retries."""

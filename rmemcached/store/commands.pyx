@@ -14,8 +14,9 @@ cdef item *_concatenate(store *s, item *old, item *it, store_op op) noexcept nog
     return joined
 
 
-cdef inline store_item_type _may_store(store *s, item *it, item *old, store_op op, bint set_stale) noexcept nogil:
-    """STORED if op may store the item in place of old (NULL: there is none), else op's result. Marks a stale value."""
+cdef inline store_item_type _judge_store(store *s, item *it, item *old, store_op op, bint set_stale) noexcept nogil:
+    """STORED if op may store the item in place of old (NULL: there is none), else op's result. Marks a stale value, and
+    notes the use of an item that stays."""
     assert_held(item_mutex_of(s, it))
     cdef uint64_t wanted = ITEM_get_cas(it)
     cdef uint64_t present
@@ -57,7 +58,7 @@ cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv,
     if cas_in == 0 and s.config.use_cas:
         # As in memcached, also before a store that fails: clients can see skipped numbers.
         cas_in = get_cas_id(s)
-    result = _may_store(s, it, old, op, set_stale)
+    result = _judge_store(s, it, old, op, set_stale)
     if result == STORED and old != NULL and _is_joined(op):
         joined = _concatenate(s, old, it, op)
         if joined == NULL:

@@ -282,7 +282,7 @@ cdef bint item_win(store *s, item *it, uint64_t cas) noexcept nogil:
     return won
 
 
-cdef bint item_used(store *s, uint32_t hv, uint64_t place) noexcept nogil:
+cdef bint item_note_read(store *s, uint32_t hv, uint64_t place) noexcept nogil:
     cdef item *it
     item_lock(s, hv)
     it = direct_item_at(s, hv, place)

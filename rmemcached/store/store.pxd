@@ -362,7 +362,7 @@ cdef void store_direct_stats(store *s, direct_stats *out) noexcept nogil
 cdef void store_direct_end(store *s) noexcept nogil
 # Notes a client's read of the item at this place (direct_place / 8), under a key with this hash, as a get would for
 # eviction. False: the item is gone. Both arguments may be anything.
-cdef bint item_used(store *s, uint32_t hv, uint64_t place) noexcept nogil
+cdef bint item_note_read(store *s, uint32_t hv, uint64_t place) noexcept nogil
 
 # Pins an item for a client that will read its data in place. The caller has a reference, and keeps it until item_unpin.
 # The page mover begins no move of a page with pinned items. False: the pinned items of all clients would lie on more

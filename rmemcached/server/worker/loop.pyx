@@ -14,7 +14,7 @@ cdef inline void connection_event(connection *cn, uint32_t events) noexcept nogi
             connection_writable(cn)
     elif cn.ahead:
         connection_run_ahead(cn)
-    elif not cn.flags & CONNECTION_RUNNABLE and not waits_turn(cn):
+    elif not cn.flags & CONNECTION_RUNNABLE and not queue_for_turn(cn):
         connection_readable(cn)
 
 

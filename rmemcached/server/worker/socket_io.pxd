@@ -22,8 +22,8 @@ cdef void connection_run(connection *cn) noexcept nogil
 # ended, or goes on by itself later.
 cdef bint send_waiting(connection *cn) noexcept nogil
 # With the turn's bytes used up, puts a readable connection into the queue, if a long payload is under way or the last
-# reply was long. Whether the connection waits.
-cdef bint waits_turn(connection *cn) noexcept nogil
+# reply was long. False: the connection need not wait.
+cdef bint queue_for_turn(connection *cn) noexcept nogil
 cdef inline bint has_runnable(const worker *w) noexcept nogil:
     return w.runnable.head != NULL or w.sending.head != NULL
 # Sends and receives the long replies and payloads in the queue, as far as the turn's bytes go.

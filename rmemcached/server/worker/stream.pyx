@@ -12,7 +12,7 @@ cdef inline const char *stream_key(const connection *cn) noexcept nogil:
     return SHM_REQUEST_KEY if cn.peer.transport == LOG_LOCAL else MPA_REQUEST_KEY
 
 
-cdef bint begins_stream(connection *cn) noexcept nogil:
+cdef bint check_for_stream(connection *cn) noexcept nogil:
     assert_owner(cn.w.thread.owner)
     cn.flags &= ~CONNECTION_FRESH
     if cn.flags & CONNECTION_STREAM:
