@@ -14,7 +14,8 @@ from posix.uio cimport iovec
 
 from rmemcached.logger cimport LOG_MUTATIONS, NORMAL_CLOSE, log_item_store, log_wants
 from rmemcached.protocol.conn cimport (
-    CONN_NAME, conn_closing, conn_hooks, conn_logs, conn_name, conn_new_cmd, conn_set_state, mc_resp,
+    CONN_NAME, STATS_UNKNOWN, conn_closing, conn_hooks, conn_logs, conn_name, conn_new_cmd, conn_set_state, mc_resp,
+    stats_result,
 )
 from rmemcached.protocol.item_commands cimport (
     count_cas, count_delta, expect_payload, fetch_item, fits_copy, resp_value, swallow,
@@ -402,7 +403,7 @@ cdef inline bint equals(const char *text, size_t length, const char *word) noexc
     return length == strlen(word) and memcmp(text, word, length) == 0
 
 
-cdef int stats_of(conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil:
+cdef stats_result stats_of(conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil:
     """The server's statistics called sub. In binary memcached gives only these; `stats conns`, say, is text alone."""
     cdef const conn_hooks *hooks = c.thread.hooks
     if begins(sub, nsub, b"reset"):
@@ -411,7 +412,7 @@ cdef int stats_of(conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept
         nsub = 8
     elif not (nsub == 0 or equals(sub, nsub, b"items") or equals(sub, nsub, b"slabs") or equals(sub, nsub, b"sizes")
               or equals(sub, nsub, b"rdma")):
-        return -1
+        return STATS_UNKNOWN
     return hooks.stats(hooks.arg, c, sub, nsub, out)
 
 
@@ -452,7 +453,7 @@ cdef void process_bin_stat(conn *c, const char *sub, size_t nsub) noexcept nogil
     if begins(sub, nsub, b"detail"):
         known = stats_detail(c, sub + 6, nsub - 6, &out)
     else:
-        known = stats_of(c, sub, nsub, &out) >= 0
+        known = stats_of(c, sub, nsub, &out) != STATS_UNKNOWN
     if not known:
         free(out.data)
         write_bin_error(c, PROTOCOL_BINARY_RESPONSE_KEY_ENOENT)

@@ -6,6 +6,8 @@ input in ``rcurr``/``rbytes``, calls ``drive_machine``, and sends the extents fr
 ``conn.engine`` has the engine's further functions for a connection.
 
 The command modules append replies through `reply`; the functions below are for engines and for the machine.
+
+Failures in this folder and in the machine: a `bint` is False, a pointer NULL; a result with more outcomes is an enum.
 """
 
 from libc.stddef cimport size_t
@@ -126,6 +128,11 @@ cdef enum lend_result:       # of lending a connection to the logger thread
     LEND_TOO_MANY            # too many clients watch already
     LEND_FAILED
 
+cdef enum stats_result:      # of conn_hooks.stats
+    STATS_ANSWERED           # the lines are there
+    STATS_RESET              # the counters have been reset; there are no lines
+    STATS_UNKNOWN            # there are no such statistics
+
 # An engine's functions for a connection, beyond moving its bytes: a constant table for each kind of connection. The
 # functions run in the connection's worker. The conn is the first member of the engine's own structure.
 cdef struct conn_engine:
@@ -156,8 +163,8 @@ cdef struct conn_engine:
 # the functions, with hooks.arg as the first argument.
 cdef struct conn_hooks:
     void *arg
-    # stats [sub]: appends the lines, without END. Returns 0; -1: there is no such sub; 1: counters have been reset.
-    int (*stats)(void *arg, conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil
+    # stats [sub]: appends the lines, without END.
+    stats_result (*stats)(void *arg, conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil
     # The command shutdown: graceful, or at once. NULL: shutdown is not enabled.
     void (*shutdown)(void *arg, bint graceful) noexcept nogil
     # Whether the user has this password. NULL: connections need not authenticate.

@@ -200,6 +200,6 @@ cdef void accept_all(server *s, const listener *l) noexcept nogil:
         if l.transport == LOG_TCP:
             setsockopt(sfd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
             setsockopt(sfd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one))
-        if worker_dispatch(select_worker(s, sfd), sfd, l.prot, &peer, l.stream_only) != 0:
+        if not worker_dispatch(select_worker(s, sfd), sfd, l.prot, &peer, l.stream_only):
             close(sfd)
             fetch_sub(&s.curr_connections, 1)

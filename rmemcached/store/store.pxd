@@ -6,6 +6,9 @@ thread-safe, except those named ``do_...``: their caller holds the item lock of 
 An ``item *`` from this interface carries a reference. The caller gives the reference back with ``item_remove``. Only a
 thread with the item lock may write the data of a linked item, and only while the reference count is two (the table's
 and the writer's). So a thread with a reference reads stable bytes without a lock.
+
+Failures in this folder: a `bint` is False, a pointer NULL, a missing number -1; a result with more outcomes is an enum.
+No caller needs errno.
 """
 
 from libc.stddef cimport size_t
