@@ -100,9 +100,10 @@ cdef class Server:
     cdef bint exchange
     cdef readonly int connections
 
-    def __init__(self, uint64_t maxbytes=64 << 20, uint64_t item_size_max=1 << 20, uint32_t slab_chunk_size_max=1 << 19,
-                 bint use_cas=True, bint evict_to_free=True, unsigned int reqs_per_event=20, bint flush_enabled=True,
-                 bint exchange=False, uint64_t verbose=0, protocol=None, bint direct=False):
+    def __init__(self, *, uint64_t maxbytes=64 << 20, uint64_t item_size_max=1 << 20,
+                 uint32_t slab_chunk_size_max=1 << 19, bint use_cas=True, bint evict_to_free=True,
+                 unsigned int reqs_per_event=20, bint flush_enabled=True, bint exchange=False, uint64_t verbose=0,
+                 protocol=None, bint direct=False):
         cdef store_config config
         cdef const char *error = NULL
         cdef int[2] memory

@@ -35,6 +35,7 @@ from rmemcached.store.store cimport (
     ITEM_data, ITEM_get_cas, ITEM_has, ITEM_set_cas, delta_result_type, do_add_delta, do_item_remove, do_item_unlink,
     item, item_alloc, item_get_locked, item_iov, item_note_read, item_remove, item_touch, item_unlock, items_ahead,
     key_ahead, store, store_get_config, store_item, store_item_type, store_op, store_time,
+    stored_item,
 )
 from rmemcached.sys.atomics cimport counter_add
 from rmemcached.sys.debug cimport assert_that
@@ -317,8 +318,7 @@ cdef bint terminated(item *it) noexcept nogil:
 cdef void complete_nread_ascii(conn *c) noexcept nogil:
     cdef store *s = c.thread.store
     cdef item *it = c.item
-    cdef uint64_t cas = 0
-    cdef int nbytes = 0
+    cdef stored_item stored = stored_item(0, 0)
     cdef store_item_type result
     assert_that(c.rlbytes == 0)
     c.item = NULL
@@ -328,11 +328,11 @@ cdef void complete_nread_ascii(conn *c) noexcept nogil:
         out_string(c, b"CLIENT_ERROR bad data chunk")
         item_remove(s, it)
         return
-    result = store_item(s, it, <store_op>c.cmd, c.cas, &cas, c.set_stale, &nbytes)
+    result = store_item(s, it, <store_op>c.cmd, c.cas, c.set_stale, &stored)
     if c.cmd == NREAD_CAS:
         count_cas(c, it, result)
     if c.mset_res:
-        finalize_mset(c, it, result, nbytes if nbytes else it.nbytes, cas)
+        finalize_mset(c, it, result, stored.nbytes if stored.nbytes else it.nbytes, stored.cas)
     elif result == STORED:
         out_line(c, b"STORED\r\n", 8)
     elif result == EXISTS:

@@ -30,6 +30,7 @@ from rmemcached.store.store cimport (
     do_item_bump, do_item_clear_flags, do_item_link, do_item_remove, do_item_set_cas, do_item_set_exptime,
     do_item_set_flags, do_item_unlink, do_store_item, get_cas_id, item_alloc, item_exptime, item_get, item_get_locked,
     item_mutex, item_remove, item_set_flags, item_time, item_unlock, item_win, rel_time_t, store, store_op, store_time,
+    stored_item,
 )
 from rmemcached.sys.atomics cimport counter_add, relaxed_load, write_fence
 from rmemcached.sys.debug cimport assert_held
@@ -134,6 +135,7 @@ cdef item *vivify_item(conn *c, const meta_flags *of, uint32_t hv, const char *d
     value; NULL: none, and watchers hear of no store. Returns NULL if there is no memory."""
     cdef store *s = c.thread.store
     cdef item *it = item_alloc(s, of.key, of.nkey, 0, 0, length + 2)
+    cdef stored_item stored
     assert_held(item_mutex(s, hv))
     if it == NULL:
         return NULL
@@ -144,9 +146,11 @@ cdef item *vivify_item(conn *c, const meta_flags *of, uint32_t hv, const char *d
         item_set_flags(it, ITEM_KEY_BINARY)
     if cas == NULL:
         do_item_link(s, it, hv, of.cas_id_in if of.cas_id_in != 0 else get_cas_id(s))
-    elif do_store_item(s, it, NREAD_ADD, hv, of.cas_id_in, cas, False, NULL) != STORED:
+    elif do_store_item(s, it, hv, NREAD_ADD, of.cas_id_in, False, &stored) != STORED:
         do_item_remove(s, it)
         return NULL
+    else:
+        cas[0] = stored.cas
     return it
 
 
@@ -480,7 +484,7 @@ cdef const char *mdelete_value(conn *c, const meta_flags *of, uint32_t hv, item 
     ITEM_set_cas(empty, 0)
     if of.marks & MARK_BINARY_KEY:
         item_set_flags(empty, ITEM_KEY_BINARY)
-    if do_store_item(s, empty, NREAD_SET, hv, cas, NULL, False, NULL) != STORED:
+    if do_store_item(s, empty, hv, NREAD_SET, cas, False, NULL) != STORED:
         do_item_remove(s, empty)
         return b"NS"
     do_item_remove(s, it[0])

@@ -474,15 +474,17 @@ cdef uint64_t get_cas_id(store *s) noexcept nogil
 
 # Stores an item as op says. The caller keeps its reference in any case. The item carries the CAS value to compare with
 # (ITEM_set_cas; 0: none).
-# - cas_in: the CAS value for the stored item; 0: the next value.
-# - cas_out (may be NULL): the stored item's CAS value, if STORED.
+# - cas: the CAS value for the stored item; 0: the next value.
 # - set_stale: NREAD_CAS stores a value with an older CAS value than the present item's, too, and marks it ITEM_STALE.
-# - nbytes_out (may be NULL): data length after append and prepend, otherwise untouched.
+# - out: may be NULL.
 # Append and prepend without memory for the result are NOT_STORED.
-cdef store_item_type store_item(store *s, item *it, store_op op, uint64_t cas_in, uint64_t *cas_out,
-                                bint set_stale, int *nbytes_out) noexcept nogil
-cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv, uint64_t cas_in, uint64_t *cas_out,
-                                   bint set_stale, int *nbytes_out) noexcept nogil
+cdef struct stored_item:
+    uint64_t cas                # the stored item's CAS value; untouched unless STORED
+    int nbytes                  # data length after append and prepend; otherwise untouched
+cdef store_item_type store_item(store *s, item *it, store_op op, uint64_t cas, bint set_stale,
+                                stored_item *out) noexcept nogil
+cdef store_item_type do_store_item(store *s, item *it, uint32_t hv, store_op op, uint64_t cas, bint set_stale,
+                                   stored_item *out) noexcept nogil
 # Adds delta to a decimal value (incr), or subtracts it. incr wraps at 64 bits, decr stops at 0.
 # - buf: INCR_MAX_STORAGE_LEN bytes for the new value as text with a NUL.
 # - cas (may be NULL): in, the CAS value to compare with (0: none); out, the new CAS value.
