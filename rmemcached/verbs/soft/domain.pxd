@@ -14,8 +14,7 @@ Each poll is a turn, and each post may do TX_TURN more. If the program begins th
 
 cdef enum:
     DOMAIN_TURN = 4 << 20            # work in one turn of a domain
-    SHARE_MIN = 32 << 10             # of a queue pair, also at the turn's end: epoll has reported the queue pair
-                                     # already
+    SHARE_MIN = 32 << 10             # of a queue pair, also at the turn's end: epoll has reported it already
     PROGRESS_BATCH = 16              # descriptors of one epoll_wait, at most
     WORK_FPDU = 1024                 # a frame counts as so many octets besides its own
     WORK_CALL = 4096                 # a system call that sends or receives
@@ -33,8 +32,7 @@ cdef struct soft_link:               # a queue pair in a domain's list
     soft_qp *qp
     soft_domain *domain              # NULL: in no list
     bint watched                     # the stream is in the domain's epoll set; guarded by soft_qp.lock
-    bint left_over                   # a fabric's: a turn ended in another domain, and this domain has not noticed;
-                                     # atomic
+    bint left_over                   # atomic; a fabric's: a turn ended in another domain, unnoticed by this domain
 
 cdef struct soft_domain:
     soft_domain *next                # of the context; guarded by its thread_lock
@@ -53,8 +51,7 @@ cdef struct soft_domain:
     int64_t left                     # work left in this turn; negative: the turn did more
     int64_t aside                    # the same for a fabric's work beyond the share of a queue pair
     uint32_t turn                    # work of a turn begun by the program; 0: the program begins none
-    uint32_t coming                  # queue pairs still to be served in the turn, including the present queue pair;
-                                     # never 0
+    uint32_t coming                  # queue pairs still to be served in the turn, with the present one; never 0
     uint32_t busy                    # queue pairs with work in the last pass over all; never 0
     bint looked                      # there was a pass in this turn
     uint32_t seen                    # events handed in by the program in this turn

@@ -70,8 +70,7 @@ cdef struct soft_qp:
     uint32_t rq_head
     uint32_t rq_tail
 
-    bint limited                     # the queue pair takes no more than `allowed` receives of the SRQ; constant with a
-                                     # stream
+    bint limited                     # takes no more than `allowed` receives of the SRQ; constant with a stream
     uint64_t last_wr_id              # if limited: of the completion that reports ERR; constant, too
     uint32_t allowed                 # written by the program's thread; read by any
     uint32_t taken                   # receives of the SRQ

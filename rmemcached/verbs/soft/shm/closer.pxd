@@ -14,8 +14,7 @@ cdef enum:
     CLOSER_EACH = 8                  # of one queue pair, at most,
     CLOSER_FEW = 2                   # and with CLOSER_MANY waiting descriptors
     CLOSER_STUCK = 50000000          # nanoseconds in one close; a longer close is taken for stuck
-    CLOSER_RETRY = 100000000         # nanoseconds until another look at a record after this process had no descriptor
-                                     # left
+    CLOSER_RETRY = 100000000         # nanoseconds until a record is looked at again that met no free descriptor
 
 cdef struct shm_closing              # a waiting piece; see closer.pyx
 
