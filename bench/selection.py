@@ -165,7 +165,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
         for name in options.cases:
             case = case_of(name)
             with contextlib.ExitStack() as connected:
-                runs = runs_of_case(name, case, options, servers, echo, ours, connected, record)
+                runs = runs_of_case(name, options, servers, echo, ours, connected, record)
                 if runs:
                     record.case(case, take_turns(case, runs, record.round, steps))
     if set(options.cases) & {START, ITEM}:
@@ -174,7 +174,6 @@ def measure(options: argparse.Namespace, record: Record) -> None:
 
 def runs_of_case(
     name: str,
-    case: Case,
     options: argparse.Namespace,
     servers: dict[str, Server],
     echo: Server,
@@ -184,6 +183,7 @@ def runs_of_case(
 ) -> dict[str, Run]:
     """{contender: its run} of a case over sockets or queue pairs, or of calls."""
     if name in OVER_TCP:
+        case = case_of(name)
         made = {who: cpu.run_of(server, case, options.seconds, False) for who, server in servers.items()}
         made[TCP] = cpu.run_of(echo, case, options.seconds, True)
     elif name == ASKS_NOBODY:

@@ -64,7 +64,7 @@ cdef class Devices:
         self.memory = mmap(NULL, ARENA_EXTENT, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
         if self.memory == MAP_FAILED:
             raise MemoryError
-        if devices_open(&self.d, &slow, &spec, TRANSPORT_SOFT_IW, NULL, why, sizeof(why)) != 0:
+        if not devices_open(&self.d, &slow, &spec, TRANSPORT_SOFT_IW, NULL, why, sizeof(why)):
             raise OSError((<bytes>why).decode())
 
     def __dealloc__(self):

@@ -5,8 +5,9 @@ brings the queue pair to RTS as on any device (INIT, RTR, RTS, with attributes f
 over a connected, non-blocking socket. The fabric decides on the kind of socket and the call: TCP for soft_iw0, a UNIX
 stream socket for soft_shm0. Work requests wait in the send queue until the stream has started.
 
-Unless a comment differs, functions return 0, or -1 with errno. All are thread-safe. They take ownership of `fd` only
-when they succeed.
+Errors are libibverbs': 0 or an errno value; a pointer is NULL, and errno says why. Calls for a stream or for an epoll
+set (soft_iw_*, soft_shm_attach, soft_channel_join, soft_channel_watch) return 0, or -1 with errno, as system calls on
+descriptors do. They take ownership of `fd` only when they succeed. All functions are thread-safe.
 
 The parts are one C unit, soft.pyx, so the compiler inlines calls between them. A part calls only the functions declared
 in another part's header. docs/soft-rnic.md explains how the provider works.
@@ -119,7 +120,7 @@ cdef int soft_start_progress(ibv_context *context, unsigned int spin) noexcept n
 cdef void soft_stop_progress(ibv_context *context) noexcept nogil
 
 # Waits for no lock.
-cdef int soft_query_counters(ibv_qp *qp, soft_qp_counters *out) noexcept nogil
+cdef void soft_query_counters(ibv_qp *qp, soft_qp_counters *out) noexcept nogil
 # From now on the queue pair counts in *counters, which must outlive the queue pair. The queue pair has had no stream
 # yet. Several queue pairs may share counters if one thread alone posts to them, makes progress for them and gives them
 # their streams. Any thread may read the counters with relaxed_load.

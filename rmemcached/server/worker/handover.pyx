@@ -16,23 +16,23 @@ cdef void enqueue(worker *w, handover *h) noexcept nogil:
     worker_wake(w)
 
 
-cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil:
+cdef bint worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil:
     cdef handover *h = <handover *>calloc(1, sizeof(handover))
     if h == NULL:
-        return -1
+        return False
     h.kind = HANDOVER_SOCKET
     h.fd = fd
     h.prot = prot
     h.stream_only = stream_only
     h.peer = peer[0]
     enqueue(w, h)
-    return 0
+    return True
 
 
-cdef int worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noexcept nogil:
+cdef bint worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noexcept nogil:
     cdef handover *h = <handover *>calloc(1, sizeof(handover))
     if h == NULL:
-        return -1
+        return False
     h.kind = HANDOVER_CM
     h.fd = fd
     h.prot = w.thread.binding_protocol
@@ -40,25 +40,25 @@ cdef int worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noex
     h.peer.addr = request.where.peer
     h.peer.transport = LOG_RDMA
     enqueue(w, h)
-    return 0
+    return True
 
 
-cdef int worker_dispatch_stream(worker *w, int fd, rdma_transport transport, const char *request,
-                                size_t length) noexcept nogil:
+cdef bint worker_dispatch_stream(worker *w, int fd, rdma_transport transport, const char *request,
+                                 size_t length) noexcept nogil:
     cdef handover *h = <handover *>calloc(1, sizeof(handover))
     if h == NULL:
-        return -1
+        return False
     h.stream_request = <char *>malloc(length)
     if h.stream_request == NULL:
         free(h)
-        return -1
+        return False
     h.kind = HANDOVER_STREAM
     h.fd = fd
     h.transport = transport
     memcpy(h.stream_request, request, length)
     h.stream_request_length = length
     enqueue(w, h)
-    return 0
+    return True
 
 
 cdef void worker_change_device(worker *w, device_change *change) noexcept nogil:

@@ -39,6 +39,7 @@ cdef struct connection:
     uint8_t bulk                 # its last payload was larger than the read buffer: the next may be, too
     uint8_t long_replies         # more bytes than TURN_LEAST left last time: the next reply may be as long
     uint8_t long_input           # the last read was as long as a read ahead may be: do not read ahead
+    uint8_t ahead                # read_ahead has read its input; connection_run_ahead goes on
     # written by the side thread before it gives the connection back
     uint8_t ended_by_side        # bool: the worker is to close the connection
     uint32_t rest_length

@@ -13,9 +13,9 @@ cdef inline void connection_event(connection *cn, uint32_t events) noexcept nogi
     elif cn.flags & CONNECTION_BLOCKED:
         if events & (EPOLLOUT | EPOLLERR | EPOLLHUP):
             connection_writable(cn)
-    elif was_read_ahead(cn):
+    elif cn.ahead:
         connection_run_ahead(cn)
-    elif not cn.flags & CONNECTION_RUNNABLE and not waits_turn(cn):
+    elif not cn.flags & CONNECTION_RUNNABLE and not queue_for_turn(cn):
         connection_readable(cn)
 
 

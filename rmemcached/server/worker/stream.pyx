@@ -12,7 +12,7 @@ cdef inline const char *stream_key(const connection *cn) noexcept nogil:
     return SHM_REQUEST_KEY if cn.peer.transport == LOG_LOCAL else MPA_REQUEST_KEY
 
 
-cdef bint begins_stream(connection *cn) noexcept nogil:
+cdef bint check_for_stream(connection *cn) noexcept nogil:
     assert_owner(cn.w.thread.owner)
     cn.flags &= ~CONNECTION_FRESH
     if cn.flags & CONNECTION_STREAM:
@@ -37,7 +37,7 @@ cdef void hand_over_stream(connection *cn, uint32_t number) noexcept nogil:
     else:
         # The socket counts as a connection until the new worker has taken the handover.
         fetch_add(w.curr_connections, 1)
-        if number >= w.nall or worker_dispatch_stream(&w.all[number], fd, transport, c.rcurr, c.rbytes) != 0:
+        if number >= w.nall or not worker_dispatch_stream(&w.all[number], fd, transport, c.rcurr, c.rbytes):
             fetch_sub(w.curr_connections, 1)
             rdma_thread_refuse(w.rdma.threads[transport], fd, c.rcurr, c.rbytes)
     c.close_reason = NORMAL_CLOSE
