@@ -37,7 +37,7 @@ cdef class Endpoint:
     cdef int fd                      # the lifeline, or rdma_cm's descriptor if by_cm; -1: none yet, or closed
     cdef bytes last_words            # what came on the lifeline
     cdef bint by_cm
-    cdef bint lifeline_ended
+    cdef bint lifeline_ended         # also read without a lock
     cdef str fault                   # what was wrong with the stream under it
     cdef uint32_t cm_id              # the connection on it
     cdef server_domain *protection_domain    # the server's; this queue pair is one of its users. NULL: closed
@@ -59,10 +59,9 @@ cdef class Endpoint:
     cdef unsigned int tx_credits     # SENDs that may be posted
     cdef unsigned int free_count     # send buffers that no SEND under way uses: free_sends[:free_count]
     cdef uint16_t free_sends[SEND_BUFFERS]
-    cdef unsigned int version        # of the protocol
     cdef readonly unsigned int workers   # that the server has
     cdef unsigned int most_lanes     # that the server allows
-    cdef size_t lane_bytes           # that the server keeps for each
+    cdef size_t lane_bytes           # of each lane's payload, that the server keeps
     cdef bint offers_reads           # the server lets items be read by READs
     cdef str memory                  # Offer.memory
 
@@ -74,6 +73,7 @@ cdef class Endpoint:
     cdef int attach(self, Offer offer, int fd) except -1
     cdef int agree(self, int64_t deadline) except -1
     cdef int accept_welcome(self, const cm_event *event) except -1
+    cdef unsigned int most_reads(self) noexcept
     # RECEIVES_AT_A_TIME at most. 0, or an errno value.
     cdef int post_receives(self, const uint16_t *indices, unsigned int count) noexcept nogil
     # What the server has said on the lifeline until it closed it, a second or `limit` ms (-1: none) are over: why the
@@ -83,6 +83,8 @@ cdef class Endpoint:
     cdef void take_event(self) noexcept nogil
     # The lifeline is readable. False: the connection has ended, and every reply that came before has been taken.
     cdef bint look_at_lifeline(self) noexcept nogil
+    # Whether the server has ended the connection, or is about to: no request is to be sent. Any thread.
+    cdef bint peer_has_ended(self) noexcept nogil
     # Keeps what was wrong with the stream under the queue pair, which nobody knows any more when that is destroyed.
     cdef void note_fault(self) noexcept
     # Whether this process is a fork of the one that made it.

@@ -18,7 +18,6 @@ cdef class Offer:
     cdef readonly bint crc
     cdef readonly bint direct            # items can be read by READs (docs/direct-reads.md)
     cdef readonly str memory             # of soft_shm: who gets the items' memory, or why nobody does; empty: not said
-    cdef readonly unsigned int version   # of the protocol
-    cdef readonly unsigned int workers   # that the server has; 1 in version 1
-    cdef readonly unsigned int lanes     # that the queue pair may have; 1 in version 1
-    cdef readonly size_t lane_bytes      # that the server keeps for each
+    cdef readonly unsigned int workers   # that the server has
+    cdef readonly unsigned int lanes     # that the queue pair may have
+    cdef readonly size_t lane_bytes      # of each lane's payload, that the server keeps

@@ -1,7 +1,6 @@
 """A connected queue pair to a server (docs/rdma-protocol.md): its messages and credits, its lanes, its end.
 
-Above it are the RdmaStreams on its lanes, each with an owner: the
-thread that is in a call of it. With version 1 of the protocol there is one lane.
+Above it are the RdmaStreams on its lanes, each with an owner: the thread that is in a call of it.
 
 Progress is made by owners that wait: each polls (`reap`) for all, gives its stream what is its own, and puts the rest
 into the inboxes of other lanes. One of them sleeps for all (`wait`) on the channel and the lifeline; the others sleep

@@ -14,13 +14,12 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from posix.uio cimport iovec
 
-from rmemcached.protocol.conn cimport MAX_PENDING_BYTES, conn, conn_thread, conn_want
+from rmemcached.protocol.conn cimport conn, conn_thread, conn_want
 from rmemcached.rdma.cm cimport rdma_request
 from rmemcached.rdma.device cimport (
-    BULK_DEPTH, BULK_SGES, RDMA_INPUT_MAX, RDMA_LANE_BYTES, SEND_BUFFERS, SEND_DEPTH, counter_entry, rdma_counters,
-    rdma_device,
+    BULK_DEPTH, BULK_SGES, RDMA_LANE_BYTES, SEND_BUFFERS, SEND_DEPTH, counter_entry, rdma_counters, rdma_device,
 )
-from rmemcached.rdma.wire cimport RDMA_TOKEN_LENGTH
+from rmemcached.rdma.wire cimport RDMA_TOKEN_LENGTH, message_header
 from rmemcached.store.store cimport item
 from rmemcached.sys.linux cimport pthread_mutex_t, sockaddr_in6
 from rmemcached.verbs.soft cimport soft_qp_counters
@@ -182,8 +181,7 @@ cdef struct rdma_conn:
     rdma_conn *setup_next
     rdma_conn *streamless_next
     # rdma/lane's
-    unsigned int version         # of the protocol
-    uint32_t lane_bytes          # version 2: what the client keeps for a lane
+    uint32_t lane_bytes          # bytes of payload that the client keeps for a lane
     lane_table table             # by id
     rdma_lane *first_lane        # of all that are connections. Written under t.lanes.lock
     lane_list runnable           # those that gave way,
@@ -194,8 +192,6 @@ cdef struct rdma_conn:
     lane_close *first_close      # CLOSE messages that wait
     lane_close *last_close
     int64_t turn_left            # commands that lanes may do in this turn; negative: they have done more
-    size_t input_kept            # bytes of their buffers
-    size_t output_waiting        # bytes of the replies of lanes that wait
     unsigned int pins            # of all lanes
     bint lost                    # the peer is gone; what it has sent is done before the connection is given up
     uint32_t turn                # the turn, by rdma_thread.turn, that turn_left and completions_left are of

@@ -27,10 +27,9 @@ from rmemcached.rdma.device cimport (
 )
 from rmemcached.rdma.exchange cimport exchange_offer, exchange_request, key_is, parse_exchange, write_offer
 from rmemcached.rdma.wire cimport (
-    MESSAGE_CLOSE, MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_OPEN, MESSAGE_READY, MESSAGE_USED_MAX,
-    RDMA_CREDITS_HELD_MAX, RDMA_LANES_1, RDMA_QPN_MAX, RDMA_VERSION_1, RDMA_VERSION_2, SHM_MEMORY_PARTS,
-    TRANSPORT_VERBS, attach_request, get_message_header, lane_word, message_header, put_message_header, transport_name,
-    word_lane, word_used,
+    MESSAGE_CLOSE, MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_OPEN, MESSAGE_READY, RDMA_CREDITS_HELD_MAX,
+    RDMA_QPN_MAX, RDMA_VERSION, SHM_MEMORY_PARTS, TRANSPORT_VERBS, attach_request, get_message_header,
+    put_message_header, transport_name,
 )
 from rmemcached.store.store cimport (
     SLAB_PAGE_SIZE, ITEM_ntotal, item_iov, item_pin, item_remove, item_unpin, store, store_direct_base,
@@ -86,21 +85,21 @@ cdef struct cm_id:               # a connection of rdma_cm
 
 # ---- completions -----------------------------------------------------------------------------------------------------
 
-cdef bint take_ready(rdma_conn *rc, const message_header *header, unsigned int index) noexcept nogil:
-    """The first message. False: its receive has been given back, since the answer says so."""
+cdef void take_first(rdma_conn *rc, const message_header *header) noexcept nogil:
     if header.kind != MESSAGE_READY:
         queue_fail(&rc.q, b"a first message that is not READY", IBV_WC_SUCCESS)
-        return True
+        return
     rc.ready = True
     setup_end(rc)
-    queue_give_back(&rc.q, index)
+
+
+cdef void answer_ready(rdma_conn *rc) noexcept nogil:
+    """The receive of the client's READY has been given back: the answer announces it."""
     if not rc.q.failed and queue_has_buffer(&rc.q):
-        queue_send(&rc.q, MESSAGE_READY, 0, queue_take_buffer(&rc.q), 0)
-    return False
+        queue_send(&rc.q, MESSAGE_READY, 0, 0, queue_take_buffer(&rc.q), 0)
 
 
-cdef bint take_data(rdma_conn *rc, unsigned int index, const message_header *header, size_t length) noexcept nogil:
-    """DATA. False: it stays in receive `index`."""
+cdef void take_data(rdma_conn *rc, const message_header *header, char *payload, size_t length) noexcept nogil:
     cdef rdma_thread *t = rc.q.t
     # Messages of one run are one request, or came with one. An empty one says that a reply has been used.
     if t.now > rc.pace.served and length:
@@ -108,40 +107,38 @@ cdef bint take_data(rdma_conn *rc, unsigned int index, const message_header *hea
     if header.credits and lanes_blocked(rc) and not rc.q.closing:
         # Replies that wait go before what this message asks for.
         lanes_retry_blocked(rc)
-    return rc.q.failed or lane_take_data(rc, index, header.lane, length)
+    if not rc.q.failed:
+        lane_take_data(rc, header, payload, length)
 
 
-cdef bint take_message(rdma_conn *rc, unsigned int index, size_t length) noexcept nogil:
-    """A SEND of the client has arrived in receive `index`. False: the receive is not to be given back now."""
+cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcept nogil:
+    """A SEND of the client has arrived in receive `index`."""
     cdef rdma_queue *q = &rc.q
-    cdef const char *data
+    cdef char *message = queue_message(q, index, length)
     cdef message_header header
     counter_add(&q.t.counters.recvs, 1)
     rc.last_active = store_time(q.t.worker.store)
     if q.rx_credits == 0:
         queue_fail(q, b"a message without a credit", IBV_WC_SUCCESS)
-        return True
+        return
     q.rx_credits -= 1
-    queue_take_received(q, index, length)
-    data = queue_received(q, index)
-    if not get_message_header(data, length, &header):
+    if not get_message_header(message, length, &header):
         queue_fail(q, b"a message shorter than its header", IBV_WC_SUCCESS)
-        return True
+        return
     counter_add(&q.t.counters.recv_bytes, length - MESSAGE_HEADER)
     q.tx_credits += header.credits
     if q.tx_credits > RDMA_CREDITS_HELD_MAX:
         queue_fail(q, b"more credits than any client has", IBV_WC_SUCCESS)
     elif not rc.ready:
-        return take_ready(rc, &header, index)
+        take_first(rc, &header)
     elif header.kind == MESSAGE_DATA:
-        return take_data(rc, index, &header, length - MESSAGE_HEADER)
-    elif header.kind == MESSAGE_OPEN and rc.version != RDMA_VERSION_1:
-        lane_take_open(rc, word_lane(header.lane))
-    elif header.kind == MESSAGE_CLOSE and rc.version != RDMA_VERSION_1:
-        lane_take_close(rc, word_lane(header.lane))
+        take_data(rc, &header, message + MESSAGE_HEADER, length - MESSAGE_HEADER)
+    elif header.kind == MESSAGE_OPEN:
+        lane_take_open(rc, header.lane)
+    elif header.kind == MESSAGE_CLOSE:
+        lane_take_close(rc, header.lane)
     elif header.kind != MESSAGE_CREDIT:
         queue_fail(q, b"a message of unknown type", IBV_WC_SUCCESS)
-    return True
 
 
 cdef void take_sent(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
@@ -186,16 +183,18 @@ cdef void take_failure(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) noex
 
 cdef void take_receive(rdma_conn *rc, uint32_t index, const rdma_kept *wc) noexcept nogil:
     """A receive has completed, or failed, or tells of the end."""
-    cdef bint used = index != NO_RECEIVE
+    cdef bint was_ready = rc.ready
     if wc.status == IBV_WC_WR_FLUSH_ERR:
         peer_gone(rc, wc.status)
     elif wc.status != IBV_WC_SUCCESS:
         # A receive that fails by itself is a message of the peer that did not fit.
         queue_fail(&rc.q, b"receive failed", wc.status)
     elif not rc.q.failed:
-        used = take_message(rc, index, wc.byte_len)
-    if used:
+        take_message(rc, index, wc.byte_len)
+    if index != NO_RECEIVE:
         queue_give_back(&rc.q, index)
+    if rc.ready and not was_ready:
+        answer_ready(rc)
 
 
 cdef void take_completion(rdma_conn *rc, const rdma_kept *wc) noexcept nogil:
@@ -212,9 +211,8 @@ cdef void take_completion(rdma_conn *rc, const rdma_kept *wc) noexcept nogil:
 
 
 cdef bint credits_add_up(const rdma_conn *rc) noexcept nogil:
-    """Each receive is the peer's credit, owed to it, or held back by a lane. For assertions."""
-    cdef unsigned int held = lanes_held(rc)
-    return held == rc.q.nheld and rc.q.rx_credits + rc.q.owed + held == rc.q.t.dev.limits.credits
+    """Each receive is the peer's credit, or owed to it. For assertions."""
+    return rc.q.rx_credits + rc.q.owed == rc.q.t.dev.limits.credits
 
 
 cdef void end_turn(rdma_conn *rc) noexcept nogil:
@@ -447,12 +445,10 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
         return NULL
     live_add(LIVE_RDMA_CONN)
     rc.owner = owner
-    rc.version = <unsigned int>req.version
     rc.direct = req.direct != 0
     rc.lane_bytes = <uint32_t>req.lane_bytes
-    rc.table.size = RDMA_LANES_1 if rc.version == RDMA_VERSION_1 else t.dev.limits.lanes
-    if queue_create(&rc.q, t, <unsigned int>req.credits, <unsigned int>req.msgsize,
-                    t.dev.software and rc.version != RDMA_VERSION_1):
+    rc.table.size = t.dev.limits.lanes
+    if queue_create(&rc.q, t, <unsigned int>req.credits, <unsigned int>req.msgsize):
         rc.q.qp.qp_context = rc
         completions_enter(rc)
         if choose_psn(rc) and bring_up(rc, req, cm) and setup_begin(rc):
@@ -551,7 +547,6 @@ cdef void answer(rdma_conn *rc, char *reply, size_t reply_size) noexcept nogil:
     """Writes the server's line of the exchange."""
     cdef rdma_device *dev = rc.q.t.dev
     cdef exchange_offer offer
-    offer.version = rc.version
     offer.workers = dev.limits.workers
     offer.worker = rc.q.t.number
     offer.lanes = rc.table.size
@@ -579,7 +574,7 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
                               const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
     cdef exchange_request req
     cdef const char *wrong = parse_exchange(line, length, &req)
-    cdef bint known = wrong == NULL and req.version <= RDMA_VERSION_2
+    cdef bint known = wrong == NULL and req.version == RDMA_VERSION
     cdef rdma_thread *t = thread_by_name(threads, &req) if known else NULL
     cdef rdma_thread *counting = t if t != NULL else first_thread(threads)
     cdef rdma_conn *rc = NULL
@@ -589,8 +584,8 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
         snprintf(reply, reply_size, b"CLIENT_ERROR rdma: %s\r\n", wrong)
     elif not known:
         snprintf(reply, reply_size,
-                 b"CLIENT_ERROR rdma: version %lu is not supported, this server speaks %d and %d\r\n", req.version,
-                 <int>RDMA_VERSION_1, <int>RDMA_VERSION_2)
+                 b"CLIENT_ERROR rdma: version %lu is not supported, this server speaks %d\r\n", req.version,
+                 <int>RDMA_VERSION)
     elif has_one:
         snprintf(reply, reply_size, b"CLIENT_ERROR rdma: this connection has a queue pair\r\n")
     elif t == NULL:
@@ -629,9 +624,9 @@ cdef rdma_conn *rdma_cm_accept(rdma_thread **threads, void *owner, int cm_fd,
     counter_add(&counting.counters.exchanges, 1)
     if wrong != NULL:
         snprintf(line, sizeof(line), b"CLIENT_ERROR rdma: %s", wrong)
-    elif req.version != RDMA_VERSION_1:
+    elif req.version != RDMA_VERSION:
         snprintf(line, sizeof(line), b"CLIENT_ERROR rdma: version %lu is not supported, this server speaks %d",
-                 req.version, <int>RDMA_VERSION_1)
+                 req.version, <int>RDMA_VERSION)
     elif dev == NULL:
         snprintf(line, sizeof(line), b"SERVER_ERROR rdma: no device of the system is in use here")
     elif request.where.node_guid != dev.port.node_guid or request.where.port_num != dev.port.port_num:
@@ -647,7 +642,7 @@ cdef rdma_conn *rdma_cm_accept(rdma_thread **threads, void *owner, int cm_fd,
         rc.local = request.where.local
         rc.by_cm = True
         fetch_add(&dev.cm_queue_pairs, 1)
-        if send_welcome(dev, rc.q.qp.qp_num, &req, cm_fd, request.id):
+        if send_welcome(dev, t.number, rc.q.qp.qp_num, &req, cm_fd, request.id):
             return rc
         # The client has gone.
         conn_discard(rc)
@@ -702,7 +697,7 @@ cdef void rdma_conn_lanes(const rdma_conn *rc, void (*each)(void *arg, const con
 cdef unsigned int rdma_conn_end_idle(rdma_conn *rc, unsigned int seconds, uint32_t *oldest) noexcept nogil:
     cdef unsigned int ended
     assert_owner(rc.q.t.worker.owner)
-    if rc.version == RDMA_VERSION_1 or rc.q.failed or rc.q.closing:
+    if rc.q.failed or rc.q.closing:
         return 0
     ended = lanes_end_idle(rc, seconds, oldest)
     queue_ring_doorbell(&rc.q)

@@ -20,8 +20,8 @@ cdef struct rdma_request:
 # Fills *out from the request. NULL, or what is wrong with it. An unknown version is not wrong: the caller looks at it
 # first.
 cdef const char *read_hello(const rdma_request *request, exchange_request *out) noexcept nogil
-# Accepts the connection for a queue pair in RTS, with the server's parameters. False: the client has gone.
-cdef bint send_welcome(const rdma_device *dev, uint32_t qpn, const exchange_request *client, int cm_fd,
+# Accepts the connection for a queue pair in RTS of the worker with this number. False: the client has gone.
+cdef bint send_welcome(const rdma_device *dev, uint32_t worker, uint32_t qpn, const exchange_request *client, int cm_fd,
                        uint32_t id) noexcept nogil
 # Rejects the connection with a line (without \r\n) as the reason.
 cdef void rdma_cm_refuse(int cm_fd, uint32_t id, const char *line) noexcept nogil

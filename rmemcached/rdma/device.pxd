@@ -27,8 +27,7 @@ cdef enum:
     MAX_INDEX = MAX_EXTENTS * 2 // 15 + 16
 
 cdef enum:
-    RDMA_INPUT_MAX = 512 * 1024  # bytes of input that are kept for the lanes of one queue pair of version 1
-    RDMA_LANE_BYTES = 16 * 1024  # of version 2: bytes that a lane may have unused
+    RDMA_LANE_BYTES = 16 * 1024  # of a lane's payload, that this end keeps
 
 # What every queue pair takes of its device.
 cdef enum:
@@ -51,7 +50,7 @@ cdef struct rdma_limits:
     unsigned int ird
     unsigned int ord
     unsigned int max_qps
-    unsigned int lanes           # of a queue pair, in version 2 of the protocol
+    unsigned int lanes           # of a queue pair
     unsigned int workers         # that share the device
     unsigned int ready_timeout   # seconds from the exchange to READY
     unsigned int peer_memory     # MB of clients' memory that soft_shm maps, in all
@@ -98,7 +97,6 @@ cdef struct rdma_counters:
     uint64_t write_errors
     uint64_t credit_waits
     uint64_t input_bytes         # of buffers that lanes have now
-    uint64_t input_waits
     uint64_t wakeups
     uint64_t completions
     uint64_t doorbells

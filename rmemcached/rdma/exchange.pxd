@@ -24,7 +24,7 @@ cdef struct exchange_request:
     unsigned long ord
     unsigned long crc
     unsigned long netns
-    unsigned long lane_bytes     # version 2 only
+    unsigned long lane_bytes
     unsigned long direct         # the client can read the memory itself (docs/direct-reads.md)
     ibv_gid gid
     const char *host
@@ -34,7 +34,6 @@ cdef struct exchange_request:
 
 # What the server says.
 cdef struct exchange_offer:
-    unsigned int version
     rdma_transport transport
     uint32_t qpn
     uint32_t psn
@@ -49,7 +48,6 @@ cdef struct exchange_offer:
     bint crc
     const uint8_t *token         # NULL: the transport needs none
     const char *path             # NULL: that of the lifeline, or none
-    # version 2 only
     unsigned int workers
     unsigned int worker
     unsigned int lanes

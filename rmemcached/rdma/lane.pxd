@@ -1,17 +1,13 @@
 """A lane: one of the memcached connections that share a queue pair. It feeds the drive machine, and posts its replies.
 
-In version 2 of the protocol OPEN makes a lane, if the server has room for one more connection, and the lane is gone
-when both sides have sent CLOSE. In version 1 the first DATA message with a lane's id makes it; whatever ends a
-memcached connection, as `quit` does, ends it.
+OPEN makes a lane, if the server has room for one more connection. The lane is gone when both sides have sent CLOSE.
 
 Output that cannot be posted stays in the lane's reply list, and the lane waits in a list of its connection. The next
 completion lets it go on; a lane whose client keeps as much of its output as it has promised to keep, goes on when the
 client has used some. A lane that has done its share of the turn goes on in the next.
 
-Input of a lane that cannot run is copied. In version 2 it is as much as the lane has been promised. In version 1 the
-lanes of the queue pair keep no more than INPUT_KEPT. What comes then stays in its receive, and the client does not get
-that credit back before the lane has used it. Replies that wait are bounded, too: there, while those of a queue pair are
-more than OUTPUT_KEPT, no lane of it does more commands.
+Input of a waiting lane is copied, up to RDMA_LANE_BYTES and the beginning of a command. A lane with waiting replies
+does no commands, so the replies are bounded, too.
 
 A lane, and the lanes' fields of its connection, belong to the connection's worker. The list of a connection's lanes is
 written under the lock that the owner has given, so that other threads can read it. A part of the C unit of rdma_conn,
@@ -20,11 +16,9 @@ above rdma/setup, rdma/queue, rdma/thread and rdma/lane_table.
 
 cdef enum:
     READS_AT_A_TIME = 16         # of one lane
-    INPUT_KEPT = RDMA_INPUT_MAX // 2     # bytes, of all lanes; the other half is for the beginnings of commands
     INPUT_FIRST = 4096           # bytes of the smallest buffer of a lane
     INPUT_PIECE = 2048           # what is put behind the beginning of a command at a time
-    LANE_INPUT_MAX = 128 * 1024  # bytes of the largest buffer of a lane, in version 2
-    OUTPUT_KEPT = MAX_PENDING_BYTES      # bytes of replies that wait, and one lane's more
+    LANE_INPUT_MAX = 128 * 1024  # bytes of the largest buffer of a lane
     TURN_QUANTA = 4              # commands that a queue pair does in a turn, in reqs_per_event
 
 cdef enum lane_place:            # what a lane waits for, if not for READs
@@ -49,8 +43,8 @@ cdef struct rdma_lane:
     bint ending                  # it ends with its last READ; what comes for it is dropped
     const char *last_words       # what CLOSE says
     uint32_t last_active         # store time of its last message, or of a READ
-    uint32_t rx_room             # version 2: bytes that the client may send,
-    uint32_t tx_room             # ... and that the client takes
+    uint32_t rx_room             # bytes of DATA that the client may send
+    uint32_t tx_room             # bytes of DATA that the client keeps
     char *inbuf                  # unparsed input that could not be used at once
     size_t insize
     size_t rest                  # bytes behind the unparsed input, of the message that is being used
@@ -58,11 +52,7 @@ cdef struct rdma_lane:
     size_t write_off             # bytes of the next reply's data whose WRITE has been posted
     rdma_wr *last_write          # the last of them, if it has not completed; the reply has the reference to the item
     size_t read_bytes            # of the READs under way
-    size_t waiting               # of its replies, in rdma_conn.output_waiting
     unsigned int reads           # READs under way
-    unsigned int nheld           # messages that stay in their receives
-    uint32_t first_held          # the oldest of them; the others are linked by rdma_queue.held
-    uint32_t last_held
     lane_pins pins               # that the client has views of
 
 cdef struct lane_close:          # a CLOSE that could not be sent yet. Its lane is gone
@@ -75,9 +65,8 @@ cdef struct lane_close:          # a CLOSE that could not be sent yet. Its lane 
 cdef void lane_take_open(rdma_conn *rc, uint32_t id) noexcept nogil
 # CLOSE.
 cdef void lane_take_close(rdma_conn *rc, uint32_t id) noexcept nogil
-# DATA, whose payload is in receive `index`. word: the header's. False: it stays there, and so the receive is not to be
-# posted.
-cdef bint lane_take_data(rdma_conn *rc, unsigned int index, uint32_t word, size_t length) noexcept nogil
+# DATA, with a payload of so many bytes.
+cdef void lane_take_data(rdma_conn *rc, const message_header *header, char *payload, size_t length) noexcept nogil
 # A WRITE has completed, or failed.
 cdef void lane_write_completed(rdma_wr *entry) noexcept nogil
 # A READ of so many bytes has completed; the last of a batch lets the machine go on.

@@ -60,9 +60,8 @@ cdef void lane_open(rdma_lane *lane) noexcept nogil:
     lane.c.sfd = rc.sfd
     lane.c.lane = lane.id
     lane.c.eager = t.dev.limits.eager
-    if t.worker.hooks.authenticate != NULL and (rc.by_cm or lane.counted and rc.version != RDMA_VERSION_1):
-        # It is a connection of its own. Only lane 0 is that of the lifeline, on which the client has authenticated
-        # itself. A client of version 1 has done so for all.
+    if t.worker.hooks.authenticate != NULL and (lane.counted or rc.by_cm):
+        # A client has authenticated lane 0 on its lifeline. Every other lane authenticates itself.
         lane.c.auth_wanted = AUTH_LINE
     lane.last_active = store_time(t.worker.store)
     lane.rx_room = RDMA_LANE_BYTES
@@ -83,8 +82,6 @@ cdef void lane_release(rdma_lane *lane) noexcept nogil:
     cdef rdma_conn *rc = lane.rc
     cdef rdma_thread *t = rc.q.t
     assert_that(lane.reads == 0 or rc.q.qp == NULL)
-    while lane.nheld and rc.q.qp != NULL and not rc.q.failed:
-        give_back_held(lane)
     pthread_mutex_lock(t.lanes.lock)
     if lane.prev != NULL:
         lane.prev.next = lane.next
@@ -121,7 +118,7 @@ cdef void send_close(rdma_conn *rc, uint32_t id, const char *last_words) noexcep
     if length:
         memcpy(queue_payload(&rc.q, index), last_words, length)
     table_put(&rc.table, id, NULL if table_get(&rc.table, id) == &left_lane else &closed_lane)
-    queue_send(&rc.q, MESSAGE_CLOSE, id, index, length)
+    queue_send(&rc.q, MESSAGE_CLOSE, id, 0, index, length)
 
 
 cdef void close_lane(rdma_conn *rc, uint32_t id, bint peer_closed, const char *last_words) noexcept nogil:
@@ -173,9 +170,9 @@ cdef void lane_end(rdma_lane *lane, const char *last_words) noexcept nogil:
     if lane.reads:
         lane.ending = True
         return
-    table_put(&rc.table, id, NULL if peer_closed or rc.version == RDMA_VERSION_1 else &closed_lane)
+    table_put(&rc.table, id, NULL if peer_closed else &closed_lane)
     lane_free(lane)
-    if rc.version != RDMA_VERSION_1 and not rc.q.closing and not rc.q.failed:
+    if not rc.q.closing and not rc.q.failed:
         close_lane(rc, id, peer_closed, last_words)
 
 
@@ -235,25 +232,10 @@ cdef void lane_take_close(rdma_conn *rc, uint32_t id) noexcept nogil:
 cdef rdma_lane *lane_for_data(rdma_conn *rc, uint32_t id) noexcept nogil:
     """The lane of a message. NULL: the message is of no use, or the queue pair has failed."""
     cdef rdma_lane *lane = table_get(&rc.table, id)
-    if rc.version != RDMA_VERSION_1:
-        if lane == NULL or lane == &left_lane or (not is_gone(lane) and lane.peer_closed):
-            queue_fail(&rc.q, b"a message for a lane that is not open", IBV_WC_SUCCESS)
-            return NULL
-        return lane if not is_gone(lane) and not lane.ending else NULL
-    if id >= RDMA_LANES_1:
-        queue_fail(&rc.q, b"a stream id above 63", IBV_WC_SUCCESS)
+    if lane == NULL or lane == &left_lane or (not is_gone(lane) and lane.peer_closed):
+        queue_fail(&rc.q, b"a message for a lane that is not open", IBV_WC_SUCCESS)
         return NULL
-    if lane != NULL:
-        return lane
-    lane = lane_make(rc, id)
-    if lane == NULL:
-        queue_fail(&rc.q, NULL, IBV_WC_SUCCESS)
-        return NULL
-    if not lane_admitted(rc, lane):
-        queue_fail(&rc.q, b"too many open connections", IBV_WC_SUCCESS)
-        return NULL
-    lane_open(lane)
-    return lane
+    return lane if not is_gone(lane) and not lane.ending else NULL
 
 
 # ---- where lanes wait ------------------------------------------------------------------------------------------------
@@ -276,25 +258,15 @@ cdef void lane_leave_place(rdma_lane *lane) noexcept nogil:
     if list != NULL:
         list_remove(list, lane)
     lane.place = LANE_FREE
-    if lane.waiting:
-        count_waiting(lane, 0)
 
 
 cdef void lane_wait(rdma_lane *lane, lane_place place) noexcept nogil:
-    """The lane waits there, behind the others. Its replies do not change before it leaves, after which they are counted
-    again."""
+    """The lane waits there, behind the others."""
     cdef lane_list *list = place_list(lane.rc, place)
     lane_leave_place(lane)
     lane.place = place
     if list != NULL:
         list_append(list, lane)
-    if place != LANE_RUNNABLE:
-        count_waiting(lane, lane.c.pending_bytes + lane.c.npending * sizeof(mc_resp))
-
-
-cdef inline void count_waiting(rdma_lane *lane, size_t waiting) noexcept nogil:
-    lane.rc.output_waiting += waiting - lane.waiting
-    lane.waiting = waiting
 
 
 cdef inline bint lane_waits(const rdma_lane *lane) noexcept nogil:
@@ -318,7 +290,6 @@ cdef inline bint drops_output(const rdma_lane *lane) noexcept nogil:
 cdef void count_input(rdma_lane *lane, int64_t buffers, int64_t size) noexcept nogil:
     """Buffers of lanes are read buffers, as those of sockets are."""
     cdef rdma_thread *t = lane.rc.q.t
-    lane.rc.input_kept += <size_t>size
     counter_add(&t.counters.input_bytes, <uint64_t>size)
     counter_add(&t.worker.stats.read_buf_count, <uint64_t>buffers)
     counter_add(&t.worker.stats.read_buf_bytes, <uint64_t>size)
@@ -337,16 +308,9 @@ cdef bint is_in_buffer(const rdma_lane *lane) noexcept nogil:
     return lane.inbuf != NULL and lane.inbuf <= lane.c.rcurr < lane.inbuf + lane.insize
 
 
-cdef inline bint input_fits(const rdma_lane *lane, size_t size, size_t limit) noexcept nogil:
-    """Whether the lane may have a buffer of this size. limit: of all lanes, in version 1."""
-    if lane.rc.version != RDMA_VERSION_1:
-        return size <= LANE_INPUT_MAX
-    return lane.rc.input_kept - lane.insize + size <= limit
-
-
-cdef bint keep_input(rdma_lane *lane, const char *more, size_t length, size_t limit) noexcept nogil:
-    """Puts `length` bytes behind the unparsed ones, in memory of the lane's own. False: they do not go into the limit
-    of the lane or of all lanes, or there is no memory."""
+cdef bint keep_input(rdma_lane *lane, const char *more, size_t length) noexcept nogil:
+    """Puts `length` bytes behind the unparsed ones, in memory of the lane's own. False: the lane may not have so much, or
+    the memory is used up, and the lane has been ended."""
     cdef conn *c = &lane.c
     cdef size_t total = c.rbytes + length
     cdef bint here = is_in_buffer(lane)
@@ -359,9 +323,11 @@ cdef bint keep_input(rdma_lane *lane, const char *more, size_t length, size_t li
         while size < total:
             size *= 2
         fresh = NULL
-        if input_fits(lane, size, limit) and conn_memory(c.thread, size):
+        if size <= LANE_INPUT_MAX and conn_memory(c.thread, size):
             fresh = <char *>malloc(size)
         if fresh == NULL:
+            counter_add(&c.thread.stats.read_buf_oom, 1)
+            lane_end(lane, b"SERVER_ERROR rdma: no memory for unfinished commands\r\n")
             return False
         memcpy(fresh, c.rcurr, c.rbytes)
         free_input(lane)
@@ -374,49 +340,6 @@ cdef bint keep_input(rdma_lane *lane, const char *more, size_t length, size_t li
     return True
 
 
-cdef bint keep_beginning(rdma_lane *lane, const char *more, size_t length) noexcept nogil:
-    """Keeps the beginning of a command, which the machine wants to see again with what follows. False: the queue pair
-    has failed, or the lane has ended."""
-    if keep_input(lane, more, length, RDMA_INPUT_MAX):
-        return True
-    no_memory(lane)
-    return False
-
-
-cdef void no_memory(rdma_lane *lane) noexcept nogil:
-    """The lane's input cannot be kept. In version 1 its end could not be told."""
-    counter_add(&lane.c.thread.stats.read_buf_oom, 1)
-    if lane.rc.version == RDMA_VERSION_1:
-        queue_fail(&lane.rc.q, b"no memory for unfinished commands", IBV_WC_SUCCESS)
-    else:
-        lane_end(lane, b"SERVER_ERROR rdma: no memory for unfinished commands\r\n")
-
-
-cdef void hold(rdma_lane *lane, uint32_t index, size_t offset, size_t length) noexcept nogil:
-    """So many bytes at this offset of receive `index` stay there until the lane can use them."""
-    cdef rdma_queue *q = &lane.rc.q
-    q.held[index].offset = <uint32_t>offset
-    q.held[index].length = <uint32_t>length
-    if lane.nheld:
-        q.held[lane.last_held].following = index
-    else:
-        lane.first_held = index
-    lane.last_held = index
-    lane.nheld += 1
-    q.nheld += 1
-    counter_add(&q.t.counters.input_waits, 1)
-
-
-cdef void give_back_held(rdma_lane *lane) noexcept nogil:
-    """The oldest message that was held has been used, or is of no use any more."""
-    cdef rdma_queue *q = &lane.rc.q
-    cdef uint32_t index = lane.first_held
-    lane.first_held = q.held[index].following
-    lane.nheld -= 1
-    q.nheld -= 1
-    queue_give_back(q, index)
-
-
 cdef bint lane_admit(rdma_lane *lane) noexcept nogil:
     """Lets the machine run now, or marks the lane, so that it runs when it may. Which of them."""
     cdef rdma_conn *rc = lane.rc
@@ -426,19 +349,15 @@ cdef bint lane_admit(rdma_lane *lane) noexcept nogil:
         counter_add(&lane.c.thread.stats.conn_yields, 1)
         give_way(lane)
         return False
-    if rc.version == RDMA_VERSION_1 and rc.output_waiting >= OUTPUT_KEPT:
-        # So many replies wait that no lane may add to them.
-        lane_wait(lane, LANE_WANTS_SEND)
-        return False
     return True
 
 
-cdef size_t lane_use(rdma_lane *lane, char *data, size_t length) noexcept nogil:
-    """Runs the machine over what it has kept and the `length` bytes behind it, as far as it may. Returns how many of
-    them are left for later. The lane may be gone, or the queue pair may have failed: then 0.
+cdef void lane_use(rdma_lane *lane, char *data, size_t length) noexcept nogil:
+    """Runs the machine over its kept input and the `length` bytes behind it, as far as the machine may run, and keeps the
+    rest. May close the lane.
 
-    The machine reads a message where it is. If the beginning of a command is kept, one piece is copied behind it. What
-    the machine leaves of that piece, it reads in the message.
+    The machine reads a message in place. If the lane has kept the beginning of a command, one piece of the message is
+    copied behind it. The machine reads the rest of the piece in the message.
     """
     cdef rdma_conn *rc = lane.rc
     cdef conn *c = &lane.c
@@ -451,11 +370,11 @@ cdef size_t lane_use(rdma_lane *lane, char *data, size_t length) noexcept nogil:
         if c.rbytes == 0:
             c.rcurr = data
             c.rbytes = n
-        elif not keep_beginning(lane, data, n):
-            return 0
+        elif not keep_input(lane, data, n):
+            return
         lane_run(lane)
         if not lane_is_there(rc, id, lane):
-            return 0
+            return
         data += n
         length -= n
         if c.rbytes <= n:
@@ -465,71 +384,35 @@ cdef size_t lane_use(rdma_lane *lane, char *data, size_t length) noexcept nogil:
             c.rbytes = 0
             if length == n and n and not lane_waits(lane):
                 # The rest is the beginning of a command.
-                keep_beginning(lane, data, n)
-                return 0
+                break
     lane.rest = 0
-    if c.rbytes == 0:
+    if length:
+        keep_input(lane, data, length)
+    elif c.rbytes == 0:
         free_input(lane)
-    return length
 
 
-cdef bint lane_input(rdma_lane *lane, uint32_t index, char *data, size_t length) noexcept nogil:
-    """Takes the payload of a message. False: what is left of it stays in receive `index`. The lane may be gone."""
-    cdef rdma_conn *rc = lane.rc
-    cdef size_t left = length
-    if lane.nheld == 0:
-        left = lane_use(lane, data, length)
-        if left == 0 or keep_input(lane, data + length - left, left, INPUT_KEPT):
-            return True
-    if rc.version != RDMA_VERSION_1:
-        no_memory(lane)
-        return True
-    hold(lane, index, <size_t>(data - queue_received(&rc.q, index)) + length - left, left)
-    return False
-
-
-cdef bint lane_take_data(rdma_conn *rc, unsigned int index, uint32_t word, size_t length) noexcept nogil:
-    cdef uint32_t id = word if rc.version == RDMA_VERSION_1 else word_lane(word)
-    cdef rdma_lane *lane = lane_for_data(rc, id)
+cdef void lane_take_data(rdma_conn *rc, const message_header *header, char *payload, size_t length) noexcept nogil:
+    cdef rdma_lane *lane = lane_for_data(rc, header.lane)
     assert_owner(rc.q.t.worker.owner)
     if lane == NULL:
-        return True
+        return
     lane.last_active = store_time(rc.q.t.worker.store)
-    if rc.version != RDMA_VERSION_1:
-        if length > lane.rx_room:
-            queue_fail(&rc.q, b"more for a lane than it keeps", IBV_WC_SUCCESS)
-            return True
-        if word_used(word) > rc.lane_bytes - lane.tx_room:
-            queue_fail(&rc.q, b"more used than was sent", IBV_WC_SUCCESS)
-            return True
-        lane.rx_room -= <uint32_t>length
-        lane.tx_room += word_used(word)
-        if lane.place == LANE_WANTS_ROOM and lane.tx_room:
-            lane_leave_place(lane)
-            lane_retry(lane)
-            if not lane_is_there(rc, id, lane):
-                return True
-    return length == 0 or lane_input(lane, index, queue_received(&rc.q, index) + MESSAGE_HEADER, length)
-
-
-cdef void lane_use_held(rdma_lane *lane) noexcept nogil:
-    """Goes on with the messages that were held. May close the lane."""
-    cdef rdma_conn *rc = lane.rc
-    cdef uint32_t id = lane.id
-    cdef rdma_held *oldest
-    cdef size_t left
-    while lane.nheld and not lane_waits(lane):
-        oldest = &rc.q.held[lane.first_held]
-        left = lane_use(lane, queue_received(&rc.q, lane.first_held) + oldest.offset, oldest.length)
-        if not lane_is_there(rc, id, lane):
+    if length > lane.rx_room:
+        queue_fail(&rc.q, b"more for a lane than it keeps", IBV_WC_SUCCESS)
+        return
+    if header.used > rc.lane_bytes - lane.tx_room:
+        queue_fail(&rc.q, b"more used than was sent", IBV_WC_SUCCESS)
+        return
+    lane.rx_room -= <uint32_t>length
+    lane.tx_room += header.used
+    if lane.place == LANE_WANTS_ROOM and lane.tx_room:
+        lane_leave_place(lane)
+        lane_retry(lane)
+        if not lane_is_there(rc, header.lane, lane):
             return
-        if left:
-            oldest.offset += oldest.length - <uint32_t>left
-            oldest.length = <uint32_t>left
-            return
-        give_back_held(lane)
-    if lane.c.rbytes == 0:
-        free_input(lane)
+    if length:
+        lane_use(lane, payload, length)
 
 
 cdef void lane_go_on(rdma_lane *lane) noexcept nogil:
@@ -540,9 +423,8 @@ cdef void lane_go_on(rdma_lane *lane) noexcept nogil:
         lane_run(lane)
         if not lane_is_there(rc, id, lane):
             return
-        lane_use_held(lane)
-        if not lane_is_there(rc, id, lane):
-            return
+        if lane.c.rbytes == 0:
+            free_input(lane)
     if lane.peer_closed and not lane_waits(lane):
         # All is done that came before CLOSE.
         lane_end(lane, NULL)
@@ -644,12 +526,10 @@ cdef inline uint32_t used_of(const rdma_lane *lane) noexcept nogil:
 
 cdef void lane_send_data(rdma_lane *lane, unsigned int index, size_t length) noexcept nogil:
     """Sends so many bytes that are in send buffer `index`, and what the lane has used."""
-    cdef uint32_t used = 0
-    if lane.rc.version != RDMA_VERSION_1:
-        used = min(used_of(lane), <uint32_t>MESSAGE_USED_MAX)
-        lane.rx_room += used
-        lane.tx_room -= <uint32_t>length
-    queue_send(&lane.rc.q, MESSAGE_DATA, lane_word(lane.id, used), index, length)
+    cdef uint32_t used = used_of(lane)
+    lane.rx_room += used
+    lane.tx_room -= <uint32_t>length
+    queue_send(&lane.rc.q, MESSAGE_DATA, lane.id, used, index, length)
 
 
 cdef void lane_send(rdma_lane *lane, const iovec *iov, int count) noexcept nogil:
@@ -668,7 +548,7 @@ cdef void lane_send(rdma_lane *lane, const iovec *iov, int count) noexcept nogil
 
 cdef bint lane_tell_used(rdma_lane *lane) noexcept nogil:
     """Tells the client what has been used, if it is half of what it may send and no reply has told. False: later."""
-    if lane.rc.version == RDMA_VERSION_1 or drops_output(lane) or used_of(lane) * 2 < RDMA_LANE_BYTES:
+    if drops_output(lane) or used_of(lane) * 2 < RDMA_LANE_BYTES:
         return True
     if not queue_may_send(&lane.rc.q):
         lane_wait(lane, LANE_WANTS_SEND)
@@ -707,7 +587,7 @@ cdef inline bint lane_drops_next_write(rdma_lane *lane) noexcept nogil:
 cdef inline size_t lane_room(const rdma_lane *lane) noexcept nogil:
     """Bytes of output that the next message may have."""
     cdef size_t room = lane.rc.q.send_msgsize - MESSAGE_HEADER
-    if lane.rc.version != RDMA_VERSION_1 and not drops_output(lane):
+    if not drops_output(lane):
         room = min(room, <size_t>lane.tx_room)
     return room
 

@@ -19,7 +19,5 @@ cdef bint lanes_blocked(const rdma_conn *rc) noexcept nogil
 cdef void lanes_retry_blocked(rdma_conn *rc) noexcept nogil
 # The queue is closing: replies are dropped from here on, so that no lane waits for its client to take any.
 cdef void lanes_client_ended(rdma_conn *rc) noexcept nogil
-# Version 2: ends lanes of which nothing has been heard for longer than `seconds`, see rdma_conn_end_idle.
+# Ends lanes of which nothing has been heard for longer than `seconds`, see rdma_conn_end_idle.
 cdef unsigned int lanes_end_idle(rdma_conn *rc, unsigned int seconds, uint32_t *oldest) noexcept nogil
-# How many messages are held back. For assertions.
-cdef unsigned int lanes_held(const rdma_conn *rc) noexcept nogil

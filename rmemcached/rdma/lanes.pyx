@@ -114,12 +114,3 @@ cdef unsigned int lanes_end_idle(rdma_conn *rc, unsigned int seconds, uint32_t *
             ended += 1
         lane = following
     return ended
-
-
-cdef unsigned int lanes_held(const rdma_conn *rc) noexcept nogil:
-    cdef const rdma_lane *lane = rc.first_lane
-    cdef unsigned int held = 0
-    while lane != NULL:
-        held += lane.nheld
-        lane = lane.next
-    return held

@@ -3,11 +3,11 @@
 Both grow in blocks, as queue pairs come or SENDs are under way, and go with the worker's last queue pair. What was
 used last is used first, so that of many buffers few are resident, and those are hot.
 
-On the software devices, queue pairs of version 2 take their receives from one shared receive queue. It has one for each
-credit of theirs, so that none of their messages finds the queue empty. A queue pair takes no more of them than its
-client has credits (soft_qp_limit): a client that sends more ends its own queue pair, and takes nothing from others. In
-version 1 a message can stay in its receive; there, and on devices of the system, where nobody but the peer
-counts credits, each queue pair has receives of its own (rdma/queue). So has one that the shared queue has no room for.
+On the software devices, queue pairs take their receives from one shared receive queue. The queue has a receive for each
+credit of their clients, so a message always finds one. A queue pair takes no more of them than its client has credits
+(soft_qp_limit): a client that sends more ends its own queue pair, and takes nothing from others. On devices of the
+system, where nobody but the peer counts credits, each queue pair has receives of its own (rdma/queue). So has a queue
+pair without room in the shared queue.
 
 All of it belongs to the worker. A part of the C unit of rdma_conn, above rdma/thread.
 """

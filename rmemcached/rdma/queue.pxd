@@ -35,19 +35,12 @@ cdef struct rdma_wr:
     rdma_lane *lane              # WR_READ; WR_WRITE: the lane whose last_write it is
     item *item                   # WR_WRITE: the reference to release; NULL on all but the last of an item
 
-# A receive of its own: where its message is, and what is left of it if it cannot be used yet.
-cdef struct rdma_held:
-    char *message
-    uint32_t following           # the next of the same lane
-    uint32_t offset
-    uint32_t length
-
 cdef struct rdma_queue:
     rdma_thread *t
     rdma_cq *cq                  # the worker's, with room for all that can complete
     ibv_qp *qp
     bint entered                 # it has memory of rdma/messages
-    bint shared                  # it shares receives; the next five are for others
+    bint shared                  # it shares receives; the next three are for queue pairs with receives of their own
     ibv_mr *mr                   # of buffer
     char *buffer                 # the first `compact` octets of each receive message, limits.credits receive messages
     unsigned int compact         # COMPACT, or 0
@@ -55,8 +48,6 @@ cdef struct rdma_queue:
     unsigned int tx_credits      # SENDs that may be posted
     unsigned int rx_credits      # SENDs that the peer may still make
     unsigned int owed            # receives posted anew and not yet announced
-    unsigned int nheld           # receives not posted anew, because lanes cannot use what is in them
-    rdma_held *held              # limits.credits of them
     unsigned int inline_data     # bytes of a SEND that is copied when it is posted
     uint32_t sends_posted        # SENDs in all,
     uint32_t sends_done          # ... that are known to have completed
@@ -73,10 +64,10 @@ cdef struct rdma_queue:
     ibv_wc_status failure_status
 
 # Makes the queue pair, in RESET, which completes into a queue of the worker's, and the memory for its messages.
-# peer_credits and peer_msgsize: what the client has announced. shared: it shares receives, as long as the shared queue
-# has room. False: out of resources; queue_stop and queue_free then free what there is.
-cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits, unsigned int peer_msgsize,
-                       bint shared) noexcept nogil
+# peer_credits and peer_msgsize: what the client has announced. False: out of resources; queue_stop and queue_free then
+# free what there is.
+cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
+                       unsigned int peer_msgsize) noexcept nogil
 # Destroys the queue pair: no RDMA touches memory afterwards, and items that were being written are released.
 cdef void queue_stop(rdma_queue *q) noexcept nogil
 # Frees the rest. No lane is left.
@@ -91,10 +82,8 @@ cdef void queue_fail(rdma_queue *q, const char *operation, ibv_wc_status status)
 cdef bint queue_post_receives(rdma_queue *q) noexcept nogil
 # Posts a receive anew: the peer gets the credit back, unless the queue is closing or has failed.
 cdef void queue_give_back(rdma_queue *q, unsigned int index) noexcept nogil
-# A message of so many octets is in the receive: puts it together. To be called before queue_received, which says where
-# it is; of a shared receive, until the next message is taken.
-cdef void queue_take_received(rdma_queue *q, unsigned int index, size_t length) noexcept nogil
-cdef char *queue_received(rdma_queue *q, unsigned int index) noexcept nogil
+# The message of so many octets in the receive, in one piece, until the receive is posted anew.
+cdef char *queue_message(rdma_queue *q, unsigned int index, size_t length) noexcept nogil
 # Whether one more SEND can be posted; and a buffer is there for it. Out of memory: the queue pair has failed.
 cdef bint queue_has_buffer(rdma_queue *q) noexcept nogil
 # Whether a DATA message can be sent: a buffer, and a credit besides the last, which is for CREDIT.
@@ -102,7 +91,9 @@ cdef bint queue_may_send(rdma_queue *q) noexcept nogil
 # Takes a send buffer, of which there is one. The caller fills queue_payload, then calls queue_send.
 cdef uint32_t queue_take_buffer(rdma_queue *q) noexcept nogil
 cdef char *queue_payload(rdma_queue *q, uint32_t buffer) noexcept nogil
-cdef void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, uint32_t buffer, size_t payload) noexcept nogil
+# used: bytes of the lane's payload, told to the client.
+cdef void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, uint32_t used, uint32_t buffer,
+                     size_t payload) noexcept nogil
 # Sends CREDIT if half of the receives have been posted anew and no reply has announced them.
 cdef void queue_return_credits(rdma_queue *q) noexcept nogil
 # Whether there is room for a READ, or for a WRITE.

@@ -47,9 +47,6 @@ cdef bint own_receives(rdma_queue *q) noexcept nogil:
     if posix_memalign(&buffer, 64, size) != 0:
         return False
     q.buffer = <char *>buffer
-    q.held = <rdma_held *>malloc(dev.limits.credits * sizeof(rdma_held))
-    if q.held == NULL:
-        return False
     q.mr = dev.provider.reg_mr(dev.pd, buffer, size, IBV_ACCESS_LOCAL_WRITE)
     if q.mr == NULL:
         return False
@@ -57,8 +54,8 @@ cdef bint own_receives(rdma_queue *q) noexcept nogil:
     return True
 
 
-cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits, unsigned int peer_msgsize,
-                       bint shared) noexcept nogil:
+cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
+                       unsigned int peer_msgsize) noexcept nogil:
     cdef rdma_device *dev = t.dev
     cdef ibv_srq *srq = NULL
     cdef int i
@@ -74,7 +71,7 @@ cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
     q.free_bulk = BULK_DEPTH
     messages_enter(t)
     q.entered = True
-    if shared:
+    if dev.software:
         srq = receives_reserve(t, dev.limits.credits)
         q.shared = srq != NULL
     # A shared queue has an end, too: -o rdma_credits makes it near.
@@ -131,7 +128,6 @@ cdef void queue_free(rdma_queue *q) noexcept nogil:
     if q.mr != NULL:
         t.dev.provider.dereg_mr(q.mr)
         counter_add(&t.counters.registrations, <uint64_t>-1)
-    free(q.held)
     free(q.buffer)
     if q.shared:
         receives_release(t, t.dev.limits.credits)
@@ -157,19 +153,14 @@ cdef inline char *receive_buffer(rdma_queue *q, unsigned int index) noexcept nog
     return compact_buffer(q, q.t.dev.limits.credits) + <size_t>index * q.t.dev.limits.msgsize
 
 
-cdef inline void queue_take_received(rdma_queue *q, unsigned int index, size_t length) noexcept nogil:
+cdef inline char *queue_message(rdma_queue *q, unsigned int index, size_t length) noexcept nogil:
     if q.shared:
-        return
+        return receives_message(q.t, index)
     if length <= q.compact:
-        q.held[index].message = compact_buffer(q, index)
-        return
-    q.held[index].message = receive_buffer(q, index)
-    # The rest has been received behind it.
-    memcpy(q.held[index].message, compact_buffer(q, index), q.compact)
-
-
-cdef inline char *queue_received(rdma_queue *q, unsigned int index) noexcept nogil:
-    return receives_message(q.t, index) if q.shared else q.held[index].message
+        return compact_buffer(q, index)
+    # The device has put the rest of the message behind the room of its first octets.
+    memcpy(receive_buffer(q, index), compact_buffer(q, index), q.compact)
+    return receive_buffer(q, index)
 
 
 cdef inline char *queue_payload(rdma_queue *q, uint32_t buffer) noexcept nogil:
@@ -242,7 +233,7 @@ cdef inline uint32_t queue_take_buffer(rdma_queue *q) noexcept nogil:
     return sends_take(q.t)
 
 
-cdef inline void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, uint32_t buffer,
+cdef inline void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, uint32_t used, uint32_t buffer,
                             size_t payload) noexcept nogil:
     cdef char *message = sends_buffer(q.t, buffer)
     cdef uint32_t slot = q.sends_posted % SEND_BUFFERS
@@ -256,7 +247,7 @@ cdef inline void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, uint32_t
     if (q.t.dev.software and not flags & IBV_SEND_INLINE) or q.sends_posted - q.sends_told > SENDS_SILENT:
         flags |= IBV_SEND_SIGNALED
         q.sends_told = q.sends_posted
-    put_message_header(message, kind, <uint16_t>q.owed, lane)
+    put_message_header(message, kind, <uint16_t>q.owed, <uint16_t>used, <uint16_t>lane)
     wr = thread_chain(q.t, slot, flags)
     add_element(wr, message, MESSAGE_HEADER + payload, sends_key(q.t, buffer))
     wr.opcode = IBV_WR_SEND
@@ -273,7 +264,7 @@ cdef inline void queue_return_credits(rdma_queue *q) noexcept nogil:
     if q.owed * 2 < q.t.dev.limits.credits or q.tx_credits == 0 or q.failed or q.closing:
         return
     if queue_has_buffer(q):
-        queue_send(q, MESSAGE_CREDIT, 0, queue_take_buffer(q), 0)
+        queue_send(q, MESSAGE_CREDIT, 0, 0, queue_take_buffer(q), 0)
 
 
 # ---- READ and WRITE --------------------------------------------------------------------------------------------------

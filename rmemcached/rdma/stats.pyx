@@ -6,7 +6,7 @@ from libc.string cimport memset
 
 from rmemcached.protocol.stats_text cimport stat_append, stat_append_text
 from rmemcached.rdma.device cimport (
-    DIRECT_NOBODY, RDMA_DEVICES, RDMA_INPUT_MAX, RDMA_LANE_BYTES, add_counts, counter_entry, rdma_counters, rdma_device,
+    DIRECT_NOBODY, RDMA_DEVICES, RDMA_LANE_BYTES, add_counts, counter_entry, rdma_counters, rdma_device,
     rdma_device_memory, rdma_limits,
 )
 from rmemcached.rdma.wire cimport TRANSPORT_SOFT_SHM, transport_name
@@ -86,7 +86,6 @@ cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
     stat_append(out, b"rdma_msgsize", dev.limits.msgsize)
     stat_append(out, b"rdma_eager", dev.limits.eager)
     stat_append(out, b"rdma_max_queue_pairs", dev.limits.max_qps)
-    stat_append(out, b"rdma_input_limit", <uint64_t>RDMA_INPUT_MAX)
     stat_append(out, b"rdma_lane_bytes", <uint64_t>RDMA_LANE_BYTES)
     stat_append(out, b"rdma_max_lanes", dev.limits.lanes)
     stat_append(out, b"rdma_ready_timeout", dev.limits.ready_timeout)
@@ -130,7 +129,7 @@ cdef void append_queue_pairs(rdma_device **devices, stat_buf *out) noexcept nogi
 cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
     cdef const rdma_counters *counts = &total.counts
     cdef int i
-    cdef stat_line[52] lines = [
+    cdef stat_line[51] lines = [
         stat_line(b"rdma_cm_queue_pairs", &total.cm_queue_pairs),
         stat_line(b"rdma_total_queue_pairs", &counts.total_queue_pairs),
         stat_line(b"rdma_registrations", &counts.registrations),
@@ -156,7 +155,6 @@ cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
         stat_line(b"rdma_qp_errors", &counts.qp_errors),
         stat_line(b"rdma_credit_waits", &counts.credit_waits),
         stat_line(b"rdma_input_bytes", &counts.input_bytes),
-        stat_line(b"rdma_input_waits", &counts.input_waits),
         stat_line(b"rdma_wakeups", &counts.wakeups),
         stat_line(b"rdma_completions", &counts.completions),
         stat_line(b"rdma_doorbells", &counts.doorbells),

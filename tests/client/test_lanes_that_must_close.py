@@ -95,7 +95,7 @@ def ask(server: ServerByHand, client: Client, threads: ThreadPoolExecutor) -> Fu
 @pytest.mark.usefixtures("alarm")
 def test_a_server_that_takes_its_time() -> None:
     """It answers others: they and it go on."""
-    with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads:
+    with ServerByHand(rdma()) as server, ThreadPoolExecutor(1) as threads:
         patient, other = share(server, threads, TIMEOUT)
 
         def close_late() -> None:
@@ -120,7 +120,7 @@ def test_a_server_that_takes_its_time() -> None:
 @pytest.mark.parametrize("talks", [False, True], ids=["silent", "talks"])
 def test_a_server_that_never_closes(talks: bool) -> None:
     """The memory is taken away from it. Others on the queue pair are told so."""
-    with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads, ThreadPoolExecutor(1) as talker:
+    with ServerByHand(rdma()) as server, ThreadPoolExecutor(1) as threads, ThreadPoolExecutor(1) as talker:
         patient, other = share(server, threads, TIMEOUT)
         version = ask(server, patient, threads)
         done = threading.Event()
@@ -144,7 +144,7 @@ def test_a_server_that_never_closes(talks: bool) -> None:
 @each_transport
 def test_a_call_whose_time_is_over() -> None:
     """It waits for a quarter of a second, then the memory is taken away from the server."""
-    with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads:
+    with ServerByHand(rdma()) as server, ThreadPoolExecutor(1) as threads:
         patient, hasty = share(server, threads, HASTE)
         version = ask(server, patient, threads)
         begun = time.monotonic()
@@ -161,7 +161,7 @@ def test_a_call_whose_time_is_over() -> None:
 @pytest.mark.usefixtures("alarm")
 def test_what_has_come_for_the_lane() -> None:
     """Another thread has taken it. The server is silent: the call of a handler that raises ends all the same."""
-    with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads:
+    with ServerByHand(rdma()) as server, ThreadPoolExecutor(1) as threads:
         patient, hasty = (make(server.address, server.transport, TIMEOUT) for _ in range(2))
         # They connect in the same thread: each thread has a queue pair of its own.
         first = threads.submit(patient.version)
@@ -203,7 +203,7 @@ def stand_still(address: tuple[str, int], transport: str, said: Connection) -> N
 @each_transport
 def test_a_process_that_stands_still() -> None:
     """It does not take the time for the server's."""
-    with ServerByHand(rdma(), 2) as server:
+    with ServerByHand(rdma()) as server:
         heard, said = multiprocessing.Pipe(duplex=False)
         process = multiprocessing.get_context("fork").Process(
             target=stand_still, args=(server.address, server.transport, said)

@@ -23,7 +23,8 @@ AT_ONCE = 16  # large values that one message asks for
 
 def exchange_line(transport: str) -> bytes:
     where = " host={} netns={}".format(*host_identity()) if transport == "soft_shm" else ""
-    return f"rdma version=1 transport={transport} qpn=17 credits=16 msgsize=8192 ird=16 ord=16{where}\r\n".encode()
+    limits = "credits=16 msgsize=8192 ird=16 ord=16 lanebytes=65536"
+    return f"rdma version=2 transport={transport} qpn=17 {limits}{where}\r\n".encode()
 
 
 def exchange(target: Target, transport: str) -> socket.socket:
@@ -85,12 +86,11 @@ def without_ready(target: Target, transport: str, count: int) -> None:
 def without_credits(target: Target, transport: str, count: int) -> None:
     """Requests on all lanes of some queue pairs until the daemon takes no more; it gets no credit to answer with."""
     request = b"get bystander\r\n" * 500
-    peers = [peer(target, transport, credits=2) for _ in range(count)]
+    peers = [peer(target, transport, credits=2, lanes=range(LANES)) for _ in range(count)]
     for one in peers:
-        lane = 0
-        while one.credits > 1:
-            one.send(DATA, request, lane % LANES, credits=0)
-            lane += 1
+        for lane in range(LANES):
+            while one.credits > 1 and one.room[lane] >= len(request):
+                one.send(DATA, request, lane, credits=0)
     target.ready()
     target.stay()
 
@@ -111,7 +111,7 @@ def pump(one: Peer, request: bytes, lanes: int = LANES) -> None:
 
 def deep_queue(target: Target, transport: str, request: str, at_once: int) -> None:
     """A queue that is never empty."""
-    one = peer(target, transport, credits=64)
+    one = peer(target, transport, credits=64, lanes=range(LANES))
     target.ready()
     pump(one, request.encode() * at_once)
 
@@ -121,7 +121,7 @@ def large_values(target: Target, transport: str, request: str, size: int, count:
     began, begins = os.pipe()
     for number in range(count):
         if os.fork() == 0:
-            one = peer(target, transport, credits=64)
+            one = peer(target, transport, credits=64, lanes=range(LANES // 4))
             memory = MR.alloc(one.pd, size, Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE)
             where = f"@{memory.addr:x}:{memory.rkey:x}"
             line = request.format(number=number, where=where, size=size).encode() + b"\r\n"
@@ -178,7 +178,7 @@ def statistics_and_deep_queues(target: Target, transport: str, count: int) -> No
     """Some of those, each a process, and one that asks for statistics without end."""
     for _ in range(count):
         if os.fork() == 0:
-            pump(peer(target, transport, credits=64), b"mg bystander v\r\n" * 200)
+            pump(peer(target, transport, credits=64, lanes=range(LANES)), b"mg bystander v\r\n" * 200)
     plain = target.connect()
     replies = plain.makefile("rb")
     target.ready()

@@ -293,10 +293,11 @@ def test_too_many_queue_pairs(make: DaemonFactory) -> None:
 @pytest.mark.parametrize(
     ("change", "answer"),
     [
-        ("b'rdmb', 1, 16, 8192", "CLIENT_ERROR rdma: the private data does not begin with rdma"),
-        ("b'rdma', 2, 16, 8192", "CLIENT_ERROR rdma: version 2 is not supported, this server speaks 1"),
-        ("b'rdma', 1, 1, 8192", "CLIENT_ERROR rdma: a value is out of range"),
-        ("b'rdma', 1, 16, 65537", "CLIENT_ERROR rdma: a value is out of range"),
+        ("b'rdmb', 2, 16, 8192, 65536", "CLIENT_ERROR rdma: the private data does not begin with rdma"),
+        ("b'rdma', 1, 16, 8192, 0", "CLIENT_ERROR rdma: version 1 is not supported, this server speaks 2"),
+        ("b'rdma', 2, 1, 8192, 65536", "CLIENT_ERROR rdma: a value is out of range"),
+        ("b'rdma', 2, 16, 65537, 65536", "CLIENT_ERROR rdma: a value is out of range"),
+        ("b'rdma', 2, 16, 8192, 511", "CLIENT_ERROR rdma: a value is out of range"),
     ],
 )
 def test_wrong_private_data(daemon: Daemon, control: Conversation, change: str, answer: str) -> None:

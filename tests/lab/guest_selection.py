@@ -55,7 +55,6 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "test_send_without_a_credit": KERNEL,
         "test_message_too_short": PARSED,
         "test_unknown_type": PARSED,
-        "test_lane_too_large": PARSED,
         "test_first_message_is_not_ready": PARSED,
         "test_malformed_source": PARSED,
         "test_malformed_sink": PARSED,

@@ -168,7 +168,7 @@ CONVERSATION = [
     Exchange(b"verbosity 1\r\n", r"OK\r\n"),
     Exchange(b"shutdown\r\n", r"SERVER_ERROR: shutdown not enabled\r\n", False),
     Exchange(
-        b"stats nothing\r\nstats\r\nstats reset\r\nrdma version=1\r\n",
+        b"stats nothing\r\nstats\r\nstats reset\r\nrdma version=2\r\n",
         r"ERROR\r\nSTAT pid 4711\r\nSTAT version 1\.6\.45\r\nEND\r\nRESET\r\nERROR\r\n",
         False,
     ),

@@ -169,7 +169,7 @@ FEATURES: dict[str, tuple[list[Step], str]] = {
     ),
     "stats-reset": ([b"stats reset\r\n"], r"^RESET\r\n$"),
     "stats-long": ([b"stats long\r\nmn\r\n"], r"^(STAT counter_with_a_long_name \d+\r\n){5000}END\r\nMN\r\n$"),
-    "rdma-without": ([b"rdma version=1\r\n"], r"^ERROR\r\n$"),
+    "rdma-without": ([b"rdma version=2\r\n"], r"^ERROR\r\n$"),
     # meta
     "mn": ([b"mn\r\nmn foo\r\n"], r"^MN\r\nMN\r\n$"),
     "mg": ([b"mg nomg v\r\nset g1 0 0 1\r\nx\r\nmg g1\r\nmg g1 v\r\n"], r"^EN\r\nSTORED\r\nHD\r\nVA 1\r\nx\r\n$"),
@@ -369,7 +369,7 @@ def test_verbosity_reaches_the_server() -> None:
 
 def test_exchange_line() -> None:
     machine = Machine(Server(exchange=True))
-    assert machine.feed(b"rdma version=1 x=noreply\r\n") == b"RDMA got rdma version=1 x=noreply\r\n"
+    assert machine.feed(b"rdma version=2 x=noreply\r\n") == b"RDMA got rdma version=2 x=noreply\r\n"
 
 
 def test_counters() -> None:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +30,7 @@ TIMEOUT = 10.0  # seconds that one operation may take; a stall is a failure
 GONE_WITHIN = within(20.0)
 HEADER = 8  # bytes of a message's header
 DATA, CREDIT, READY, OPEN, CLOSE = range(5)
+VERSION = 2  # of the protocol
 BROKEN_STREAM = b"SERVER_ERROR rdma: a frame came that no correct peer sends\r\n"
 SHM_REQUEST, SHM_REPLY = b"SHM ID Req Frame", b"SHM ID Rep Frame"
 
@@ -219,9 +220,10 @@ def message(kind: int, payload: bytes = b"", credits: int = 0, lane: int = 0) ->
 class Peer:
     """An RDMA client made by hand of verbs, to say what no proper client says.
 
-    The queue pair is connected unless `attach` is False, and READY has been exchanged unless `ready` is False. `tokens`
-    are added to the exchange line. Over rdma_cm, `cm` takes the place of `lifeline`. `receive_buffer`: bytes that the
-    stream's socket may hold. Nothing is received, and no READ is answered, but within wait().
+    The queue pair is connected unless `attach` is False. READY has been exchanged and `lanes` are open unless `ready`
+    is False. `tokens` are added to the exchange line. Over rdma_cm, `cm` takes the place of `lifeline`. `lane_bytes`:
+    bytes of each lane's payload that the peer keeps. `receive_buffer`: bytes that the stream's socket may hold. Nothing
+    is received, and no READ is answered, but within wait().
 
     A constructor that fails leaves nothing open: the next test must not find this one's connection.
     """
@@ -235,12 +237,13 @@ class Peer:
         attach: bool = True,
         ready: bool = True,
         tokens: Sequence[str] = (),
-        version: int = 1,
+        lanes: Iterable[int] = (0,),
+        lane_bytes: int = 1 << 20,
         receive_buffer: int | None = None,
     ) -> None:
         self.server = server
         self.receive_buffer = receive_buffer
-        self.version = version
+        self.keeps = lane_bytes
         self.msgsize = msgsize
         self.cm: ByHand | None = None
         self.lifeline: Conversation
@@ -248,6 +251,8 @@ class Peer:
         try:
             self.make_queue_pair(credits)
             self.connect(credits, tokens, attach, ready)
+            if self.ready:
+                self.open(*lanes)
         except BaseException:
             self.close()
             raise
@@ -273,17 +278,20 @@ class Peer:
         self.posted = credits
         self.owed = 0
         self.inbox = bytearray()
+        self.room: dict[int, int] = {}  # of each open lane: what the daemon keeps, less what is under way
+        self.unsaid: dict[int, int] = {}  # what the lane has used, and the daemon has not been told
         self.ready = False
         self.failed: str | None = None
 
     def connect(self, credits: int, tokens: Sequence[str], attach: bool, ready: bool) -> None:
         if rdma() == "rdma_cm":
             self.cm = ByHand(self.server.host, self.server.port, TIMEOUT)
-            self.offer = self.cm.ask(self.qp.qp_num, credits, self.msgsize)
+            self.offer = self.cm.ask(self.qp.qp_num, credits, self.msgsize, self.keeps)
         else:
             self.lifeline = Conversation(self.server)
             self.exchange(credits, tokens)
         self.credits = int(self.offer["credits"])
+        self.lane_bytes = int(self.offer["lanebytes"])
         if attach:
             self.attach()
             if ready:
@@ -293,8 +301,8 @@ class Peer:
     def exchange(self, credits: int, tokens: Sequence[str]) -> None:
         line = " ".join(
             (
-                f"rdma version={self.version} transport={rdma()} qpn={self.qp.qp_num}",
-                f"credits={credits} msgsize={self.msgsize} ird=16 ord=16",
+                f"rdma version={VERSION} transport={rdma()} qpn={self.qp.qp_num}",
+                f"credits={credits} msgsize={self.msgsize} ird=16 ord=16 lanebytes={self.keeps}",
                 *address_tokens(self.qp),
                 *tokens,
             )
@@ -354,12 +362,28 @@ class Peer:
         self.qp.post_send(verbs.SendWR(verbs.Opcode.SEND, sges, wr_id=1 << 20))
         self.wait(lambda: done or self.failed, done)
 
-    def send(self, kind: int, payload: bytes = b"", lane: int = 0, credits: int | None = None) -> None:
+    def send(
+        self, kind: int, payload: bytes = b"", lane: int = 0, credits: int | None = None, used: bool = True
+    ) -> None:
+        """One message, when there is a credit for it and room for its payload. credits: the number that it gives back,
+        in place of all that are owed; then nothing is waited for. used: DATA says what its lane has used."""
+        told = 0
+        accounted = kind == DATA and lane in self.room
         if credits is None:
-            self.wait(lambda: self.credits > 0)
+            self.wait(lambda: self.credits > 0 and (not accounted or self.room[lane] >= len(payload)))
             credits, self.owed = self.owed, 0
+        if accounted:
+            told = min(self.unsaid[lane], 0xFFFF) if used else 0
+            self.unsaid[lane] -= told
+            self.room[lane] -= len(payload)
         self.credits -= 1
-        self.send_raw(message(kind, payload, credits, lane))
+        self.send_raw(message(kind, payload, credits, told << 16 | lane))
+
+    def open(self, *lanes: int) -> None:
+        for lane in lanes:
+            self.send(OPEN, b"", lane)
+            self.room[lane] = self.lane_bytes
+            self.unsaid[lane] = 0
 
     def wait(self, until: Callable[[], Any], sent: list[Any] | None = None, timeout: float = TIMEOUT) -> None:
         """Takes completions until `until()` is true."""
@@ -404,6 +428,11 @@ class Peer:
         if message[0] == READY:
             self.ready = True
         elif message[0] == DATA:
+            used, lane = int.from_bytes(message[4:6], "big"), int.from_bytes(message[6:8], "big")
+            self.room[lane] += used
+            assert self.room[lane] <= self.lane_bytes
+            self.unsaid[lane] += length - HEADER
+            assert self.unsaid[lane] <= self.keeps
             self.inbox += message[HEADER:]
         self.post_receive(index)
         self.owed += 1
