@@ -141,8 +141,8 @@ cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcep
         queue_fail(q, b"a message of unknown type", IBV_WC_SUCCESS)
 
 
-cdef void take_sent(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
-    """A work request of the send queue has completed."""
+cdef void request_done(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
+    """A SEND, READ or WRITE has completed."""
     cdef rdma_counters *counters = &rc.q.t.counters
     if entry.kind != WR_PROBE:
         rc.last_active = store_time(rc.q.t.worker.store)
@@ -166,8 +166,8 @@ cdef void peer_gone(rdma_conn *rc, ibv_wc_status status) noexcept nogil:
         queue_fail(&rc.q, NULL, status)
 
 
-cdef void take_failure(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) noexcept nogil:
-    """A work request failed or was flushed."""
+cdef void request_failed(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) noexcept nogil:
+    """A SEND, READ or WRITE has failed, or was flushed."""
     cdef rdma_counters *counters = &rc.q.t.counters
     if entry.kind == WR_READ and status != IBV_WC_WR_FLUSH_ERR:
         counter_add(&counters.read_errors, 1)
@@ -205,9 +205,9 @@ cdef void take_completion(rdma_conn *rc, const rdma_kept *wc) noexcept nogil:
         return
     entry = queue_completed(&rc.q, index)
     if wc.status == IBV_WC_SUCCESS:
-        take_sent(rc, entry)
+        request_done(rc, entry)
     else:
-        take_failure(rc, entry, wc.status)
+        request_failed(rc, entry, wc.status)
 
 
 cdef bint credits_add_up(const rdma_conn *rc) noexcept nogil:

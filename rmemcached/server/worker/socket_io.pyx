@@ -244,12 +244,12 @@ cdef inline ssize_t receive_input(connection *cn, bint *filled) noexcept nogil:
     return n
 
 
-cdef inline bint payload_follows(connection *cn, bint filled) noexcept nogil:
-    """After the machine has run over what was read: whether the payload of its last command is to be read now, straight
-    into the item. filled: the read took all it had room for.
+cdef inline bint choose_next_read(connection *cn, bint filled) noexcept nogil:
+    """Chooses how the next read is made, after the machine has run over its input. True: the payload of the machine's last
+    command is to be read now, straight into the item. filled: the last read has filled its buffer.
 
-    What precedes the payload is copied out of the read buffer, so where a payload is large little of it should come
-    there; to copy a payload that the buffer holds costs less than another system call.
+    The machine copies the beginning of a payload out of the read buffer. Of a large payload little should come there. To
+    copy a short payload costs less than another system call.
     """
     cdef conn *c = &cn.c
     if cn.fd < 0 or cn.flags & (CONNECTION_BLOCKED | CONNECTION_RUNNABLE | CONNECTION_LENT):
@@ -294,7 +294,7 @@ cdef void connection_readable(connection *cn) noexcept nogil:
                     stream_readable(cn)
                     return
                 connection_run(cn)
-                if payload_follows(cn, filled):
+                if choose_next_read(cn, filled):
                     continue
                 return
         if n < 0 and errno == EINTR:
@@ -349,5 +349,5 @@ cdef void connection_run_ahead(connection *cn) noexcept nogil:
     cdef bint filled = cn.long_input
     assert_owner(cn.w.thread.owner)
     connection_run(cn)
-    if payload_follows(cn, filled):
+    if choose_next_read(cn, filled):
         connection_readable(cn)
