@@ -473,7 +473,7 @@ cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil:
     conn_payload_received(&lane.c, length)
     if lane.c.rlbytes == 0:
         lane_leave_place(lane)
-        lane_go_on(lane)
+        lane_retry(lane)
     elif lane.reads == 0:
         lane_begin_read(lane)
     elif lane.rc.want_read.first == NULL:
@@ -644,9 +644,10 @@ cdef conn_want lane_drive(rdma_lane *lane) noexcept nogil:
 
 
 cdef void lane_run(rdma_lane *lane) noexcept nogil:
-    """Runs the machine over the lane's input as far as replies can leave and no payload is awaited. May close it."""
+    """Runs the machine of an admitted lane over its input, until replies cannot leave, a payload is awaited, or the turn is
+    used up. May close the lane."""
     cdef conn_want want
-    while lane.reads == 0 and lane_flush(lane) and lane_admit(lane):
+    while True:
         want = lane_drive(lane)
         if want == WANT_REMOTE_PAYLOAD:
             # The replies before it need not wait for the READ.
@@ -661,7 +662,7 @@ cdef void lane_run(rdma_lane *lane) noexcept nogil:
         if want == WANT_YIELD:
             give_way(lane)
             return
-        if want != WANT_FLUSH:
+        if want != WANT_FLUSH or not lane_admit(lane):
             return
 
 
