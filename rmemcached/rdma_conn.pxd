@@ -24,7 +24,7 @@ from rmemcached.store.store cimport item
 from rmemcached.sys.linux cimport pthread_mutex_t, sockaddr_in6
 from rmemcached.verbs.soft cimport soft_qp_counters
 from rmemcached.verbs.verbs cimport (
-    ibv_comp_channel, ibv_cq, ibv_mr, ibv_qp, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc_status,
+    ibv_comp_channel, ibv_cq, ibv_mr, ibv_qp, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc, ibv_wc_status,
 )
 
 cdef struct rdma_thread

@@ -57,7 +57,7 @@ from rmemcached.verbs.verbs cimport (
     IBV_WC_WR_FLUSH_ERR,
     IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, ibv_context, ibv_mr, ibv_poll_cq, ibv_post_recv, ibv_post_send,
     ibv_post_srq_recv, ibv_qp_attr, ibv_qp_init_attr, ibv_recv_wr,
-    ibv_req_notify_cq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc,
+    ibv_req_notify_cq, ibv_srq_attr, ibv_srq_init_attr,
 )
 
 include "rdma/pace.pyx"
@@ -181,7 +181,7 @@ cdef void request_failed(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) no
     peer_gone(rc, status)
 
 
-cdef void take_receive(rdma_conn *rc, uint32_t index, const rdma_kept *wc) noexcept nogil:
+cdef void take_receive(rdma_conn *rc, uint32_t index, const ibv_wc *wc) noexcept nogil:
     """A receive has completed, or failed, or tells of the end."""
     cdef bint was_ready = rc.ready
     if wc.status == IBV_WC_WR_FLUSH_ERR:
@@ -197,8 +197,8 @@ cdef void take_receive(rdma_conn *rc, uint32_t index, const rdma_kept *wc) noexc
         answer_ready(rc)
 
 
-cdef void take_completion(rdma_conn *rc, const rdma_kept *wc) noexcept nogil:
-    cdef uint32_t index = wc.wr_id
+cdef void take_completion(rdma_conn *rc, const ibv_wc *wc) noexcept nogil:
+    cdef uint32_t index = <uint32_t>wc.wr_id
     cdef rdma_wr *entry
     if index & RECV_WR:
         take_receive(rc, index & (RECV_WR - 1), wc)
@@ -242,7 +242,6 @@ cdef void serve(rdma_conn *rc) noexcept nogil:
     """Lets its lanes go on that gave way, and takes completions, until its share of the turn is used up. The connection
     may have been destroyed when it returns."""
     cdef rdma_thread *t = rc.q.t
-    cdef rdma_kept done
     assert_owner(t.worker.owner)
     assert_that(t.nchain == 0)
     begin_turn(rc)
@@ -254,10 +253,9 @@ cdef void serve(rdma_conn *rc) noexcept nogil:
         lanes_resume_runnable(rc)
     # Of a client that has ended: behind what it has sent may be the failure, which waits for what lanes have to do.
     while rc.nkept and rc.completions_left and (rc.q.failed or not must_wait(rc)):
-        completions_next(rc, &done)
         rc.completions_left -= 1
         t.turn_left -= 1
-        take_completion(rc, &done)
+        take_completion(rc, completions_next(rc))
     if lanes_blocked(rc) and not rc.q.failed:
         lanes_retry_blocked(rc)
     end_turn(rc)

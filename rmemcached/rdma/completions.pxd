@@ -26,12 +26,6 @@ cdef struct rdma_cq:
     uint32_t promised            # of them to queue pairs
     unsigned int unacked         # events that have not been acknowledged
 
-cdef struct rdma_kept:           # a completion that its connection has not taken yet
-    uint32_t wr_id
-    uint32_t byte_len
-    ibv_wc_status status
-    uint32_t following           # in rdma_thread.kept, of the same connection; or the next free one
-
 # Makes the first queue. False: out of resources; completions_close frees what there is.
 cdef bint completions_open(rdma_thread *t) noexcept nogil
 # Destroys the queues. No connection is left.
@@ -49,7 +43,7 @@ cdef void completions_leave(rdma_conn *rc) noexcept nogil
 # Takes completions out of the queues, about `most`, and puts their connections into t.ready. t.drained says whether the
 # queues are empty then.
 cdef void completions_take(rdma_thread *t, unsigned int most) noexcept nogil
-# The oldest that the connection has not taken, of which there is one.
-cdef void completions_next(rdma_conn *rc, rdma_kept *out) noexcept nogil
+# Takes the connection's oldest completion, of which there is one. It is there until completions are polled again.
+cdef const ibv_wc *completions_next(rdma_conn *rc) noexcept nogil
 # Whether there is something to take. Only of software devices; others have to be polled.
 cdef bint completions_pending(const rdma_thread *t) noexcept nogil

@@ -3,6 +3,8 @@ cdef enum:
     POLL_BATCH = 32
     NUMBERS_FIRST = 64           # buckets of the table of numbers, at first
     UNACKED_MAX = 256            # events that are acknowledged together, since that takes a lock
+    TAKEN = 0xffffffff           # in rdma_thread.following: no connection waits for the entry
+    LAST = TAKEN - 1             # the newest of its connection
 
 
 # ---- the queue -------------------------------------------------------------------------------------------------------
@@ -53,19 +55,25 @@ cdef void queue_close(rdma_thread *t, rdma_cq *queue) noexcept nogil:
 
 cdef bint completions_open(rdma_thread *t) noexcept nogil:
     assert_owner(t.worker.owner)
-    return numbers_grow(t) and queue_open(t, 1) != NULL
+    return numbers_grow(t) and keep_room(t, 0) and queue_open(t, 1) != NULL
 
 
 cdef bint keep_room(rdma_thread *t, uint32_t count) noexcept nogil:
-    """Room to keep so many more. What was never used of it is memory that was never touched."""
-    cdef uint32_t wanted = max(2 * t.kept_size, t.promised + count)
-    cdef rdma_kept *larger
-    if t.promised + count <= t.kept_size:
+    """Room to keep `count` completions more, twice, and to poll a batch. Unused entries are untouched memory."""
+    cdef uint32_t least = 2 * (t.promised + count) + POLL_BATCH
+    cdef uint32_t wanted = max(2 * t.kept_size, least)
+    cdef ibv_wc *kept
+    cdef uint32_t *following
+    if least <= t.kept_size:
         return True
-    larger = <rdma_kept *>realloc(t.kept, wanted * sizeof(rdma_kept))
-    if larger == NULL:
+    kept = <ibv_wc *>realloc(t.kept, wanted * sizeof(ibv_wc))
+    if kept == NULL:
         return False
-    t.kept = larger
+    t.kept = kept
+    following = <uint32_t *>realloc(t.following, wanted * sizeof(uint32_t))
+    if following == NULL:
+        return False
+    t.following = following
     t.kept_size = wanted
     return True
 
@@ -104,6 +112,7 @@ cdef void completions_close(rdma_thread *t) noexcept nogil:
         queue_close(t, t.queues)
     free(t.numbers)
     free(t.kept)
+    free(t.following)
 
 
 # ---- numbers of queue pairs ------------------------------------------------------------------------------------------
@@ -155,7 +164,7 @@ cdef void completions_enter(rdma_conn *rc) noexcept nogil:
 cdef void completions_leave(rdma_conn *rc) noexcept nogil:
     cdef rdma_thread *t = rc.q.t
     cdef rdma_conn **link
-    cdef rdma_kept dropped
+    cdef const ibv_wc *dropped
     assert_owner(t.worker.owner)
     if not rc.entered:
         return
@@ -166,9 +175,9 @@ cdef void completions_leave(rdma_conn *rc) noexcept nogil:
     rc.entered = False
     t.nnumbers -= 1
     while rc.nkept:
-        completions_next(rc, &dropped)
+        dropped = completions_next(rc)
         if rc.q.shared and dropped.wr_id & RECV_WR and dropped.wr_id != RECV_WR | NO_RECEIVE:
-            receives_post(t, dropped.wr_id & (RECV_WR - 1))
+            receives_post(t, <uint32_t>dropped.wr_id & (RECV_WR - 1))
 
 
 cdef inline rdma_conn *find_number(const rdma_thread *t, uint32_t number) noexcept nogil:
@@ -180,31 +189,53 @@ cdef inline rdma_conn *find_number(const rdma_thread *t, uint32_t number) noexce
 
 # ---- taking ----------------------------------------------------------------------------------------------------------
 
-cdef inline void keep(rdma_thread *t, const ibv_wc *wc) noexcept nogil:
-    cdef rdma_conn *rc = find_number(t, wc.qp_num)
-    cdef uint32_t at
+cdef inline void keep(rdma_thread *t, uint32_t at) noexcept nogil:
+    """Links the polled completion in entry `at` to its connection."""
+    cdef rdma_conn *rc = find_number(t, t.kept[at].qp_num)
     if rc == NULL:
-        # Its queue pair was destroyed.
+        # Of a destroyed queue pair.
+        t.following[at] = TAKEN
         return
-    if t.nfree_kept:
-        at = t.free_kept
-        t.free_kept = t.kept[at].following
-        t.nfree_kept -= 1
-    else:
-        # Those that are in use come first in the array.
-        at = t.nkept
-    assert_that(at < t.kept_size)
-    t.kept[at].wr_id = <uint32_t>wc.wr_id
-    t.kept[at].byte_len = wc.byte_len
-    t.kept[at].status = wc.status
     if rc.nkept:
-        t.kept[rc.last_kept].following = at
+        t.following[rc.last_kept] = at
     else:
         rc.first_kept = at
+    t.following[at] = LAST
     rc.last_kept = at
     rc.nkept += 1
     t.nkept += 1
     thread_ready(rc)
+
+
+cdef void close_gaps(rdma_thread *t) noexcept nogil:
+    """Moves the completions in use to the first entries, in their order."""
+    cdef uint32_t at = 0
+    cdef uint32_t i
+    cdef rdma_conn *rc
+    for i in range(t.kept_used):
+        if t.following[i] == TAKEN:
+            continue
+        rc = find_number(t, t.kept[i].qp_num)
+        t.kept[at] = t.kept[i]
+        if rc.first_kept == i:
+            rc.first_kept = at
+        else:
+            t.following[rc.last_kept] = at
+        t.following[at] = LAST
+        rc.last_kept = at
+        at += 1
+    assert_that(at == t.nkept)
+    t.kept_used = at
+
+
+cdef inline ibv_wc *batch_room(rdma_thread *t) noexcept nogil:
+    """Where the next batch is polled to."""
+    if t.nkept == 0:
+        t.kept_used = 0
+    elif t.kept_size - t.kept_used < POLL_BATCH:
+        close_gaps(t)
+    assert_that(t.kept_size - t.kept_used >= POLL_BATCH)
+    return &t.kept[t.kept_used]
 
 
 cdef void break_all(rdma_thread *t) noexcept nogil:
@@ -220,7 +251,6 @@ cdef void break_all(rdma_thread *t) noexcept nogil:
 
 
 cdef void completions_take(rdma_thread *t, unsigned int most) noexcept nogil:
-    cdef ibv_wc wc[POLL_BATCH]
     cdef rdma_cq *queue = t.queues
     cdef unsigned int taken = 0
     cdef int i, n
@@ -229,12 +259,13 @@ cdef void completions_take(rdma_thread *t, unsigned int most) noexcept nogil:
     while queue != NULL:
         n = POLL_BATCH
         while n == POLL_BATCH and taken < most:
-            n = ibv_poll_cq(queue.ibv, POLL_BATCH, wc)
+            n = ibv_poll_cq(queue.ibv, POLL_BATCH, batch_room(t))
             if n < 0:
                 break_all(t)
                 break
             for i in range(n):
-                keep(t, &wc[i])
+                keep(t, t.kept_used + <uint32_t>i)
+            t.kept_used += <uint32_t>n
             taken += <unsigned int>n
         if n == POLL_BATCH:
             t.drained = False
@@ -242,17 +273,15 @@ cdef void completions_take(rdma_thread *t, unsigned int most) noexcept nogil:
     counter_add(&t.counters.completions, taken)
 
 
-cdef inline void completions_next(rdma_conn *rc, rdma_kept *out) noexcept nogil:
+cdef inline const ibv_wc *completions_next(rdma_conn *rc) noexcept nogil:
     cdef rdma_thread *t = rc.q.t
     cdef uint32_t at = rc.first_kept
     assert_that(rc.nkept > 0)
-    out[0] = t.kept[at]
-    rc.first_kept = out.following
+    rc.first_kept = t.following[at]
+    t.following[at] = TAKEN
     rc.nkept -= 1
-    t.kept[at].following = t.free_kept
-    t.free_kept = at
-    t.nfree_kept += 1
     t.nkept -= 1
+    return &t.kept[at]
 
 
 cdef inline bint completions_pending(const rdma_thread *t) noexcept nogil:

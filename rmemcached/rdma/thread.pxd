@@ -35,11 +35,11 @@ cdef struct rdma_thread:
     bint armed                   # they make an event
     bint drained                 # they were empty when completions were last taken
     bint broken                  # one of them has failed, and with it all connections, which are in `ready`
-    rdma_kept *kept              # of kept_size: completions that connections have not taken yet
+    ibv_wc *kept                 # kept_size entries; completions are polled into the first kept_used, in their order
+    uint32_t *following          # of each entry: the next of the same connection, or LAST, or TAKEN
     uint32_t kept_size
-    uint32_t nkept
-    uint32_t free_kept           # entries of `kept` that are free again, nfree_kept of them
-    uint32_t nfree_kept
+    uint32_t kept_used
+    uint32_t nkept               # entries that connections have not taken yet
     rdma_conn **numbers          # connections by the numbers of their queue pairs: numbers_size buckets
     uint32_t numbers_size        # a power of two
     uint32_t nnumbers
