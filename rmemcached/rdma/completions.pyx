@@ -2,7 +2,7 @@ cdef enum:
     CQ_FIRST = 256               # entries of a worker's queue, at first
     POLL_BATCH = 32
     NUMBERS_FIRST = 64           # buckets of the table of numbers, at first
-    UNACKED_MAX = 256            # events that are acknowledged together, since that takes a lock
+    UNACKED_MAX = 256            # events acknowledged together, since each call takes a lock
     TAKEN = 0xffffffff           # in rdma_thread.following: no connection waits for the entry
     LAST = TAKEN - 1             # the newest of its connection
 
@@ -10,26 +10,26 @@ cdef enum:
 # ---- the queue -------------------------------------------------------------------------------------------------------
 
 cdef bint queue_grow(rdma_thread *t, rdma_cq *queue, uint32_t count) noexcept nogil:
-    """Makes room for `count` completions more."""
+    """Makes room for `count` further completions."""
     cdef uint32_t most = <uint32_t>t.dev.port.max_cqe
     cdef uint32_t wanted = min(max(2 * queue.entries, queue.promised + count), most)
     if wanted < queue.promised + count or t.dev.provider.resize_cq(queue.ibv, <int>wanted) != 0:
         return False
     queue.entries = wanted
-    # Whether a device that was armed still is, is its driver's business.
+    # The driver need not keep the queue armed.
     t.armed = False
     return True
 
 
 cdef rdma_cq *queue_open(rdma_thread *t, uint32_t count) noexcept nogil:
-    """Another queue with room for `count` completions, larger than those before."""
+    """Makes a queue with room for `count` completions, larger than the queues before."""
     cdef ibv_context *context = t.dev.port.context
     cdef uint32_t wanted = CQ_FIRST if t.queues == NULL else 2 * t.queues.entries
     cdef rdma_cq *queue = <rdma_cq *>calloc(1, sizeof(rdma_cq))
     if queue == NULL:
         return NULL
     queue.entries = min(max(wanted, count), <uint32_t>t.dev.port.max_cqe)
-    # Each worker has interrupts of its own, as far as the device has several.
+    # Each worker has an interrupt of its own, as far as the device has several.
     queue.ibv = t.dev.provider.create_cq(context, <int>queue.entries, queue, t.channel,
                                          <int>(t.number % <uint32_t>max(context.num_comp_vectors, 1)))
     if queue.ibv == NULL or queue.entries < count:
@@ -59,7 +59,8 @@ cdef bint completions_open(rdma_thread *t) noexcept nogil:
 
 
 cdef bint keep_room(rdma_thread *t, uint32_t count) noexcept nogil:
-    """Room to keep `count` completions more, twice, and to poll a batch. Unused entries are untouched memory."""
+    """Makes room in t.kept for twice the completions of all queue pairs with `count` further completions, and for a batch.
+    Unused entries are untouched memory."""
     cdef uint32_t least = 2 * (t.promised + count) + POLL_BATCH
     cdef uint32_t wanted = max(2 * t.kept_size, least)
     cdef ibv_wc *kept
@@ -102,7 +103,7 @@ cdef void completions_release(rdma_thread *t, rdma_cq *queue, uint32_t count) no
     queue.promised -= count
     t.promised -= count
     if queue.promised == 0 and queue.next != NULL:
-        # One stays.
+        # The last queue stays.
         queue_close(t, queue)
 
 
@@ -118,7 +119,7 @@ cdef void completions_close(rdma_thread *t) noexcept nogil:
 # ---- numbers of queue pairs ------------------------------------------------------------------------------------------
 
 cdef inline rdma_conn **number_bucket(const rdma_thread *t, uint32_t number) noexcept nogil:
-    """Devices give numbers one after the other."""
+    """Devices give consecutive numbers."""
     return &t.numbers[number & (t.numbers_size - 1)]
 
 
@@ -150,7 +151,7 @@ cdef void completions_enter(rdma_conn *rc) noexcept nogil:
     cdef rdma_conn **bucket
     assert_owner(t.worker.owner)
     assert_that(not rc.entered)
-    # A table that cannot grow is only slower.
+    # A table without room to grow is only slower.
     if t.nnumbers >= t.numbers_size:
         numbers_grow(t)
     rc.number = rc.q.qp.qp_num
@@ -239,7 +240,7 @@ cdef inline ibv_wc *batch_room(rdma_thread *t) noexcept nogil:
 
 
 cdef void break_all(rdma_thread *t) noexcept nogil:
-    """A queue has failed: nothing will be heard of the connections any more."""
+    """A queue has failed: no completion will come any more."""
     cdef rdma_conn *rc
     cdef uint32_t i
     t.broken = True
@@ -303,7 +304,7 @@ cdef void acknowledge(rdma_thread *t, rdma_cq *queue) noexcept nogil:
 
 
 cdef void arm_queues(rdma_thread *t) noexcept nogil:
-    """Asks for an event of the next completion. Some may be there already."""
+    """Asks for an event of the next completion. Some completions may be there already."""
     cdef rdma_cq *queue = t.queues
     assert_owner(t.worker.owner)
     if t.armed:
@@ -345,14 +346,14 @@ cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil:
     if t.dev.software:
         worked = soft_channel_arm(t.channel)
     else:
-        # What completes from here on makes an event; what did before is found now.
+        # A completion from here on makes an event; earlier completions are found now.
         arm_queues(t)
         completions_take(t, TAKEN_AT_A_TIME)
     return worked or rdma_thread_pending(t)
 
 
 cdef void rdma_thread_event(rdma_thread *t) noexcept nogil:
-    """Takes one event: if there are more, the descriptor stays readable."""
+    """Takes an event: with further events the descriptor stays readable."""
     cdef ibv_cq *cq
     cdef void *context
     cdef rdma_cq *queue

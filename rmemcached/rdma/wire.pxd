@@ -1,8 +1,8 @@
 """The wire of docs/rdma-protocol.md: its constants, and one codec for the daemon and the client.
 
-It covers messages (section 5), the request that begins a second connection (section 3), and rdma_cm's private data
-(section 9). Functions on borrowed memory: no I/O, no state, no allocation. Integers on the wire are big-endian.
-Exchange lines are text: rdma/exchange has the daemon's side of them, client/_exchange the client's.
+The codec covers messages (section 5), the request at the beginning of a second connection (section 3), and rdma_cm's
+private data (section 9). Functions on borrowed memory: no I/O, no state, no allocation. Integers on the wire are
+big-endian. Exchange lines are text: see rdma/exchange for the daemon, client/_exchange for the client.
 """
 
 from libc.stddef cimport size_t
@@ -21,7 +21,7 @@ cdef extern from *:
     # The first word of an exchange line, and the first octets of rdma_cm's private data.
     const char *EXCHANGE_REQUEST "RMC_RDMA_REQUEST"
     const char *EXCHANGE_REPLY "RMC_RDMA_REPLY"
-    # How a soft_shm connection begins. An iWARP stream begins with MPA's own frames.
+    # The beginning of a soft_shm connection. An iWARP stream begins with MPA's own frames.
     const char *SHM_REQUEST_KEY "RMC_SHM_REQUEST_KEY"
     const char *SHM_REPLY_KEY "RMC_SHM_REPLY_KEY"
 
@@ -36,7 +36,7 @@ cdef enum:
     RDMA_HOST_MAX = 64           # octets of a host identity
     RDMA_TOKEN_LENGTH = 16
     RDMA_QPN_MAX = 0xffffff      # queue pair and packet sequence numbers have 24 bits
-    RDMA_CREDITS_MIN = 2         # DATA needs one besides the last, which is kept for CREDIT
+    RDMA_CREDITS_MIN = 2         # a credit for DATA, and the last credit, which is kept for CREDIT
     RDMA_CREDITS_MAX = 1024
     RDMA_MSGSIZE_MIN = 512
     RDMA_MSGSIZE_MAX = 65536
@@ -45,11 +45,11 @@ cdef enum:
     RDMA_MTU_MAX = 4096
     RDMA_LANE_BYTES_MIN = 512
     RDMA_LANE_BYTES_MAX = 1 << 20
-    RDMA_CREDITS_HELD_MAX = 65535    # a peer that gives an end more than these is broken
+    RDMA_CREDITS_HELD_MAX = 65535    # a peer that gives an end more credits is broken
 
 ctypedef unsigned int rdma_transport
 
-# The transports of the exchange. A daemon has at most one device for each, at this index of its tables.
+# The transports of the exchange. A daemon has at most one device for a transport, at this index of its tables.
 cdef enum:
     TRANSPORT_SOFT_IW
     TRANSPORT_SOFT_SHM
@@ -113,7 +113,7 @@ cdef inline bint get_message_header(const char *message, size_t length, message_
 # ---- section 3: the second connection --------------------------------------------------------------------------------
 
 cdef enum:
-    ATTACH_LENGTH = 4 + RDMA_TOKEN_LENGTH    # which queue pair the connection is for. soft_iw: MPA's private data
+    ATTACH_LENGTH = 4 + RDMA_TOKEN_LENGTH    # number and token of the queue pair. soft_iw: MPA's private data
     SHM_KEY_LENGTH = 16
     SHM_MEMORY_PARTS = 2         # descriptors with the reply: of the index, and of the arena
     SHM_REQUEST_LENGTH = SHM_KEY_LENGTH + ATTACH_LENGTH
@@ -145,7 +145,7 @@ cdef inline void put_shm_request(char *out, uint32_t qpn, const void *token) noe
 
 
 cdef inline int get_shm_request(const char *data, size_t length, attach_request *out) noexcept nogil:
-    """1: whole; 0: more octets are needed; -1: it is no request, or there is something behind it."""
+    """1: whole; 0: more octets are needed; -1: the data is no request, or more than a request."""
     if memcmp(data, SHM_REQUEST_KEY, min(length, <size_t>SHM_KEY_LENGTH)) != 0 or length > SHM_REQUEST_LENGTH:
         return -1
     if length < SHM_REQUEST_LENGTH:
