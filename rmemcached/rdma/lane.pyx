@@ -19,14 +19,14 @@ cdef void lane_unpin(conn *c, uint32_t id) noexcept nogil:
     lane.rc.pins -= pins_remove(lane.rc.q.t, &lane.pins, id)
 
 
-# A lane has no socket that a side thread could be lent.
+# A lane has no socket to lend to a side thread.
 cdef conn_engine lane_engine = conn_engine(
     exchange=lane_exchange, watch=NULL, dump=NULL, pin=lane_pin, unpin=lane_unpin, direct=setup_reads,
     given=setup_given, remote=True, datagrams=False)
 
 
-# What the table has for a lane that is gone: the server's CLOSE has left, but not the client's; the server's waits; it
-# waits, and the client's has come.
+# Entries of the table for a lane that is gone. closed_lane: the server's CLOSE has left, the client's has not come;
+# closing_lane: the server's CLOSE waits; left_lane: the server's CLOSE waits, the client's has come.
 cdef rdma_lane closed_lane, closing_lane, left_lane
 
 
@@ -37,7 +37,7 @@ cdef inline bint is_gone(const rdma_lane *lane) noexcept nogil:
 # ---- open and close --------------------------------------------------------------------------------------------------
 
 cdef rdma_lane *lane_make(rdma_conn *rc, uint32_t id) noexcept nogil:
-    """A lane that is in the table and in no list. NULL: out of memory."""
+    """Makes a lane in the table and in no list. NULL: out of memory."""
     cdef rdma_lane *lane
     assert_that(table_get(&rc.table, id) == NULL)
     if not table_reserve(&rc.table, id):
@@ -53,7 +53,7 @@ cdef rdma_lane *lane_make(rdma_conn *rc, uint32_t id) noexcept nogil:
 
 
 cdef void lane_open(rdma_lane *lane) noexcept nogil:
-    """Makes it a memcached connection."""
+    """Makes the lane a memcached connection."""
     cdef rdma_conn *rc = lane.rc
     cdef rdma_thread *t = rc.q.t
     conn_init(&lane.c, t.worker, &lane_engine)
@@ -78,7 +78,7 @@ cdef void lane_open(rdma_lane *lane) noexcept nogil:
 
 
 cdef void lane_release(rdma_lane *lane) noexcept nogil:
-    """Ends what lane_open has begun. No READ is under way, or the queue pair has been destroyed."""
+    """Undoes lane_open. No READ is under way, or the queue pair has been destroyed."""
     cdef rdma_conn *rc = lane.rc
     cdef rdma_thread *t = rc.q.t
     assert_that(lane.reads == 0 or rc.q.qp == NULL)
@@ -93,7 +93,7 @@ cdef void lane_release(rdma_lane *lane) noexcept nogil:
     if lane.counted:
         t.lanes.ended(rc.owner, &lane.c)
     if lane.last_write != NULL and rc.q.qp != NULL:
-        # A part of a value is on its way: the item is needed until it has arrived.
+        # A part of a value is on its way: the WRITE needs the item until its completion.
         lane.last_write.item = conn_write_posted(&lane.c)
         lane_write_completed(lane.last_write)
     conn_release(&lane.c)
@@ -112,7 +112,7 @@ cdef void lane_free(rdma_lane *lane) noexcept nogil:
 
 
 cdef void send_close(rdma_conn *rc, uint32_t id, const char *last_words) noexcept nogil:
-    """There is room. The id is free when the client has said so, too."""
+    """Sends CLOSE; there is room. The id is free after both CLOSE messages."""
     cdef size_t length = strlen(last_words) if last_words != NULL else 0
     cdef unsigned int index = queue_take_buffer(&rc.q)
     if length:
@@ -122,7 +122,7 @@ cdef void send_close(rdma_conn *rc, uint32_t id, const char *last_words) noexcep
 
 
 cdef void close_lane(rdma_conn *rc, uint32_t id, bint peer_closed, const char *last_words) noexcept nogil:
-    """Says that the lane is gone, as soon as it can be said: behind all that was posted for it."""
+    """Sends the server's CLOSE behind everything posted for the lane, now or as soon as there is room."""
     cdef lane_close *waiting
     table_put(&rc.table, id, &left_lane if peer_closed else &closing_lane)
     if rc.first_close == NULL and queue_may_send(&rc.q):
@@ -177,13 +177,13 @@ cdef void lane_end(rdma_lane *lane, const char *last_words) noexcept nogil:
 
 
 cdef inline bint lane_is_there(const rdma_conn *rc, uint32_t id, const rdma_lane *lane) noexcept nogil:
-    """Whether the lane goes on, after the machine has run or input was to be kept."""
+    """Whether the lane still exists and goes on, after a call that may have closed the lane."""
     return not rc.q.failed and table_get(&rc.table, id) == lane and not lane.ending
 
 
 cdef bint lane_admitted(rdma_conn *rc, rdma_lane *lane) noexcept nogil:
-    """Counts it as a connection. Lane 0 is the one that the lifeline, or what rdma_cm has connected, was counted for.
-    False: there are too many, and it is freed."""
+    """Counts the lane as a connection. Lane 0 was counted with the lifeline, or with the connection of rdma_cm. False:
+    there are too many connections, and the lane is freed."""
     lane.counted = lane.id != 0 and rc.q.t.lanes.admit(rc.owner)
     if lane.id == 0 or lane.counted:
         return True
@@ -223,14 +223,14 @@ cdef void lane_take_close(rdma_conn *rc, uint32_t id) noexcept nogil:
         lane.peer_closed = True
         lane.c.close_reason = NORMAL_CLOSE
         if lane.ending or lane.reads or lane.place == LANE_RUNNABLE:
-            # It ends, or goes on, without this.
+            # The lane ends, or goes on, by itself.
             return
         lane_leave_place(lane)
         lane_retry(lane)
 
 
 cdef rdma_lane *lane_for_data(rdma_conn *rc, uint32_t id) noexcept nogil:
-    """The lane of a message. NULL: the message is of no use, or the queue pair has failed."""
+    """The lane of a message. NULL: the message is to be dropped, or the queue pair has failed."""
     cdef rdma_lane *lane = table_get(&rc.table, id)
     if lane == NULL or lane == &left_lane or (not is_gone(lane) and lane.peer_closed):
         queue_fail(&rc.q, b"a message for a lane that is not open", IBV_WC_SUCCESS)
@@ -238,10 +238,10 @@ cdef rdma_lane *lane_for_data(rdma_conn *rc, uint32_t id) noexcept nogil:
     return lane if not is_gone(lane) and not lane.ending else NULL
 
 
-# ---- where lanes wait ------------------------------------------------------------------------------------------------
+# ---- waiting ---------------------------------------------------------------------------------------------------------
 
 cdef inline lane_list *place_list(rdma_conn *rc, lane_place place) noexcept nogil:
-    """NULL: lanes there are in no list."""
+    """The list of a place. NULL: lanes of this place are in no list."""
     if place == LANE_RUNNABLE:
         return &rc.runnable
     if place == LANE_WANTS_SEND:
@@ -261,7 +261,7 @@ cdef void lane_leave_place(rdma_lane *lane) noexcept nogil:
 
 
 cdef void lane_wait(rdma_lane *lane, lane_place place) noexcept nogil:
-    """The lane waits there, behind the others."""
+    """Puts the lane at the end of the place's list."""
     cdef lane_list *list = place_list(lane.rc, place)
     lane_leave_place(lane)
     lane.place = place
@@ -281,14 +281,14 @@ cdef void give_way(rdma_lane *lane) noexcept nogil:
 
 
 cdef inline bint drops_output(const rdma_lane *lane) noexcept nogil:
-    """Nobody takes its replies."""
+    """Whether nobody takes the lane's replies."""
     return lane.rc.q.closing or lane.peer_closed
 
 
 # ---- input -----------------------------------------------------------------------------------------------------------
 
 cdef void count_input(rdma_lane *lane, int64_t buffers, int64_t size) noexcept nogil:
-    """Buffers of lanes are read buffers, as those of sockets are."""
+    """Counts buffers of lanes as read buffers, like buffers of sockets."""
     cdef rdma_thread *t = lane.rc.q.t
     counter_add(&t.counters.input_bytes, <uint64_t>size)
     counter_add(&t.worker.stats.read_buf_count, <uint64_t>buffers)
@@ -309,8 +309,8 @@ cdef bint is_in_buffer(const rdma_lane *lane) noexcept nogil:
 
 
 cdef bint keep_input(rdma_lane *lane, const char *more, size_t length) noexcept nogil:
-    """Puts `length` bytes behind the unparsed ones, in memory of the lane's own. False: the lane may not have so much, or
-    the memory is used up, and the lane has been ended."""
+    """Puts `length` bytes behind the unparsed input, in the lane's own buffer. False: the lane has ended, for lack of
+    memory or beyond LANE_INPUT_MAX."""
     cdef conn *c = &lane.c
     cdef size_t total = c.rbytes + length
     cdef bint here = is_in_buffer(lane)
@@ -341,7 +341,7 @@ cdef bint keep_input(rdma_lane *lane, const char *more, size_t length) noexcept 
 
 
 cdef bint lane_admit(rdma_lane *lane) noexcept nogil:
-    """Lets the machine run now, or marks the lane, so that it runs when it may. Which of them."""
+    """Whether the machine may run now. If the turn is used up, the lane gives way."""
     cdef rdma_conn *rc = lane.rc
     if lane_waits(lane):
         return False
@@ -416,7 +416,7 @@ cdef void lane_take_data(rdma_conn *rc, const message_header *header, char *payl
 
 
 cdef void lane_go_on(rdma_lane *lane) noexcept nogil:
-    """Runs the machine over all the input there is. May close the lane."""
+    """Runs the machine over the kept input. May close the lane."""
     cdef rdma_conn *rc = lane.rc
     cdef uint32_t id = lane.id
     if lane_admit(lane):
@@ -426,20 +426,20 @@ cdef void lane_go_on(rdma_lane *lane) noexcept nogil:
         if lane.c.rbytes == 0:
             free_input(lane)
     if lane.peer_closed and not lane_waits(lane):
-        # All is done that came before CLOSE.
+        # All commands before CLOSE are done.
         lane_end(lane, NULL)
 
 
 # ---- output ----------------------------------------------------------------------------------------------------------
 
 cdef bint lane_read(rdma_lane *lane) noexcept nogil:
-    """Posts READs for what of the payload is not under way yet, as far as there is room. False: none is under way."""
+    """Posts READs for the rest of the payload, as far as there is room. False: no READ is under way."""
     cdef rdma_queue *q = &lane.rc.q
     cdef conn *c = &lane.c
     cdef iovec iov[BULK_SGES]
     cdef int count
     cdef rdma_wr *posted
-    # A client that has ended answers no READ.
+    # A client answers no READ after its end.
     while lane.read_bytes < c.rlbytes and lane.reads < READS_AT_A_TIME and queue_may_read(q) and not q.closing:
         count = conn_payload_piece(c, lane.read_bytes, BULK_PIECE, iov, <int>q.t.dev.read_sges)
         posted = queue_post_bulk(q, WR_READ, iov, count, c.remote.addr + c.roffset + lane.read_bytes, c.remote.rkey)
@@ -465,7 +465,7 @@ cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil:
     lane.reads -= 1
     lane.read_bytes -= length
     if lane.ending or lane.peer_closed:
-        # The value is given up.
+        # The server gives up the value.
         if lane.reads == 0:
             lane_end(lane, lane.last_words)
         return
@@ -477,7 +477,7 @@ cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil:
     elif lane.reads == 0:
         lane_begin_read(lane)
     elif lane.rc.want_read.first == NULL:
-        # Those that wait come first.
+        # Waiting lanes come first.
         lane_read(lane)
 
 
@@ -488,7 +488,7 @@ cdef void lane_write_completed(rdma_wr *entry) noexcept nogil:
 
 
 cdef bint lane_write(rdma_lane *lane, mc_resp *resp) noexcept nogil:
-    """Chains WRITEs of a reply's data into the memory the client named. False: there is no room; it goes on later."""
+    """Chains WRITEs of a reply's data into the client's memory. False: there is no room; a later call goes on."""
     cdef rdma_queue *q = &lane.rc.q
     cdef iovec iov[BULK_SGES]
     cdef item *it = resp.item
@@ -504,7 +504,7 @@ cdef bint lane_write(rdma_lane *lane, mc_resp *resp) noexcept nogil:
         if posted == NULL:
             return False
         lane.write_off += posted.length
-        # They complete in order.
+        # WRITEs complete in order.
         if lane.last_write != NULL:
             lane.last_write.lane = NULL
         lane.last_write = posted
@@ -519,13 +519,13 @@ cdef bint lane_write(rdma_lane *lane, mc_resp *resp) noexcept nogil:
 
 
 cdef inline uint32_t used_of(const rdma_lane *lane) noexcept nogil:
-    """What the lane has used of its input, and not told the client."""
+    """Used bytes of the lane's input, not yet reported to the client."""
     cdef size_t kept = lane.rx_room + lane.rest + (0 if lane.starved else lane.c.rbytes)
     return <uint32_t>(RDMA_LANE_BYTES - kept) if kept < RDMA_LANE_BYTES else 0
 
 
 cdef void lane_send_data(rdma_lane *lane, unsigned int index, size_t length) noexcept nogil:
-    """Sends so many bytes that are in send buffer `index`, and what the lane has used."""
+    """Sends the `length` bytes in send buffer `index`, and reports the lane's used input."""
     cdef uint32_t used = used_of(lane)
     lane.rx_room += used
     lane.tx_room -= <uint32_t>length
@@ -547,7 +547,8 @@ cdef void lane_send(rdma_lane *lane, const iovec *iov, int count) noexcept nogil
 
 
 cdef bint lane_tell_used(rdma_lane *lane) noexcept nogil:
-    """Tells the client what has been used, if it is half of what it may send and no reply has told. False: later."""
+    """Reports the used input to the client, if no reply has and half of RDMA_LANE_BYTES is used. False: the lane waits for
+    room to report."""
     if drops_output(lane) or used_of(lane) * 2 < RDMA_LANE_BYTES:
         return True
     if not queue_may_send(&lane.rc.q):
@@ -558,7 +559,7 @@ cdef bint lane_tell_used(rdma_lane *lane) noexcept nogil:
 
 
 cdef void lane_drop(rdma_lane *lane, const iovec *iov, int count) noexcept nogil:
-    """The client has ended: nobody takes these stretches of replies."""
+    """Drops stretches of replies to a client that has ended."""
     cdef size_t n = 0
     cdef int i
     for i in range(count):
@@ -567,25 +568,25 @@ cdef void lane_drop(rdma_lane *lane, const iovec *iov, int count) noexcept nogil
 
 
 cdef void lane_drop_write(rdma_lane *lane) noexcept nogil:
-    """The same for a reply's data, or the rest of it."""
+    """Drops a reply's data, or the rest of the data."""
     cdef item *it = conn_write_posted(&lane.c)
     lane.write_off = 0
     if lane.last_write == NULL:
         item_remove(lane.c.thread.store, it)
         return
-    # A part of it is on its way, and needs the item.
+    # A part of the data is on its way, and needs the item.
     lane.last_write.item = it
     lane_write_completed(lane.last_write)
 
 
 cdef inline bint lane_drops_next_write(rdma_lane *lane) noexcept nogil:
-    """Whether a value need not be written, as nobody takes it. One of which a part has been written, is: to a client
-    that has closed the lane, whose memory is there until the server has, too."""
+    """Whether a value need not be written, since nobody takes the value. After a CLOSE of the client, a value is still
+    written to its end once a part is written: the client's memory stays until the server's CLOSE."""
     return lane.rc.q.closing or lane.peer_closed and lane.write_off == 0
 
 
 cdef inline size_t lane_room(const rdma_lane *lane) noexcept nogil:
-    """Bytes of output that the next message may have."""
+    """Bytes of output for the next message, at most."""
     cdef size_t room = lane.rc.q.send_msgsize - MESSAGE_HEADER
     if not drops_output(lane):
         room = min(room, <size_t>lane.tx_room)
@@ -593,7 +594,7 @@ cdef inline size_t lane_room(const rdma_lane *lane) noexcept nogil:
 
 
 cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
-    """Posts the lane's replies. True: all have been; else the lane waits for what is missing."""
+    """Posts the lane's replies. True: all are posted. False: the lane waits for room."""
     cdef rdma_conn *rc = lane.rc
     cdef conn *c = &lane.c
     cdef iovec iov[32]
@@ -631,7 +632,7 @@ cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
 # ---- the machine -----------------------------------------------------------------------------------------------------
 
 cdef conn_want lane_drive(rdma_lane *lane) noexcept nogil:
-    """Runs the machine once. Its commands are taken off the turn's share; a call that does none counts as one."""
+    """Runs the machine once, and subtracts its commands from the turn's share; a call counts as at least one command."""
     cdef rdma_conn *rc = lane.rc
     cdef conn *c = &lane.c
     cdef conn_want want = rc.q.t.drive(c)
@@ -650,7 +651,7 @@ cdef void lane_run(rdma_lane *lane) noexcept nogil:
     while True:
         want = lane_drive(lane)
         if want == WANT_REMOTE_PAYLOAD:
-            # The replies before it need not wait for the READ.
+            # Earlier replies need not wait for the READ.
             lane_flush(lane)
             lane_begin_read(lane)
             return
@@ -667,7 +668,7 @@ cdef void lane_run(rdma_lane *lane) noexcept nogil:
 
 
 cdef void lane_retry(rdma_lane *lane) noexcept nogil:
-    """Tries again what could not be posted. The lane has left its place."""
+    """Tries again to post replies or READs, and goes on. The lane has left its place."""
     if lane.reads:
         lane_flush(lane)
     elif lane.c.state == conn_rdma_read and lane.c.rlbytes:
