@@ -1,9 +1,8 @@
-"""Connections over RDMA (see rdma_conn.pxd): how they are made, served and ended. The parts are included below.
+"""Makes, serves and ends connections over RDMA (see rdma_conn.pxd). The parts are included below.
 
-All queue pairs of a worker on a device complete into one queue (rdma/completions), so that the worker polls one place
-and idle connections cost nothing. A connection owns one registered buffer, cut into receive and send messages; item
-memory is registered once for the whole device. What cannot be posted for want of credits, send buffers or send queue
-entries stays in the reply list of its lane, and is tried again at the next completion.
+All queue pairs of a worker on a device share a completion queue (rdma/completions), so the worker polls a single place
+and idle connections cost nothing. Item memory is registered once for the whole device. Without credits, send buffers or
+send queue entries a reply stays in the reply list of its lane, and the next completion tries again.
 """
 
 from libc.limits cimport INT_MAX, UINT_MAX
@@ -75,7 +74,7 @@ cdef enum:
     SERVED_PER_TURN = 256        # connections
     TURN_COMPLETIONS = 64        # of a connection
     COMPLETIONS_LEAST = 8        # ... if many go on
-    SPARE_DESCRIPTORS = 16       # these and a sixteenth are left to plain connections
+    SPARE_DESCRIPTORS = 16       # descriptors left to plain connections, and a sixteenth of all
     PAIR_DESCRIPTORS = 5         # of a queue pair of soft_shm
 
 cdef struct cm_id:               # a connection of rdma_cm
@@ -101,11 +100,11 @@ cdef void answer_ready(rdma_conn *rc) noexcept nogil:
 
 cdef void take_data(rdma_conn *rc, const message_header *header, char *payload, size_t length) noexcept nogil:
     cdef rdma_thread *t = rc.q.t
-    # Messages of one run are one request, or came with one. An empty one says that a reply has been used.
+    # All messages of a run belong to the same request. An empty message only reports a used reply.
     if t.now > rc.pace.served and length:
         pace_note(&rc.pace, t.now, t.limit)
     if header.credits and lanes_blocked(rc) and not rc.q.closing:
-        # Replies that wait go before what this message asks for.
+        # Waiting replies go before this message's commands.
         lanes_retry_blocked(rc)
     if not rc.q.failed:
         lane_take_data(rc, header, payload, length)
@@ -158,7 +157,7 @@ cdef void request_done(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
 
 
 cdef void peer_gone(rdma_conn *rc, ibv_wc_status status) noexcept nogil:
-    """The queue pair is of no use any more. Lanes that have given way still do what they have been sent."""
+    """The queue pair is of no use any more. Lanes that have given way still do their received commands."""
     if lanes_runnable(rc):
         lanes_client_ended(rc)
         rc.lost = True
@@ -182,12 +181,12 @@ cdef void request_failed(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) no
 
 
 cdef void take_receive(rdma_conn *rc, uint32_t index, const ibv_wc *wc) noexcept nogil:
-    """A receive has completed, or failed, or tells of the end."""
+    """A receive has completed or failed, or the queue pair has ended."""
     cdef bint was_ready = rc.ready
     if wc.status == IBV_WC_WR_FLUSH_ERR:
         peer_gone(rc, wc.status)
     elif wc.status != IBV_WC_SUCCESS:
-        # A receive that fails by itself is a message of the peer that did not fit.
+        # A receive fails by itself when a message of the peer does not fit.
         queue_fail(&rc.q, b"receive failed", wc.status)
     elif not rc.q.failed:
         take_message(rc, index, wc.byte_len)
@@ -211,12 +210,12 @@ cdef void take_completion(rdma_conn *rc, const ibv_wc *wc) noexcept nogil:
 
 
 cdef bint credits_add_up(const rdma_conn *rc) noexcept nogil:
-    """Each receive is the peer's credit, or owed to it. For assertions."""
+    """Whether each receive is a credit of the peer, or owed to the peer. For assertions."""
     return rc.q.rx_credits + rc.q.owed == rc.q.t.dev.limits.credits
 
 
 cdef void end_turn(rdma_conn *rc) noexcept nogil:
-    """Gives back what can be given back, and posts what the turn has chained."""
+    """Returns credits, and posts the chained work requests of the turn."""
     if not rc.q.failed:
         queue_return_credits(&rc.q)
         if not rc.q.closing:
@@ -225,12 +224,12 @@ cdef void end_turn(rdma_conn *rc) noexcept nogil:
 
 
 cdef unsigned int share_of_turn(const rdma_thread *t) noexcept nogil:
-    """Completions that a connection takes, so that none uses up the turn of those behind it."""
+    """Completions for a connection in this turn, which leave room for the next connections."""
     return max(<unsigned int>TURN_COMPLETIONS // max(t.left_over, <unsigned int>1), <unsigned int>COMPLETIONS_LEAST)
 
 
 cdef inline void begin_turn(rdma_conn *rc) noexcept nogil:
-    """A connection that is served twice in a turn of the worker has one share all the same."""
+    """A connection served twice in a turn of the worker has a single share."""
     cdef const rdma_thread *t = rc.q.t
     if rc.turn != t.turn:
         rc.turn = t.turn
@@ -239,8 +238,8 @@ cdef inline void begin_turn(rdma_conn *rc) noexcept nogil:
 
 
 cdef void serve(rdma_conn *rc) noexcept nogil:
-    """Lets its lanes go on that gave way, and takes completions, until its share of the turn is used up. The connection
-    may have been destroyed when it returns."""
+    """Lets lanes go on that gave way, and takes completions, until the connection's share of the turn is used up. The
+    call may destroy the connection."""
     cdef rdma_thread *t = rc.q.t
     assert_owner(t.worker.owner)
     assert_that(t.nchain == 0)
@@ -251,7 +250,7 @@ cdef void serve(rdma_conn *rc) noexcept nogil:
         queue_fail(&rc.q, NULL, IBV_WC_SUCCESS)
     if lanes_runnable(rc) and not rc.q.failed:
         lanes_resume_runnable(rc)
-    # Of a client that has ended: behind what it has sent may be the failure, which waits for what lanes have to do.
+    # After a client's end a failure may follow its last messages: the failure waits for the lanes' commands.
     while rc.nkept and rc.completions_left and (rc.q.failed or not must_wait(rc)):
         rc.completions_left -= 1
         t.turn_left -= 1
@@ -269,12 +268,12 @@ cdef void serve(rdma_conn *rc) noexcept nogil:
 
 
 cdef inline bint must_wait(const rdma_conn *rc) noexcept nogil:
-    """Whether completions are left for the next turn."""
+    """Whether the next completions wait for the next turn."""
     return lanes_end_turn(rc) or rc.q.closing and lanes_runnable(rc)
 
 
 cdef void end_if_done(rdma_conn *rc) noexcept nogil:
-    """Ends a connection that has failed, and one whose client has ended when all is done that it has sent."""
+    """Ends a failed connection, and a connection whose client has ended and has no more commands to be done."""
     if rc.q.closing and not rc.listed and not rc.q.failed:
         if not rc.lost:
             rc.q.t.failed(rc.owner, NULL)
@@ -285,14 +284,14 @@ cdef void end_if_done(rdma_conn *rc) noexcept nogil:
 
 
 cdef void report_failure(rdma_conn *rc) noexcept nogil:
-    """Tells the owner that the connection is lost; the last thing that is done with it."""
+    """Reports the loss of the connection to the owner. The connection may be gone afterwards."""
     cdef rdma_queue *q = &rc.q
     cdef rdma_thread *t = q.t
     cdef char line[256]
     cdef ibv_wc_status status
     cdef int opcode
     if q.failure == NULL and t.dev.software and soft_qp_terminated(q.qp, &opcode, &status):
-        # A WRITE that the client refuses has completed here before its Terminate arrives.
+        # A WRITE completes here before the Terminate of a refusing client arrives.
         q.failure = b"RDMA WRITE failed" if opcode == <int>IBV_WR_RDMA_WRITE else b"SEND failed"
         q.failure_status = status
         if opcode == <int>IBV_WR_RDMA_WRITE:
@@ -302,7 +301,7 @@ cdef void report_failure(rdma_conn *rc) noexcept nogil:
         if q.failure != NULL:
             q.failure_status = IBV_WC_SUCCESS
     if q.failure != NULL or q.failure_status != IBV_WC_WR_FLUSH_ERR:
-        # Otherwise the client has ended it, which often is seen here before the end of the lifeline.
+        # Otherwise the client has ended the queue pair, often before its lifeline.
         counter_add(&t.counters.qp_errors, 1)
     if q.failure == NULL:
         t.failed(rc.owner, NULL)
@@ -316,17 +315,16 @@ cdef void report_failure(rdma_conn *rc) noexcept nogil:
 
 
 cdef void serve_ready(rdma_thread *t) noexcept nogil:
-    """Serves the connections that have something to do, those first that have waited. They may go on in the next turn.
-    """
+    """Serves the connections with something to do, the longest waiting first. Connections may go on in the next turn."""
     cdef rdma_conn *last = t.ready_last
     cdef rdma_conn *rc
     cdef bint more = last != NULL
-    # Bounded, so that busy queue pairs do not starve the sockets of the same worker.
+    # Bounded: busy queue pairs must not starve the sockets of the same worker.
     cdef unsigned int left = SERVED_PER_TURN
     while more and left and not thread_turn_over(t):
         left -= 1
         rc = t.ready
-        # The last of those that were there? It may be gone when it has been served.
+        # Service may destroy the connection.
         more = rc != last
         thread_unready(rc)
         serve(rc)
@@ -343,7 +341,7 @@ cdef bint rdma_thread_run(rdma_thread *t, int64_t now, int64_t limit) noexcept n
     t.least_gap = UINT32_MAX
     completions_take(t, TAKEN_AT_A_TIME)
     serve_ready(t)
-    # What software devices have posted may have completed meanwhile.
+    # Work requests of software devices may have completed meanwhile.
     while t.dev.software and t.ready == NULL and not thread_turn_over(t) and completions_pending(t):
         completions_take(t, TAKEN_AT_A_TIME)
         serve_ready(t)
@@ -424,7 +422,8 @@ cdef bint bring_up(rdma_conn *rc, const exchange_request *req, const cm_id *cm) 
 
 
 cdef bint choose_psn(rdma_conn *rc) noexcept nogil:
-    """Random, so that nobody who knows the queue pair's number knows its first packet's. False: the system has none."""
+    """Chooses a random number for the first packet, which nobody can guess from the queue pair's number. False: the system
+    has no random octets."""
     if getrandom(&rc.psn, sizeof(rc.psn), 0) != sizeof(rc.psn):
         return False
     rc.psn &= RDMA_QPN_MAX
@@ -432,8 +431,7 @@ cdef bint choose_psn(rdma_conn *rc) noexcept nogil:
 
 
 cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *req, const cm_id *cm) noexcept nogil:
-    """cm: how the queue pair gets to its peer through rdma_cm; NULL: by the addresses in req. NULL: out of resources.
-    """
+    """cm: the connection of rdma_cm; NULL: the peer's address is in req. Returns NULL if out of resources."""
     cdef rdma_conn *rc
     if not rdma_device_admit(t.dev):
         return NULL
@@ -487,7 +485,7 @@ cdef bint rdma_conn_free(rdma_conn *rc, unsigned int *lanes) noexcept nogil:
 
 
 cdef void conn_discard(rdma_conn *rc) noexcept nogil:
-    """One that the owner never had: it has no lanes."""
+    """Frees a connection without lanes that its owner never got."""
     cdef unsigned int none = 0
     assert_that(rc.first_lane == NULL)
     rdma_conn_stop(rc)
@@ -497,15 +495,15 @@ cdef void conn_discard(rdma_conn *rc) noexcept nogil:
 # ---- the exchange ----------------------------------------------------------------------------------------------------
 
 cdef bint is_near(const rdma_device *dev, const exchange_request *req) noexcept nogil:
-    """Whether a client that says where it is can reach the endpoint of soft_shm."""
+    """Whether a client on this host and network namespace can reach the endpoint of soft_shm."""
     return (key_is(req.host, req.host_length, dev.endpoint.host)
             and (dev.endpoint.netns == 0 or dev.endpoint.netns == req.netns))
 
 
 cdef bint few_descriptors(int fd) noexcept nogil:
-    """Whether those that are left are for plain connections: a client that cannot have RDMA goes on with one. The
-    system gives the lowest number that is free, so the last of as many as a queue pair takes says whether it would
-    take one of the last."""
+    """Whether the last free descriptors are left, which are for plain connections: a client without RDMA goes on over its
+    plain connection. The system gives the lowest free number. So this function takes as many descriptors as a queue pair,
+    and looks at the last number."""
     cdef rlimit limit
     cdef int[PAIR_DESCRIPTORS] taken
     cdef int i, following = 0
@@ -524,7 +522,7 @@ cdef bint few_descriptors(int fd) noexcept nogil:
 
 
 cdef rdma_thread *thread_by_name(rdma_thread **threads, const exchange_request *req) noexcept nogil:
-    """The worker's part of the device with the transport that a client asks for. NULL: there is none."""
+    """The worker's part of the device with the client's transport. NULL: there is no such device."""
     cdef unsigned int i
     for i in range(<unsigned int>RDMA_DEVICES):
         if (threads[i] != NULL and not threads[i].dev.port.cm_only
@@ -534,7 +532,7 @@ cdef rdma_thread *thread_by_name(rdma_thread **threads, const exchange_request *
 
 
 cdef rdma_thread *first_thread(rdma_thread **threads) noexcept nogil:
-    """The one that counts an exchange for a device that is not there."""
+    """The part that counts an exchange for a missing device."""
     cdef unsigned int i = 0
     while threads[i] == NULL:
         i += 1
@@ -675,7 +673,7 @@ cdef uint32_t rdma_conn_stalled_since(const rdma_conn *rc) noexcept nogil:
 cdef void rdma_conn_probe(rdma_conn *rc) noexcept nogil:
     assert_owner(rc.q.t.worker.owner)
     if rc.q.failed or rc.q.free_bulk < BULK_DEPTH:
-        # A READ or WRITE that is under way serves as well.
+        # A READ or WRITE under way serves as well.
         return
     queue_probe(&rc.q)
     queue_ring_doorbell(&rc.q)
@@ -706,6 +704,6 @@ cdef unsigned int rdma_conn_end_idle(rdma_conn *rc, unsigned int seconds, uint32
 
 cdef void rdma_conn_finish(rdma_conn *rc) noexcept nogil:
     assert_owner(rc.q.t.worker.owner)
-    # As it gives no credit back, a client that goes on cannot prolong it.
+    # A closing queue returns no credits, so a client that goes on cannot prolong its end.
     lanes_client_ended(rc)
     thread_ready(rc)
