@@ -1,12 +1,12 @@
 """A connection over RDMA: makes a queue pair, serves its completions, and frees it (docs/rdma-protocol.md).
 
 An rdma_thread is a worker's part of a device (rdma/device). The part and its connections belong to the worker: the
-worker's thread calls the functions, except where noted. The layer knows no sockets, and nothing of the server above: the
-server passes the drive machine, and a function to call when a connection has failed.
+worker's thread calls the functions, except where noted. The layer knows no sockets, and nothing of the server above:
+the server passes the drive machine, and a function to call when a connection has failed.
 
 The first part of this file is for the server. The headers of the parts of this C unit follow, lowest first (rdma/pace,
-rdma/messages, rdma/thread, rdma/completions, rdma/queue, rdma/setup, rdma/lane_table, rdma/pins, rdma/lane, rdma/lanes),
-and then the connection itself.
+rdma/messages, rdma/thread, rdma/completions, rdma/queue, rdma/setup, rdma/lane_table, rdma/pins, rdma/lane,
+rdma/lanes), and then the connection itself.
 """
 
 from libc.stddef cimport size_t
@@ -31,8 +31,8 @@ cdef struct rdma_conn
 cdef struct rdma_lane
 
 ctypedef conn_want (*drive_fn)(conn *c) noexcept nogil
-# A connection's queue pair has failed. line: the reason, with \r\n; NULL: the peer went away. The layer does not touch the
-# connection afterwards, so the function may call rdma_conn_stop.
+# A connection's queue pair has failed. line: the reason, with \r\n; NULL: the peer went away. The layer does not touch
+# the connection afterwards, so the function may call rdma_conn_stop.
 ctypedef void (*rdma_failed_fn)(void *owner, const char *line) noexcept nogil
 
 # The owner's functions for lanes, since each lane is a connection: a constant table for each worker.
@@ -43,13 +43,13 @@ cdef struct rdma_lane_hooks:
     void (*began)(void *owner, const conn *c) noexcept nogil
     # The lane c ends, for c.close_reason.
     void (*ended)(void *owner, const conn *c) noexcept nogil
-    # The worker writes the list of a connection's lanes under this lock; any thread reads the list: see rdma_conn_lanes.
+    # The worker writes the list of a connection's lanes under this lock; any thread reads the list: see
+    # rdma_conn_lanes.
     pthread_mutex_t *lock
 
-# --- a worker's part of a device ---
-# number: the worker's number, for tokens. epfd: the worker's epoll set, with the descriptors of a software device's queue
-# pairs; their events have the bit SOFT_EVENT (verbs/soft.pxd) in their data and go to soft_channel_event. NULL: out of
-# resources.
+# --- a worker's part of a device --- number: the worker's number, for tokens. epfd: the worker's epoll set, with the
+# descriptors of a software device's queue pairs; their events have the bit SOFT_EVENT (verbs/soft.pxd) in their data
+# and go to soft_channel_event. NULL: out of resources.
 cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint32_t number, int epfd, drive_fn drive,
                                      rdma_failed_fn failed, const rdma_lane_hooks *lanes) noexcept nogil
 # Its connections have been destroyed.
@@ -86,8 +86,8 @@ cdef void rdma_event_taken(ibv_qp *qp) noexcept nogil
 # arrival of the work, or 0 if nobody asks for rdma_thread_expected. limit: nanoseconds of the longest gap to poll
 # through. True: there is more, call again soon.
 cdef bint rdma_thread_run(rdma_thread *t, int64_t now, int64_t limit) noexcept nogil
-# Until when (now_ns()) to poll for the next request of the connections served in the last rdma_thread_run, by their last
-# gaps; 0: do not poll.
+# Until when (now_ns()) to poll for the next request of the connections served in the last rdma_thread_run, by their
+# last gaps; 0: do not poll.
 cdef int64_t rdma_thread_expected(const rdma_thread *t) noexcept nogil
 # The worker has polled for a request on this device: counts the nanoseconds.
 cdef void rdma_thread_polled(rdma_thread *t, int64_t ns) noexcept nogil
@@ -101,20 +101,19 @@ cdef bint rdma_thread_end_late(rdma_thread *t) noexcept nogil
 # data: the `received` bytes of a socket, which begin like a request for a stream. 1: *worker is the number of the queue
 # pair's worker, if there is such a worker; 0: the request is not whole; -1: the data is no request.
 cdef int rdma_thread_route(rdma_thread *t, const char *data, size_t received, uint32_t *worker) noexcept nogil
-# Gives the socket to the queue pair of a whole request, or refuses the request and closes the socket. t: the part of the
-# worker found by rdma_thread_route.
+# Gives the socket to the queue pair of a whole request, or refuses the request and closes the socket. t: the part of
+# the worker found by rdma_thread_route.
 cdef void rdma_thread_attach(rdma_thread *t, int fd, const char *data, size_t received) noexcept nogil
 # Refuses a request without a worker, and closes the socket.
 cdef void rdma_thread_refuse(rdma_thread *t, int fd, const char *data, size_t received) noexcept nogil
 
-# --- connections ---
-# Answers an exchange line of the lifeline sfd. threads: the worker's part of each transport's device; NULL: no device. At
-# least a single device is there. has_one: the lifeline has a queue pair already. Returns the new connection, or NULL;
-# reply is the line of the answer.
+# --- connections --- Answers an exchange line of the lifeline sfd. threads: the worker's part of each transport's
+# device; NULL: no device. At least a single device is there. has_one: the lifeline has a queue pair already. Returns
+# the new connection, or NULL; reply is the line of the answer.
 cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one,
                               const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
-# Accepts or rejects a connection of rdma_cm with a descriptor cm_fd of its own. NULL: rejected, the caller closes cm_fd.
-# Else the caller watches cm_fd: cm_ended reports the connection's end.
+# Accepts or rejects a connection of rdma_cm with a descriptor cm_fd of its own. NULL: rejected, the caller closes
+# cm_fd. Else the caller watches cm_fd: cm_ended reports the connection's end.
 cdef rdma_conn *rdma_cm_accept(rdma_thread **threads, void *owner, int cm_fd,
                                const rdma_request *request) noexcept nogil
 cdef rdma_thread *rdma_conn_thread(rdma_conn *rc) noexcept nogil
@@ -126,11 +125,12 @@ cdef uint32_t rdma_conn_last_active(rdma_conn *rc) noexcept nogil
 cdef bint rdma_conn_has_views(const rdma_conn *rc) noexcept nogil
 # Store time since when READs and WRITEs are under way and none has completed. 0: none is under way.
 cdef uint32_t rdma_conn_stalled_since(const rdma_conn *rc) noexcept nogil
-# Calls `each` with the id of every lane counted as a connection of its own. Any thread, with the lock of rdma_lane_hooks.
+# Calls `each` with the id of every lane counted as a connection of its own. Any thread, with the lock of
+# rdma_lane_hooks.
 cdef void rdma_conn_lanes(const rdma_conn *rc, void (*each)(void *arg, const conn *c, uint32_t id) noexcept nogil,
                           void *arg) noexcept nogil
-# Ends lanes silent for longer than `seconds`. Returns their number. Lowers *oldest to the store time of the longest silent
-# lane left.
+# Ends lanes silent for longer than `seconds`. Returns their number. Lowers *oldest to the store time of the longest
+# silent lane left.
 cdef unsigned int rdma_conn_end_idle(rdma_conn *rc, unsigned int seconds, uint32_t *oldest) noexcept nogil
 # Probes the peer: without an answer the connection fails within seconds.
 cdef void rdma_conn_probe(rdma_conn *rc) noexcept nogil
@@ -138,8 +138,8 @@ cdef void rdma_conn_probe(rdma_conn *rc) noexcept nogil
 # then the connection fails without a line. The next turn is due soon.
 cdef void rdma_conn_finish(rdma_conn *rc) noexcept nogil
 # Destroys the queue pair: afterwards no RDMA touches an item, and the only calls of the owner are of the hook of ending
-# lanes. rdma_conn_free frees the rest, at most *lanes lanes, and subtracts these from *lanes; the caller repeats the call
-# until it returns True.
+# lanes. rdma_conn_free frees the rest, at most *lanes lanes, and subtracts these from *lanes; the caller repeats the
+# call until it returns True.
 cdef void rdma_conn_stop(rdma_conn *rc) noexcept nogil
 cdef bint rdma_conn_free(rdma_conn *rc, unsigned int *lanes) noexcept nogil
 

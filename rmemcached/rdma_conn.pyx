@@ -315,7 +315,8 @@ cdef void report_failure(rdma_conn *rc) noexcept nogil:
 
 
 cdef void serve_ready(rdma_thread *t) noexcept nogil:
-    """Serves the connections with something to do, the longest waiting first. Connections may go on in the next turn."""
+    """Serves the connections with something to do, the longest waiting first. Connections may go on in the next
+    turn."""
     cdef rdma_conn *last = t.ready_last
     cdef rdma_conn *rc
     cdef bint more = last != NULL
@@ -422,8 +423,8 @@ cdef bint bring_up(rdma_conn *rc, const exchange_request *req, const cm_id *cm) 
 
 
 cdef bint choose_psn(rdma_conn *rc) noexcept nogil:
-    """Chooses a random number for the first packet, which nobody can guess from the queue pair's number. False: the system
-    has no random octets."""
+    """Chooses a random number for the first packet, which nobody can guess from the queue pair's number. False: the
+    system has no random octets."""
     if getrandom(&rc.psn, sizeof(rc.psn), 0) != sizeof(rc.psn):
         return False
     rc.psn &= RDMA_QPN_MAX
@@ -501,9 +502,9 @@ cdef bint is_near(const rdma_device *dev, const exchange_request *req) noexcept 
 
 
 cdef bint few_descriptors(int fd) noexcept nogil:
-    """Whether the last free descriptors are left, which are for plain connections: a client without RDMA goes on over its
-    plain connection. The system gives the lowest free number. So this function takes as many descriptors as a queue pair,
-    and looks at the last number."""
+    """Whether the last free descriptors are left, which are for plain connections: a client without RDMA goes on over
+    its plain connection. The system gives the lowest free number. So this function takes as many descriptors as a queue
+    pair, and looks at the last number."""
     cdef rlimit limit
     cdef int[PAIR_DESCRIPTORS] taken
     cdef int i, following = 0

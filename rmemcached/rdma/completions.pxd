@@ -31,8 +31,8 @@ cdef bint completions_open(rdma_thread *t) noexcept nogil
 # Destroys the queues. No connection is left.
 cdef void completions_close(rdma_thread *t) noexcept nogil
 
-# Finds or makes a queue with room for `count` completions of a further queue pair, and makes room in t.kept. NULL: out of
-# resources.
+# Finds or makes a queue with room for `count` completions of a further queue pair, and makes room in t.kept. NULL: out
+# of resources.
 cdef rdma_cq *completions_reserve(rdma_thread *t, uint32_t count) noexcept nogil
 cdef void completions_release(rdma_thread *t, rdma_cq *queue, uint32_t count) noexcept nogil
 

@@ -59,8 +59,8 @@ cdef bint completions_open(rdma_thread *t) noexcept nogil:
 
 
 cdef bint keep_room(rdma_thread *t, uint32_t count) noexcept nogil:
-    """Makes room in t.kept for twice the completions of all queue pairs with `count` further completions, and for a batch.
-    Unused entries are untouched memory."""
+    """Makes room in t.kept for twice the completions of all queue pairs with `count` further completions, and for a
+    batch. Unused entries are untouched memory."""
     cdef uint32_t least = 2 * (t.promised + count) + POLL_BATCH
     cdef uint32_t wanted = max(2 * t.kept_size, least)
     cdef ibv_wc *kept

@@ -124,8 +124,8 @@ cdef struct rdma_device:
     unsigned int read_sges       # elements of a READ
     unsigned int write_sges      # elements of a WRITE
     pthread_mutex_t lock
-    # written under lock, with release, and read without the lock, with acquire: an entry exists before an item can lie in
-    # its extent, and does not change
+    # written under lock, with release, and read without the lock, with acquire: an entry exists before an item can lie
+    # in its extent, and does not change
     char *arena
     ibv_mr *extents[MAX_EXTENTS]
     ibv_mr *index[MAX_INDEX]     # the first `indexed` entries are set
@@ -145,8 +145,8 @@ cdef struct rdma_device:
     uint64_t async_events
     uint64_t losses              # lost devices: this device, and its predecessors
 
-# Takes over the port's context, also on failure: then NULL, with a constant line in *error. endpoint: for soft_shm, else
-# NULL.
+# Takes over the port's context, also on failure: then NULL, with a constant line in *error. endpoint: for soft_shm,
+# else NULL.
 cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transport, const rdma_limits *limits,
                                    const shm_endpoint *endpoint, const char **error) noexcept nogil
 # Frees the device. All workers' parts and all queue pairs have been destroyed.
@@ -175,8 +175,8 @@ cdef inline ibv_mr *extent_of(rdma_device *dev, const void *addr) noexcept nogil
 # --- asynchronous events, and the loss of the device: one thread ---
 # To be watched for reading.
 cdef int rdma_device_async_fd(rdma_device *dev) noexcept nogil
-# Takes the asynchronous events so far. True, with a line in why: the device is lost. The caller destroys its queue pairs
-# and its workers' parts, then the device.
+# Takes the asynchronous events so far. True, with a line in why: the device is lost. The caller destroys its queue
+# pairs and its workers' parts, then the device.
 cdef bint rdma_device_lost(rdma_device *dev, char *why, size_t size) noexcept nogil
 # Adds the counts of a device without workers to the counts of its successor.
 cdef void rdma_device_hand_over_counts(rdma_device *dev, rdma_device *successor) noexcept nogil

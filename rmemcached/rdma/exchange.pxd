@@ -10,8 +10,8 @@ from rmemcached.rdma.wire cimport rdma_transport
 from rmemcached.verbs.verbs cimport ibv_gid
 
 
-# The client's line. Numbers are in the ranges of wire.pxd, and missing numbers have their defaults. The strings point into
-# the line; a missing string is NULL.
+# The client's line. Numbers are in the ranges of wire.pxd, and missing numbers have their defaults. The strings point
+# into the line; a missing string is NULL.
 cdef struct exchange_request:
     unsigned long version
     unsigned long qpn
@@ -56,7 +56,8 @@ cdef struct exchange_offer:
     const char *memory           # of soft_shm: which clients get the items' memory, or why none does; NULL: no token
 
 
-# Fills *out. NULL, or the fault of the line. The caller checks the version: a line of another version has no fault here.
+# Fills *out. NULL, or the fault of the line. The caller checks the version: a line of another version has no fault
+# here.
 cdef const char *parse_exchange(const char *line, size_t length, exchange_request *out) noexcept nogil
 # Writes the line with its \r\n.
 cdef void write_offer(const exchange_offer *offer, char *out, size_t size) noexcept nogil

@@ -2,9 +2,9 @@
 
 OPEN makes a lane, if the server has room for one more connection. The lane is gone when both sides have sent CLOSE.
 
-Output without room to be posted stays in the lane's reply list, and the lane waits in a list of its connection. The next
-completion lets the lane go on. A lane that has sent as much as its client keeps goes on when the client has used some. A
-lane that has used up its share of the turn goes on in the next turn.
+Output without room to be posted stays in the lane's reply list, and the lane waits in a list of its connection. The
+next completion lets the lane go on. A lane that has sent as much as its client keeps goes on when the client has used
+some. A lane that has used up its share of the turn goes on in the next turn.
 
 Input of a waiting lane is copied, up to RDMA_LANE_BYTES and the beginning of a command. A lane with waiting replies
 does no commands, so the replies are bounded, too.
@@ -78,7 +78,8 @@ cdef void lane_closes_send(rdma_conn *rc) noexcept nogil
 cdef void lane_closes_free(rdma_conn *rc) noexcept nogil
 # Takes the lane out of the list of its place.
 cdef void lane_leave_place(rdma_lane *lane) noexcept nogil
-# Lets a lane go on that gave way; tries again to post for a lane. The lane has left its place, and may be gone afterwards.
+# Lets a lane go on that gave way; tries again to post for a lane. The lane has left its place, and may be gone
+# afterwards.
 cdef void lane_go_on(rdma_lane *lane) noexcept nogil
 cdef void lane_retry(rdma_lane *lane) noexcept nogil
 # Ends the lane, or makes the last READ end it. last_words: for the client; constant, or NULL.

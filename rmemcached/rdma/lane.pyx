@@ -353,8 +353,8 @@ cdef bint lane_admit(rdma_lane *lane) noexcept nogil:
 
 
 cdef void lane_use(rdma_lane *lane, char *data, size_t length) noexcept nogil:
-    """Runs the machine over its kept input and the `length` bytes behind it, as far as the machine may run, and keeps the
-    rest. May close the lane.
+    """Runs the machine over its kept input and the `length` bytes behind it, as far as the machine may run, and keeps
+    the rest. May close the lane.
 
     The machine reads a message in place. If the lane has kept the beginning of a command, one piece of the message is
     copied behind it. The machine reads the rest of the piece in the message.
@@ -547,8 +547,8 @@ cdef void lane_send(rdma_lane *lane, const iovec *iov, int count) noexcept nogil
 
 
 cdef bint lane_tell_used(rdma_lane *lane) noexcept nogil:
-    """Reports the used input to the client, if no reply has and half of RDMA_LANE_BYTES is used. False: the lane waits for
-    room to report."""
+    """Reports the used input to the client, if no reply has and half of RDMA_LANE_BYTES is used. False: the lane waits
+    for room to report."""
     if drops_output(lane) or used_of(lane) * 2 < RDMA_LANE_BYTES:
         return True
     if not queue_may_send(&lane.rc.q):
@@ -632,7 +632,8 @@ cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
 # ---- the machine -----------------------------------------------------------------------------------------------------
 
 cdef conn_want lane_drive(rdma_lane *lane) noexcept nogil:
-    """Runs the machine once, and subtracts its commands from the turn's share; a call counts as at least one command."""
+    """Runs the machine once, and subtracts its commands from the turn's share; a call counts as at least one
+    command."""
     cdef rdma_conn *rc = lane.rc
     cdef conn *c = &lane.c
     cdef conn_want want = rc.q.t.drive(c)
@@ -645,8 +646,8 @@ cdef conn_want lane_drive(rdma_lane *lane) noexcept nogil:
 
 
 cdef void lane_run(rdma_lane *lane) noexcept nogil:
-    """Runs the machine of an admitted lane over its input, until replies cannot leave, a payload is awaited, or the turn is
-    used up. May close the lane."""
+    """Runs the machine of an admitted lane over its input, until replies cannot leave, a payload is awaited, or the
+    turn is used up. May close the lane."""
     cdef conn_want want
     while True:
         want = lane_drive(lane)

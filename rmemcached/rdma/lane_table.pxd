@@ -2,8 +2,8 @@
 
 The client chooses the ids, so the table is sparse. A list is first in, first out; a lane is in at most one list.
 
-Table and lists belong to the worker. A part of the C unit of rdma_conn, below rdma/lane: the part uses nothing of a lane
-but its links.
+Table and lists belong to the worker. A part of the C unit of rdma_conn, below rdma/lane: the part uses nothing of a
+lane but its links.
 """
 
 cdef enum:

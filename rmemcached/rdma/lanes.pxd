@@ -3,8 +3,8 @@
 Called by the connection's worker. A part of the C unit of rdma_conn, above rdma/lane.
 """
 
-# Frees at most *most lanes, and subtracts them from *most. The queue pair has been destroyed. True: all lanes are freed,
-# and the table.
+# Frees at most *most lanes, and subtracts them from *most. The queue pair has been destroyed. True: all lanes are
+# freed, and the table.
 cdef bint lanes_free(rdma_conn *rc, unsigned int *most) noexcept nogil
 # A turn of the connection begins: its lanes have their share of commands again.
 cdef void lanes_begin_turn(rdma_conn *rc) noexcept nogil
@@ -13,8 +13,8 @@ cdef bint lanes_end_turn(const rdma_conn *rc) noexcept nogil
 # Whether lanes have given way; lets these lanes go on.
 cdef bint lanes_runnable(const rdma_conn *rc) noexcept nogil
 cdef void lanes_resume_runnable(rdma_conn *rc) noexcept nogil
-# Whether lanes wait to post something; tries again to post. If the client has ended, drops the replies of a few lanes in
-# each turn instead, and has the connection served again.
+# Whether lanes wait to post something; tries again to post. If the client has ended, drops the replies of a few lanes
+# in each turn instead, and has the connection served again.
 cdef bint lanes_blocked(const rdma_conn *rc) noexcept nogil
 cdef void lanes_retry_blocked(rdma_conn *rc) noexcept nogil
 # The client has ended: from here on lanes drop their replies, and wait for the client no more.

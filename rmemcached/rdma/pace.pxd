@@ -1,8 +1,8 @@
 """The pace of a connection: the expected gap between a request and the next request.
 
 To poll for about as long as the gap between two requests is worst: the worker spends the time, and the client then has
-to wake the worker as well. So a worker polls through the whole gap, or not at all. The worker expects the second longest
-of the last gaps: a single pause between two bursts says nothing about the gaps within them.
+to wake the worker as well. So a worker polls through the whole gap, or not at all. The worker expects the second
+longest of the last gaps: a single pause between two bursts says nothing about the gaps within them.
 
 For a request with a large value the worker waits several times: for the transfers of the value, and then for the next
 request. The gap is the longest of these waits, without the time of the worker's own work.
@@ -31,8 +31,8 @@ cdef struct rdma_pace:           # of a connection; its worker's
     uint32_t untried             # requests since the last try
     uint32_t every               # requests between two tries
 
-# The connection has got a request. Returns the expected gap before the next request in nanoseconds, to be polled through;
-# UINT32_MAX: the gap is longer than `limit`, or not known yet.
+# The connection has got a request. Returns the expected gap before the next request in nanoseconds, to be polled
+# through; UINT32_MAX: the gap is longer than `limit`, or not known yet.
 cdef uint32_t pace_note(rdma_pace *pace, int64_t now, int64_t limit) noexcept nogil
 # The worker begins to serve the connection: a wait is over.
 cdef void pace_begin(rdma_pace *pace, int64_t now) noexcept nogil

@@ -6,7 +6,7 @@ rdma_conn, above rdma/thread and below rdma/lane.
 
 cdef enum:
     PINS_FIRST = 16              # entries of a table at first
-    PINS_SPREAD = 2              # pages with pinned items at most, as a multiple of the pages that their bytes would fill
+    PINS_SPREAD = 2              # pages with pinned items at most, in pages that their bytes would fill
     PINS_SHARE = 4               # a lane may have 1 / PINS_SHARE of the pins of all lanes
 
 cdef struct pin_entry:

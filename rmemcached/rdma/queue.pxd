@@ -3,9 +3,9 @@
 Posting never waits. The caller asks first for room (queue_may_send, _read, _write). Without room the caller waits for a
 completion. Work requests are chained and posted together at queue_ring_doorbell: a turn costs a single doorbell.
 
-Most SENDs complete silently: a send queue completes in order, so each completion confirms all earlier SENDs. Short SENDs
-are copied at posting (inline), and their buffers are free again at once. On a software device a completion costs no
-event, and each longer SEND is signalled: its buffer is free soon, and still in the cache.
+Most SENDs complete silently: a send queue completes in order, so each completion confirms all earlier SENDs. Short
+SENDs are copied at posting (inline), and their buffers are free again at once. On a software device a completion costs
+no event, and each longer SEND is signalled: its buffer is free soon, and still in the cache.
 
 Called by the connection's worker. A part of the C unit of rdma_conn, above rdma/completions and rdma/thread: the part
 knows neither connections nor lanes.
@@ -24,8 +24,8 @@ cdef enum wr_kind:
     WR_WRITE
     WR_PROBE                     # a WRITE of length 0
 
-# The purpose of a posted work request of the send queue; wr_id is its index. SENDs use the indices below SEND_BUFFERS in
-# turn.
+# The purpose of a posted work request of the send queue; wr_id is its index. SENDs use the indices below SEND_BUFFERS
+# in turn.
 cdef struct rdma_wr:
     wr_kind kind
     uint32_t length
@@ -62,8 +62,8 @@ cdef struct rdma_queue:
     const char *failure          # the failed operation, for the error line; NULL: the peer went away
     ibv_wc_status failure_status
 
-# Makes the queue pair, in RESET, with a completion queue of the worker's, and the memory for its messages. peer_credits and
-# peer_msgsize: announced by the client. False: out of resources; the caller calls queue_stop and queue_free.
+# Makes the queue pair, in RESET, with a completion queue of the worker's, and the memory for its messages. peer_credits
+# and peer_msgsize: announced by the client. False: out of resources; the caller calls queue_stop and queue_free.
 cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
                        unsigned int peer_msgsize) noexcept nogil
 # Destroys the queue pair: no RDMA touches memory afterwards. Releases the items of WRITEs under way.

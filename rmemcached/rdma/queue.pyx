@@ -96,8 +96,8 @@ cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
 
 
 cdef void take_back_receives(rdma_queue *q) noexcept nogil:
-    """Polls the last messages in shared receives, which would be lost with the queue pair. The connection then drops the
-    messages, and posts the receives anew."""
+    """Polls the last messages in shared receives, which would be lost with the queue pair. The connection then drops
+    the messages, and posts the receives anew."""
     cdef ibv_qp_attr attr
     memset(&attr, 0, sizeof(attr))
     attr.qp_state = IBV_QPS_ERR
@@ -279,8 +279,8 @@ cdef inline bint queue_may_write(const rdma_queue *q) noexcept nogil:
 
 
 cdef size_t queue_write_length(const rdma_queue *q, size_t left) noexcept nogil:
-    """soft_iw receives frames of the same size fastest: a short frame in the middle of a value costs its receiver, which
-    has planned for whole frames, some 20 us."""
+    """soft_iw receives frames of the same size fastest: a short frame in the middle of a value costs its receiver,
+    which has planned for whole frames, some 20 us."""
     cdef uint32_t unit
     if left <= BULK_PIECE:
         return left

@@ -100,8 +100,8 @@ cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
 
 
 cdef void append_place(rdma_device *shm, const rdma_limits *limits, stat_buf *out) noexcept nogil:
-    """The socket for clients of soft_shm (a file, an abstract name after an @, or the socket of -s), and their access to
-    the items."""
+    """The socket for clients of soft_shm (a file, an abstract name after an @, or the socket of -s), and their access
+    to the items."""
     cdef const char *place = b"none"
     cdef const char *reason = b"none"
     cdef const char *who = b"off"

@@ -245,11 +245,11 @@ cdef inline ssize_t receive_input(connection *cn, bint *filled) noexcept nogil:
 
 
 cdef inline bint choose_next_read(connection *cn, bint filled) noexcept nogil:
-    """Chooses how the next read is made, after the machine has run over its input. True: the payload of the machine's last
-    command is to be read now, straight into the item. filled: the last read has filled its buffer.
+    """Chooses how the next read is made, after the machine has run over its input. True: the payload of the machine's
+    last command is to be read now, straight into the item. filled: the last read has filled its buffer.
 
-    The machine copies the beginning of a payload out of the read buffer. Of a large payload little should come there. To
-    copy a short payload costs less than another system call.
+    The machine copies the beginning of a payload out of the read buffer. Of a large payload little should come there.
+    To copy a short payload costs less than another system call.
     """
     cdef conn *c = &cn.c
     if cn.fd < 0 or cn.flags & (CONNECTION_BLOCKED | CONNECTION_RUNNABLE | CONNECTION_LENT):
