@@ -250,6 +250,7 @@ cdef class Endpoint:
         cdef char data[HELLO_LENGTH]
         cdef rdma_hello hello
         cdef unsigned int reads = min(<unsigned int>READS, <unsigned int>self.port.max_dest_rd_atomic)
+        cdef unsigned int asked = 1
         cdef int error
         hello.version = RDMA_VERSION
         hello.credits = CREDITS
@@ -275,9 +276,9 @@ cdef class Endpoint:
             error = cm_modify_qp(
                 self.fd, self.cm_id, self.port, self.qp, IBV_QPS_RTR, min(reads, event.responder_resources))
             if error == 0:
-                error = cm_modify_qp(
-                    self.fd, self.cm_id, self.port, self.qp, IBV_QPS_RTS,
-                    min(self.most_reads(), max(event.initiator_depth, 1)) if self.offers_reads else 1)
+                if self.offers_reads:
+                    asked = max(min(self.most_reads(), event.initiator_depth), <unsigned int>1)
+                error = cm_modify_qp(self.fd, self.cm_id, self.port, self.qp, IBV_QPS_RTS, asked)
             if error == 0:
                 error = cm_confirm(self.fd, self.cm_id)
             if error:
