@@ -67,13 +67,19 @@ cdef bint keep_room(rdma_thread *t, uint32_t count) noexcept nogil:
     cdef uint32_t *following
     if least <= t.kept_size:
         return True
-    kept = <ibv_wc *>realloc(t.kept, wanted * sizeof(ibv_wc))
-    if kept == NULL:
+    # Not realloc, which would copy unused entries, too.
+    kept = <ibv_wc *>malloc(wanted * sizeof(ibv_wc))
+    following = <uint32_t *>malloc(wanted * sizeof(uint32_t))
+    if kept == NULL or following == NULL:
+        free(kept)
+        free(following)
         return False
+    if t.kept_used:
+        memcpy(kept, t.kept, t.kept_used * sizeof(ibv_wc))
+        memcpy(following, t.following, t.kept_used * sizeof(uint32_t))
+    free(t.kept)
+    free(t.following)
     t.kept = kept
-    following = <uint32_t *>realloc(t.following, wanted * sizeof(uint32_t))
-    if following == NULL:
-        return False
     t.following = following
     t.kept_size = wanted
     return True
