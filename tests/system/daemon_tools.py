@@ -429,10 +429,11 @@ class Peer:
             self.ready = True
         elif message[0] == DATA:
             used, lane = int.from_bytes(message[4:6], "big"), int.from_bytes(message[6:8], "big")
-            self.room[lane] += used
-            assert self.room[lane] <= self.lane_bytes
-            self.unsaid[lane] += length - HEADER
-            assert self.unsaid[lane] <= self.keeps
+            if lane in self.room:
+                self.room[lane] += used
+                assert self.room[lane] <= self.lane_bytes
+                self.unsaid[lane] += length - HEADER
+                assert self.unsaid[lane] <= self.keeps
             self.inbox += message[HEADER:]
         self.post_receive(index)
         self.owed += 1
