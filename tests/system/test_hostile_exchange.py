@@ -297,6 +297,7 @@ def test_wrong_token_or_number(server: Server) -> None:
         peer.attach()
         peer.send(2)
         peer.wait(lambda: peer.ready)
+        peer.open(0)
         assert peer.ask(b"mn\r\n") == b"MN\r\n"
 
 
