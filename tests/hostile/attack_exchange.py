@@ -85,7 +85,7 @@ def without_ready(target: Target, transport: str, count: int) -> None:
 
 
 def without_credits(target: Target, transport: str, count: int) -> None:
-    """Requests on a few lanes of some queue pairs until these have no room; the daemon gets no credit to answer with."""
+    """Requests on a few lanes of some queue pairs, as many as there is room for, and no credit to answer with."""
     request = b"get bystander\r\n" * 500
     peers = [peer(target, transport, credits=2, lanes=range(FEW_LANES)) for _ in range(count)]
     for one in peers:

@@ -145,6 +145,33 @@ OVER_CM: dict[str, dict[str, str]] = {
         "test_the_lifeline_goes_with_its_queue_pair": NO_LIFELINE,
         "test_unfinished_sets_over_tcp": OVER_TCP,
     },
+    "tests/system/test_lane_messages.py": {
+        "test_breach": NO_LIFELINE,
+        "test_the_end_of_the_lifeline_ends_all_lanes": NO_LIFELINE,
+        "test_the_end_of_the_lifeline_within_a_value": NO_LIFELINE,
+        "test_lanebytes_are_demanded": NO_LIFELINE,
+        "test_a_value_of_which_a_part_has_been_written": KERNEL,
+        "test_a_small_reply_overtakes_a_large_value": KERNEL,
+        "test_a_client_without_credits_takes_no_receives_of_others": FABRICS,
+        "test_memory_of_queue_pairs": FABRICS,
+        "test_queue_pairs_beyond_those_that_share_receives": FABRICS,
+        "test_lanes_of_a_queue_pair_have_a_limit_of_their_own": FABRICS,
+        "test_memory_of_idle_lanes": MOVED,
+        "test_refusals_that_cannot_leave": MOVED,
+        "test_large_values_in_messages": MOVED,
+        "test_many_lanes_fetch_at_once": MOVED,
+        "test_room_comes_back_without_replies": MOVED,
+    },
+    "tests/client/test_shared_queue_pairs.py": {
+        "test_queue_pairs_are_given_to_all_workers": NO_LIFELINE,
+        "test_threads_do_not_mix": MOVED,
+        "test_requests_without_replies": MOVED,
+        "test_sleepers_are_woken": MOVED,
+        "test_more_than_a_lane_keeps_both_ways": MOVED,
+        "test_owners_sleep_until_they_can_go_on": MOVED,
+        "test_a_value_that_comes_too_late": KERNEL,
+        "test_signal_handlers_run": MOVED,
+    },
 }
 
 # Of tests/perftest, without options. Each starts two processes.
