@@ -20,7 +20,7 @@ from guest_selection import OVER_CM
 from guest_tools import DEVICE, ROOT, SYSTEM_PYTHON, resources, run
 from servers import Server, free_port
 
-from rmemcached.client import Client, MemcacheError
+from rmemcached.client import Client, KeepaliveOpts, MemcacheError
 from rmemcached.client.connection import TransportUnavailable
 
 HERE = "10.0.2.15"
@@ -269,8 +269,9 @@ def test_too_many_connections(make: DaemonFactory) -> None:
         clients = []
         try:
             with pytest.raises(TransportUnavailable, match="the server answered ERROR Too many open connections"):
-                for _ in range(8):
-                    clients.append(daemon.client())
+                for number in range(8):
+                    # With another option, so that it does not share a queue pair.
+                    clients.append(daemon.client(socket_keepalive=KeepaliveOpts(idle=10 + number)))
                     clients[-1].version()
             assert control.number("rejected_connections") == 1
             assert len(clients) > 2

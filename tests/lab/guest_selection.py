@@ -21,6 +21,7 @@ STREAM = "about iWARP's stream"
 KERNEL = "the kernel answers READs for a process that does nothing"
 SILENT = "nothing but the lifeline tells of a queue pair's end"
 NO_LIFELINE = "has no lifeline"
+INHERITED = "-c counts inherited descriptors, which are fewer in the guest"
 OVER_TCP = "over TCP"
 PARSED = "messages are read alike over each transport"
 COMMANDS = "what commands do is the same over each transport"
@@ -150,6 +151,7 @@ OVER_CM: dict[str, dict[str, str]] = {
         "test_the_end_of_the_lifeline_ends_all_lanes": NO_LIFELINE,
         "test_the_end_of_the_lifeline_within_a_value": NO_LIFELINE,
         "test_lanebytes_are_demanded": NO_LIFELINE,
+        "test_beyond_the_limit_of_connections": INHERITED,
         "test_a_value_of_which_a_part_has_been_written": KERNEL,
         "test_a_small_reply_overtakes_a_large_value": KERNEL,
         "test_a_client_without_credits_takes_no_receives_of_others": FABRICS,
