@@ -19,6 +19,7 @@ from daemon_tools import Conversation, child, descriptors, eventually, rdma_at_r
 from guest_selection import OVER_CM
 from guest_tools import DEVICE, ROOT, SYSTEM_PYTHON, resources, run
 from servers import Server, free_port
+from suspended import suspended
 
 from rmemcached.client import Client, KeepaliveOpts, MemcacheError
 from rmemcached.client.connection import TransportUnavailable
@@ -188,6 +189,18 @@ def test_bodies_of_the_host_s_tests() -> None:
     )
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout
+
+
+def test_reads_ask_nobody(make: DaemonFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon's reply says that items can be read, and how many READs it answers at a time."""
+    monkeypatch.setenv("RMEMCACHED_DIRECT", "rdma_cm")
+    daemon = make(None, "-o", "rdma_direct_remote")
+    value = BIG[:3000]
+    with daemon.client() as client:
+        client.set("key", value)
+        assert [client.get("key") for _ in range(3)] == [value] * 3
+        with suspended(daemon.server.pid):
+            assert client.get("key") == value
 
 
 # ---- what is told of it ----------------------------------------------------------------------------------------------
