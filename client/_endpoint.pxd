@@ -37,11 +37,11 @@ cdef class Endpoint:
     cdef int fd                      # the lifeline, or rdma_cm's descriptor if by_cm; -1: none yet, or closed
     cdef bytes last_words            # input on the lifeline
     cdef bint by_cm
-    cdef bint lifeline_ended
-    cdef str fault                   # the error of the stream below
-    cdef uint32_t cm_id              # the connection of rdma_cm
-    cdef server_domain *protection_domain    # the server's, with this queue pair among its users. NULL: closed
-    # Parts of the domain and of its device, for shorter code.
+    cdef bint lifeline_ended         # also read without a lock
+    cdef str fault                   # the error of the stream under the queue pair
+    cdef uint32_t cm_id              # the queue pair's connection
+    cdef server_domain *protection_domain    # of the server's device; this queue pair uses it with others. NULL: closed
+    # Parts of it and of its device, for shorter code.
     cdef shared_device *device
     cdef const verbs_port *port
     cdef const verbs_provider *provider
@@ -59,10 +59,9 @@ cdef class Endpoint:
     cdef unsigned int tx_credits     # credits: the number of SENDs that may be posted
     cdef unsigned int free_count     # send buffers without a SEND under way: free_sends[:free_count]
     cdef uint16_t free_sends[SEND_BUFFERS]
-    cdef unsigned int version        # of the protocol
     cdef readonly unsigned int workers   # of the server
     cdef unsigned int most_lanes     # allowed by the server
-    cdef size_t lane_bytes           # kept by the server for each lane
+    cdef size_t lane_bytes           # of each lane's payload, kept by the server
     cdef bint offers_reads           # the server lets items be read by READs
     cdef str memory                  # Offer.memory
 
@@ -74,16 +73,19 @@ cdef class Endpoint:
     cdef int attach(self, Offer offer, int fd) except -1
     cdef int agree(self, int64_t deadline) except -1
     cdef int accept_welcome(self, const cm_event *event) except -1
+    cdef unsigned int most_reads(self) noexcept
     # RECEIVES_AT_A_TIME at most. 0, or an errno value.
     cdef int post_receives(self, const uint16_t *indices, unsigned int count) noexcept nogil
     # The server's lines on the lifeline until its end, or for a second or `limit` ms (-1: a second): the reason of the
     # queue pair's failure.
     cdef str hear_last_words(self, int limit)
-    # Takes an event off the completion channel, if there is one.
+    # Takes an event off the completion channel, if any.
     cdef void take_event(self) noexcept nogil
     # The lifeline is readable. False: the connection has ended, and all earlier replies have been taken.
     cdef bint look_at_lifeline(self) noexcept nogil
-    # Keeps the error of the stream under the queue pair, which is lost when the queue pair is destroyed.
+    # Whether the server has ended the connection, or is about to: no request is to be sent. Any thread.
+    cdef bint peer_has_ended(self) noexcept nogil
+    # Keeps the error of the stream under the queue pair: it is gone with the stream.
     cdef void note_fault(self) noexcept
     # Whether this process is a fork of the creator's.
     cdef bint foreign(self) noexcept nogil

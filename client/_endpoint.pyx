@@ -20,9 +20,12 @@ from rmemcached.rdma.wire cimport (
     EXCHANGE_REQUEST,
     HELLO_LENGTH,
     MESSAGE_HEADER,
+    RDMA_LANES_MAX,
+    RDMA_LANE_BYTES_MAX,
+    RDMA_LANE_BYTES_MIN,
     RDMA_MSGSIZE_MIN,
     RDMA_TRANSPORTS,
-    RDMA_VERSION_1,
+    RDMA_VERSION,
     get_welcome,
     put_attach,
     put_hello,
@@ -30,6 +33,7 @@ from rmemcached.rdma.wire cimport (
     rdma_welcome,
     transport_name,
 )
+from rmemcached.sys.atomics cimport load_acquire, store_release
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, assert_that, live_add
 from rmemcached.sys.linux cimport MSG_DONTWAIT, POLLIN, close_fd, poll, pollfd, posix_memalign, recv, set_nonblocking
@@ -92,8 +96,6 @@ cdef class Endpoint:
         self.last_words = b""
         self.fault = ""
         self.pid = getpid()
-        self.version = RDMA_VERSION_1
-        self.workers = self.most_lanes = 1
 
     def __init__(self, str transport, server, CmRoute route=None):
         cdef int error
@@ -175,16 +177,16 @@ cdef class Endpoint:
 
     # --- connecting ---
 
-    def exchange_line(self, int version):
+    def exchange_line(self):
         """The client's exchange line, as bytes. OSError: for soft_shm, this host cannot be told from others."""
         cdef str host = ""
-        cdef int reads = min(<int>READS, <int>self.port.max_rd_atomic)
+        cdef unsigned int reads = self.most_reads()
         if self.transport == SOFT_SHM:
             # Items are not read by READs there.
             reads = 1
             host = " host={} netns={} direct=1".format(*host_identity())
         return (
-            f"{EXCHANGE_REQUEST.decode()} version={version} transport={self.transport} "
+            f"{EXCHANGE_REQUEST.decode()} version={<int>RDMA_VERSION} transport={self.transport} "
             f"qpn={self.qp.qp_num} psn={self.psn} gid={(<const char *>self.port.gid.raw)[:16].hex()} "
             f"lid={self.port.lid} mtu={verbs_mtu_bytes(self.port.mtu)} credits={<int>CREDITS} "
             f"msgsize={<int>MESSAGE_SIZE} ird={<int>READS} ord={reads} crc=0 "
@@ -195,7 +197,6 @@ cdef class Endpoint:
         cdef qp_address peer
         cdef int error, fd
         self.tx_credits = min(offer.credits, <unsigned int>SEND_DEPTH)
-        self.version = offer.version
         self.workers = offer.workers
         self.most_lanes = offer.lanes
         self.lane_bytes = offer.lane_bytes
@@ -249,14 +250,16 @@ cdef class Endpoint:
         cdef char data[HELLO_LENGTH]
         cdef rdma_hello hello
         cdef unsigned int reads = min(<unsigned int>READS, <unsigned int>self.port.max_dest_rd_atomic)
+        cdef unsigned int asked = 1
         cdef int error
-        hello.version = RDMA_VERSION_1
+        hello.version = RDMA_VERSION
         hello.credits = CREDITS
         hello.msgsize = MESSAGE_SIZE
+        hello.lane_bytes = LANE_BYTES
         put_hello(data, &hello)
         param.qpn = self.qp.qp_num
         param.responder_resources = reads
-        param.initiator_depth = 1
+        param.initiator_depth = self.most_reads()
         param.private_data = data
         param.length = HELLO_LENGTH
         error = cm_connect(self.fd, self.cm_id, &param)
@@ -273,7 +276,9 @@ cdef class Endpoint:
             error = cm_modify_qp(
                 self.fd, self.cm_id, self.port, self.qp, IBV_QPS_RTR, min(reads, event.responder_resources))
             if error == 0:
-                error = cm_modify_qp(self.fd, self.cm_id, self.port, self.qp, IBV_QPS_RTS, 1)
+                if self.offers_reads:
+                    asked = max(min(self.most_reads(), event.initiator_depth), <unsigned int>1)
+                error = cm_modify_qp(self.fd, self.cm_id, self.port, self.qp, IBV_QPS_RTS, asked)
             if error == 0:
                 error = cm_confirm(self.fd, self.cm_id)
             if error:
@@ -283,12 +288,22 @@ cdef class Endpoint:
     cdef int accept_welcome(self, const cm_event *event) except -1:
         cdef rdma_welcome welcome
         if (not get_welcome(&event.private_data[0], event.length, &welcome)
-                or welcome.version != RDMA_VERSION_1 or welcome.msgsize < RDMA_MSGSIZE_MIN):
+                or welcome.both.version != RDMA_VERSION or welcome.both.msgsize < RDMA_MSGSIZE_MIN
+                or not RDMA_LANE_BYTES_MIN <= welcome.both.lane_bytes <= RDMA_LANE_BYTES_MAX
+                or welcome.lanes < 1 or welcome.workers < 1):
             raise MemcacheServerError("what answers through rdma_cm is no rmemcached")
-        self.tx_credits = min(<unsigned int>welcome.credits, <unsigned int>SEND_DEPTH)
-        self.room = min(<size_t>welcome.msgsize, <size_t>MESSAGE_SIZE) - MESSAGE_HEADER
+        self.tx_credits = min(<unsigned int>welcome.both.credits, <unsigned int>SEND_DEPTH)
+        self.room = min(<size_t>welcome.both.msgsize, <size_t>MESSAGE_SIZE) - MESSAGE_HEADER
+        self.lane_bytes = welcome.both.lane_bytes
         self.eager = welcome.eager
+        self.most_lanes = min(welcome.lanes, <unsigned int>RDMA_LANES_MAX)
+        self.workers = welcome.workers
+        self.offers_reads = welcome.direct == 1
         return 0
+
+    cdef unsigned int most_reads(self) noexcept:
+        # READs of this end under way.
+        return <unsigned int>max(min(<int>READS, <int>self.port.max_rd_atomic), 1)
 
     cdef int post_receives(self, const uint16_t *indices, unsigned int count) noexcept nogil:
         # 0, or an errno value.
@@ -345,15 +360,28 @@ cdef class Endpoint:
         cdef int event
         if self.by_cm:
             event = cm_ended(self.fd)
-            self.lifeline_ended = event != 0
+            if event != 0:
+                store_release(&self.lifeline_ended, True)
             if event == CM_DEVICE_REMOVAL:
                 device_removed(self.device)
             return True
         # The server never asks anything on the lifeline: this is its end. Completions may still wait to be reaped.
         if self.lifeline_ended:
             return False
-        self.lifeline_ended = True
+        store_release(&self.lifeline_ended, True)
         return True
+
+    cdef bint peer_has_ended(self) noexcept nogil:
+        cdef pollfd lifeline
+        cdef bint readable
+        lifeline.fd = self.fd
+        lifeline.events = POLLIN
+        readable = poll(&lifeline, 1, 0) > 0
+        if not self.by_cm:
+            return readable
+        if readable:
+            self.look_at_lifeline()
+        return load_acquire(&self.lifeline_ended)
 
     cdef void note_fault(self) noexcept:
         cdef const char *fault = soft_qp_fault(self.qp) if self.soft and self.qp != NULL else NULL

@@ -18,7 +18,6 @@ cdef class Offer:
     cdef readonly bint crc
     cdef readonly bint direct            # items can be read by READs (docs/direct-reads.md)
     cdef readonly str memory             # of soft_shm: who gets the items' memory, or why nobody does; empty: not said
-    cdef readonly unsigned int version   # of the protocol
-    cdef readonly unsigned int workers   # of the server; 1 in version 1
-    cdef readonly unsigned int lanes     # allowed on the queue pair; 1 in version 1
-    cdef readonly size_t lane_bytes      # kept by the server for each lane
+    cdef readonly unsigned int workers   # of the server
+    cdef readonly unsigned int lanes     # of the queue pair, at most
+    cdef readonly size_t lane_bytes      # of each lane's payload, kept by the server

@@ -10,8 +10,7 @@ from rmemcached.rdma.wire cimport (
     RDMA_LINE_MAX,
     RDMA_MSGSIZE_MIN,
     RDMA_LANES_MAX,
-    RDMA_VERSION_1,
-    RDMA_VERSION_2,
+    RDMA_VERSION,
     RDMA_TOKEN_LENGTH,
     SHM_KEY_LENGTH,
     SHM_MEMORY_PARTS as MEMORY_PARTS,
@@ -60,15 +59,11 @@ cdef int read_offer(Offer offer, dict tokens, str transport) except -1:
     offer.crc = int(tokens.get("crc", 0))
     offer.direct = int(tokens.get("direct", 0)) == 1 and offer.answers > 0
     offer.memory = tokens.get("memory", "")
-    offer.version = int(tokens["version"])
-    offer.workers = offer.lanes = 1
-    if offer.version == RDMA_VERSION_2:
-        offer.workers = int(tokens["workers"])
-        offer.lanes = min(int(tokens["lanes"]), <int>RDMA_LANES_MAX)
-        offer.lane_bytes = int(tokens["lanebytes"])
-        if not RDMA_LANE_BYTES_MIN <= offer.lane_bytes <= RDMA_LANE_BYTES_MAX or offer.workers < 1:
-            raise ValueError
-    if (not RDMA_VERSION_1 <= offer.version <= RDMA_VERSION_2 or offer.lanes < 1 or len(offer.gid) != 16
+    offer.workers = int(tokens["workers"])
+    offer.lanes = min(int(tokens["lanes"]), <int>RDMA_LANES_MAX)
+    offer.lane_bytes = int(tokens["lanebytes"])
+    if (int(tokens["version"]) != RDMA_VERSION or offer.workers < 1 or offer.lanes < 1
+            or not RDMA_LANE_BYTES_MIN <= offer.lane_bytes <= RDMA_LANE_BYTES_MAX or len(offer.gid) != 16
             or (attaches and len(offer.token) != RDMA_TOKEN_LENGTH) or offer.msgsize < RDMA_MSGSIZE_MIN):
         raise ValueError
     return 0

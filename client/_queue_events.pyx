@@ -1,7 +1,7 @@
 """See _queue_events.pxd."""
 
 from rmemcached.client._devices cimport device_lost
-from rmemcached.sys.atomics cimport store_release
+from rmemcached.sys.atomics cimport load_acquire, store_release
 from rmemcached.sys.linux cimport POLLIN, poll, pollfd, pthread_mutex_lock, pthread_mutex_unlock
 from rmemcached.verbs.soft cimport soft_shm_written
 from rmemcached.verbs.verbs cimport ibv_req_notify_cq
@@ -36,14 +36,11 @@ cdef bint queue_lives(QueuePair queue) noexcept nogil:
     if not queue.soft and device_lost(queue.device):
         store_release(&queue.failed, True)
         return False
-    return not (queue.by_cm and queue.lifeline_ended)
+    return not (queue.by_cm and load_acquire(&queue.lifeline_ended))
 
 
 cdef bint queue_ended(QueuePair queue) noexcept nogil:
-    cdef pollfd lifeline
-    lifeline.fd = queue.fd
-    lifeline.events = POLLIN
-    return poll(&lifeline, 1, 0) > 0 and (not queue.by_cm or not queue.look_at_lifeline() or queue.lifeline_ended)
+    return queue.peer_has_ended()
 
 
 cdef uint64_t queue_written(QueuePair queue) noexcept nogil:

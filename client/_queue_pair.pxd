@@ -1,7 +1,6 @@
 """A connected queue pair to a server (docs/rdma-protocol.md): its messages, credits and lanes, and its end.
 
-Each RdmaStream above has a lane of the queue pair. The owner of a lane is the thread in a call of its RdmaStream. With
-version 1 of the protocol there is a single lane.
+Above it are the RdmaStreams on its lanes, each with an owner: the thread that is in a call of it.
 
 Waiting owners make progress for the queue pair. Each polls (`reap`) for all lanes. The payload of its own lane goes to
 its stream, the payload of the rest into the inboxes of their lanes. One owner sleeps for all (`wait`) on the channel

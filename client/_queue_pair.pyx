@@ -21,8 +21,7 @@ from rmemcached.client._timeouts cimport poll_timeout, start_deadline
 from rmemcached.client._uninterrupted cimport take_descriptor
 from rmemcached.rdma.wire cimport (
     MESSAGE_CLOSE, MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_OPEN, MESSAGE_READY, MESSAGE_USED_MAX,
-    RDMA_CREDITS_HELD_MAX, RDMA_CREDITS_MIN, RDMA_VERSION_1, get_message_header, lane_word, message_header,
-    put_message_header, word_lane, word_used)
+    RDMA_CREDITS_HELD_MAX, RDMA_CREDITS_MIN, get_message_header, message_header, put_message_header)
 from rmemcached.sys.atomics cimport load_acquire, relaxed_load, relaxed_store, store_release
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, assert_held, assert_that, live_sub
@@ -121,7 +120,7 @@ cdef class QueuePair(Endpoint):
         cdef ibv_sge sge
         cdef ibv_send_wr wr
         cdef ibv_send_wr *bad
-        cdef uint32_t used = 0
+        cdef size_t used = 0
         cdef bint silent
         cdef int error
         assert_held(&self.lock)
@@ -129,11 +128,12 @@ cdef class QueuePair(Endpoint):
         self.free_count -= 1
         index = self.free_sends[self.free_count]
         message = self.buffer + <size_t>(CREDITS + index) * MESSAGE_SIZE
-        if kind == MESSAGE_DATA and self.version != RDMA_VERSION_1:
-            used = <uint32_t>min(lane.unsaid, <size_t>MESSAGE_USED_MAX)
+        if kind == MESSAGE_DATA:
+            used = min(lane.unsaid, <size_t>MESSAGE_USED_MAX)
             lane.unsaid -= used
             lane.room -= payload
-        put_message_header(message, kind, <uint16_t>self.owed, lane_word(lane.id, used) if lane != NULL else 0)
+        put_message_header(message, kind, <uint16_t>self.owed, <uint16_t>used,
+                           <uint16_t>lane.id if lane != NULL else 0)
         sge.addr = <uint64_t><uintptr_t>message
         sge.length = <uint32_t>(MESSAGE_HEADER + payload)
         sge.lkey = self.mr.lkey
@@ -215,8 +215,8 @@ cdef class QueuePair(Endpoint):
                 self.finish_lane(lane)
 
     cdef bint must_say(self, lane_state *lane) noexcept nogil:
-        # The owner has used half of LANE_BYTES since the server was last told.
-        return self.version != RDMA_VERSION_1 and lane.unsaid * 2 >= LANE_BYTES
+        # What has been used is half of what is kept.
+        return lane.unsaid * 2 >= LANE_BYTES
 
     cdef void return_credits(self, Stream s, lane_state *lane) noexcept nogil:
         # Tells the server how much the owner has used, if it must, and announces receives when half of them are owed,
@@ -235,7 +235,7 @@ cdef class QueuePair(Endpoint):
         cdef int r
         if length == 0 or lane.closing:
             return 1
-        if lane.unsaid + (lane.last - lane.first) + length > LANE_BYTES and self.version != RDMA_VERSION_1:
+        if lane.unsaid + (lane.last - lane.first) + length > LANE_BYTES:
             return self.breaks(b"more for a lane than the client keeps")
         if lane != own or s is None or not inbox_is_empty(lane):
             r = inbox_put(lane, data, length)
@@ -256,7 +256,6 @@ cdef class QueuePair(Endpoint):
         cdef char *message = self.buffer + <size_t>index * MESSAGE_SIZE
         cdef lane_state *lane = NULL
         cdef message_header header
-        cdef uint32_t id
         cdef int r
         if not get_message_header(message, length, &header):
             return self.breaks(b"a message shorter than its header")
@@ -267,15 +266,14 @@ cdef class QueuePair(Endpoint):
         if self.tx_credits > RDMA_CREDITS_HELD_MAX:
             return self.breaks(b"more credits than any server has")
         if header.kind == MESSAGE_DATA or header.kind == MESSAGE_CLOSE:
-            id = word_lane(header.lane) if self.version != RDMA_VERSION_1 else header.lane
-            lane = lane_find(&self.lanes, id)
+            lane = lane_find(&self.lanes, header.lane)
             if lane == NULL or lane.closed or not lane.opened:
                 return self.breaks(b"a message for a lane that is not open")
         if header.kind == MESSAGE_READY:
             self.ready = True
         elif header.kind == MESSAGE_DATA:
-            if self.version != RDMA_VERSION_1 and word_used(header.lane):
-                lane.room += word_used(header.lane)
+            if header.used:
+                lane.room += header.used
                 if lane.room > self.lane_bytes:
                     return self.breaks(b"more used than was sent")
                 if lane.want == WANTS_ROOM:
@@ -283,7 +281,7 @@ cdef class QueuePair(Endpoint):
             r = self.take_data(s, own, lane, message + MESSAGE_HEADER, length - MESSAGE_HEADER)
             if r <= 0:
                 return r
-        elif header.kind == MESSAGE_CLOSE and self.version != RDMA_VERSION_1:
+        elif header.kind == MESSAGE_CLOSE:
             if lane.closing:
                 self.unanswered -= 1
             length = min(length - MESSAGE_HEADER, <size_t>LAST_WORDS - 1)
@@ -387,8 +385,7 @@ cdef class QueuePair(Endpoint):
             raise OSError(EAGAIN, "the server allows no more lanes")
         if lane == NULL:
             raise MemoryError
-        lane.opened = self.version == RDMA_VERSION_1
-        lane.room = self.room if self.version == RDMA_VERSION_1 else self.lane_bytes
+        lane.room = self.lane_bytes
         self.users += 1
         return lane
 
@@ -481,7 +478,7 @@ cdef class QueuePair(Endpoint):
         cdef int r = 1
         pthread_mutex_lock(&self.lock)
         want = self.want_of(s, lane, drains)
-        if self.failed or (self.by_cm and self.lifeline_ended):
+        if self.failed or (self.by_cm and load_acquire(&self.lifeline_ended)):
             store_release(&self.failed, True)
             r = 0
         elif lane != NULL and (lane.closed or not inbox_is_empty(lane)) or self.can_have(lane, want):
@@ -616,8 +613,7 @@ cdef class QueuePair(Endpoint):
         return text
 
     def ended(self):
-        """Whether no lane should join: the connection is another process's, has ended, has a single lane, or is
-        silent."""
+        """Whether no lane should join: the connection is another process's, has ended, or is silent."""
         cdef bint found
         lock_state(&shared_state)
         found = self.has_ended()
@@ -625,12 +621,8 @@ cdef class QueuePair(Endpoint):
         return found
 
     cdef bint has_ended(self) noexcept:
-        cdef pollfd lifeline
-        if self.foreign() or load_acquire(&self.failed) or self.fd < 0 or self.users == 0:
-            return True
-        lifeline.fd = self.fd
-        lifeline.events = POLLIN
-        return self.version == RDMA_VERSION_1 or poll(&lifeline, 1, 0) != 0 or self.is_silent()
+        return (self.foreign() or load_acquire(&self.failed) or self.fd < 0 or self.users == 0
+                or self.peer_has_ended() or self.is_silent())
 
     cdef bint is_silent(self) noexcept nogil:
         # The server has not closed a lane in time, and has sent nothing since. A new connection shows whether the
@@ -653,7 +645,7 @@ cdef class QueuePair(Endpoint):
         cdef unsigned int suspended
         cdef bint open = False
         cdef bint alone = self.users == 1 and not (must_close and patience and self.transport == SOFT_SHM)
-        if alone or load_acquire(&self.failed) or self.qp == NULL or self.version == RDMA_VERSION_1:
+        if alone or load_acquire(&self.failed) or self.qp == NULL:
             self.disconnect()
             return False
         pthread_mutex_lock(&self.lock)

@@ -84,10 +84,6 @@ class Choice:
         if reason is not None:
             self.reasons.append(reason)
             self.wanted = "tcp"
-        if self.wanted == "rdma_cm" or (self.wanted == "auto" and self.client.rdma_cm_port is not None):
-            stream = self.try_rdma_cm()
-            if stream is not None:
-                return stream, "rdma_cm"
         if self.wanted == "tcp" or self.alone:
             return self.open_one()
         opened = self.join()
@@ -107,7 +103,11 @@ class Choice:
         return opened
 
     def open_one(self) -> tuple[Any, str]:
-        """(stream, transport) of a connection of its own, or on a queue pair for others to join."""
+        """(stream, transport) of a connection of its own, or on a queue pair that others can join."""
+        if self.wanted == "rdma_cm" or (self.wanted == "auto" and self.client.rdma_cm_port is not None):
+            stream = self.try_rdma_cm()
+            if stream is not None:
+                return stream, "rdma_cm"
         self.plain = open_plain(self.client)
         if self.wanted == "auto" and self.client.closes_on_rdma:
             self.reasons.append("the server closes connections that ask for RDMA")
@@ -184,7 +184,7 @@ class Choice:
     def try_rdma_cm(self) -> Any:
         """The stream, or None when another transport may be tried."""
         try:
-            return exchange.open_rdma_cm(self.client)
+            return exchange.open_rdma_cm(self.client, None if self.alone else self.wanted)
         except (MemcacheServerError, OSError) as error:
             if self.wanted != "auto":
                 raise

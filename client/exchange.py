@@ -33,7 +33,6 @@ from .sockets import Options, Server, open_socket, open_unix
 logger = logging.getLogger("rmemcached.client")
 
 DEFAULT_SPIN = 50  # microseconds
-OLD_SERVER = b"CLIENT_ERROR rdma: version 2 is not supported"
 REPLY_LIMIT = LINE_MAX + len("\r\n")
 
 
@@ -51,7 +50,7 @@ def stream_of(client: Options, queue: QueuePair) -> RdmaStream:
 told: set[tuple[Server, str]] = set()
 """What the log has of each server's memory."""
 
-Key = tuple[Server, str, object, object]
+Key = tuple[Server, str, object, object, object]
 
 MOST_FOR_THREADS = 16  # queue pairs to a server; beyond them, threads share
 shared: dict[Key, list[tuple[QueuePair, int]]] = {}
@@ -89,8 +88,9 @@ def others_wait(client: Options, wanted: str) -> bool:
 
 def key_of(client: Options, wanted: str) -> Key:
     keepalive = client.socket_keepalive
-    # Lane 0 of a queue pair is authenticated with its lifeline, also for the next Client on the lane.
-    return client.server, wanted, keepalive and (keepalive.idle, keepalive.intvl, keepalive.cnt), client.credentials
+    probes = keepalive and (keepalive.idle, keepalive.intvl, keepalive.cnt)
+    # Lane 0 of a queue pair is authenticated with its lifeline, also when another Client has it next.
+    return client.server, wanted, client.rdma_cm_port, probes, client.credentials
 
 
 def join(client: Options, wanted: str) -> tuple[RdmaStream, str] | None:
@@ -133,20 +133,11 @@ def share_nothing(client: Options, wanted: str) -> None:
 
 
 def ask(queue: QueuePair, plain: socket.socket, transport: str) -> Offer:
-    """The exchange, in the newest version known to the server. Raises the errors of read_reply_line, and
-    ExchangeRefused."""
-    line = answer_to(queue.exchange_line(2), plain)
-    if line.startswith(OLD_SERVER):
-        line = answer_to(queue.exchange_line(1), plain)
-    return Offer(line, transport)
-
-
-def answer_to(line: bytes, plain: socket.socket) -> bytes:
-    """Sends a line of the exchange, and returns the server's. Raises the errors of read_reply_line."""
-    # A server that refuses the connection may have sent its answer, and closed, before it read anything.
+    """The exchange of lines. Raises what read_reply_line does, and ExchangeRefused."""
+    # A server that wants no connection may have said so before it has read anything.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        plain.sendall(line)
-    return read_reply_line(plain)
+        plain.sendall(queue.exchange_line())
+    return Offer(read_reply_line(plain), transport)
 
 
 def read_reply_line(plain: socket.socket) -> bytes:
@@ -179,7 +170,7 @@ def open_rdma(client: Options, plain: socket.socket, transport: str, wanted: str
     """
     try:
         queue = QueuePair(transport, client.server)
-        queue.exchange_line(2)
+        queue.exchange_line()
     except OSError as error:
         raise TransportUnavailable(f"no queue pair here: {error}") from error
     # If anything is raised from here on, the queue pair is freed with its object.
@@ -266,8 +257,8 @@ def ask_for_shm(second: socket.socket, request: bytes) -> tuple[bytes, list[int]
             os.close(surplus)
 
 
-def open_rdma_cm(client: Options) -> RdmaStream:
-    """The RDMA stream to the server's port of rdma_cm; there is no lifeline.
+def open_rdma_cm(client: Options, wanted: str | None) -> RdmaStream:
+    """The RDMA stream to the server's port of rdma_cm; there is no lifeline. wanted: as for open_rdma.
 
     Raises TransportUnavailable, MemcacheServerError, OSError, TimeoutError.
     """
@@ -290,5 +281,5 @@ def open_rdma_cm(client: Options) -> RdmaStream:
             if index + 1 == len(found):
                 raise
             continue
-        return stream_of(client, queue)
+        return stream_of(client, queue) if wanted is None else share(client, wanted, queue)
     raise AssertionError("getaddrinfo gives one address at least")

@@ -1,8 +1,7 @@
 """A client of the RDMA transport in plain Python and pyverbs, written from docs/rdma-protocol.md alone.
 
-The client shares no code with rmemcached. So it shows that the page is enough, and that another verbs library can speak
-with the daemon. It is meant for reading: it does a request at a time, on lane 0, and is not fast. Over rdma_cm the
-client speaks version 1, else version 2.
+Without any code of rmemcached, it shows two things: the page is enough, and another verbs library can speak with the
+daemon. It is meant to be read; it does one request at a time, on lane 0, and is not fast.
 
     with ReferenceClient("10.0.0.1", 11211) as client:
         client.set(b"key", b"value")
@@ -51,8 +50,9 @@ MESSAGE_SIZE = 8192
 LANE_BYTES = 65536
 USED_MAX = 65535
 HEADER = struct.Struct(">BBHHH")  # type, reserved, credits, used, lane
-REQUEST = struct.Struct(">4sHHI")  # rdma, version, credits, msgsize
-REPLY = struct.Struct(">4sHHII")  # RDMA, version, credits, msgsize, eager
+REQUEST = struct.Struct(">4sHHII")  # rdma, version, credits, msgsize, lanebytes
+REPLY = struct.Struct(">4sHHII")  # the first fields: RDMA, version, credits, msgsize, lanebytes
+VERSION = 2
 DATA, CREDIT, READY, OPEN, CLOSE = range(5)
 TIMEOUT = 30.0
 ROCE_V2 = "RoCE v2"
@@ -112,7 +112,6 @@ class ReferenceClient:
         self.owed = 0
         self.input = b""
         self.sending = False
-        self.lane_room = 0
         self.used = 0
         if cm_port is None:
             self.exchange(attributes)
@@ -121,8 +120,7 @@ class ReferenceClient:
         self.send(READY)
         while self.take() != READY:
             pass
-        if self.lifeline is not None:
-            self.send(OPEN)
+        self.send(OPEN)
 
     # --- section 2: the exchange ---
 
@@ -131,8 +129,9 @@ class ReferenceClient:
         gid = self.context.query_gid(self.port, self.gid_index).gid.replace(":", "")
         mtu = 128 << attributes.active_mtu  # type: ignore[attr-defined]
         line = (
-            f"rdma version=2 transport=verbs qpn={self.qp.qp_num} psn={psn} gid={gid} lid={attributes.lid} mtu={mtu} "  # type: ignore[attr-defined]
-            f"credits={CREDITS} msgsize={MESSAGE_SIZE} ird=16 ord=1 lanebytes={LANE_BYTES}\r\n"
+            f"rdma version={VERSION} transport=verbs qpn={self.qp.qp_num} psn={psn} gid={gid} "
+            f"lid={attributes.lid} mtu={mtu} credits={CREDITS} msgsize={MESSAGE_SIZE} "  # type: ignore[attr-defined]
+            f"ird=16 ord=1 lanebytes={LANE_BYTES}\r\n"
         )
         assert self.lifeline is not None
         self.lifeline.sendall(line.encode())
@@ -184,17 +183,17 @@ class ReferenceClient:
         self.context = self.cmid.context
 
     def cm_exchange(self) -> None:
-        asked = REQUEST.pack(b"rdma", 1, CREDITS, MESSAGE_SIZE)
+        asked = REQUEST.pack(b"rdma", VERSION, CREDITS, MESSAGE_SIZE, LANE_BYTES)
         param = ConnParam(
             resources=16, depth=1, flow_control=1, retry=6, rnr_retry=7, qp_num=self.qp.qp_num, data_len=len(asked)
         )
         param.set_private_data(asked)
         self.cmid.connect(param)
         event = self.cm_event(ce.RDMA_CM_EVENT_CONNECT_RESPONSE, ce.RDMA_CM_EVENT_ESTABLISHED)
-        word, version, self.credits, size, _ = REPLY.unpack_from(bytes(event.private_data))
+        word, version, self.credits, size, self.lane_room = REPLY.unpack_from(bytes(event.private_data))
         established = event.event_type == ce.RDMA_CM_EVENT_ESTABLISHED
         event.ack_cm_event()
-        if (word, version) != (b"RDMA", 1):
+        if (word, version) != (b"RDMA", VERSION):
             raise ProtocolError(f"{word!r} {version}")
         self.room = min(size, MESSAGE_SIZE) - HEADER.size
         if not established:
@@ -214,7 +213,7 @@ class ReferenceClient:
         """Sends a message. The last credit is for CREDIT."""
         while self.sending or self.credits < (1 if kind == CREDIT else 2):
             self.take()
-        used = min(self.used, USED_MAX) if kind == DATA and self.lifeline is not None else 0
+        used = min(self.used, USED_MAX) if kind == DATA else 0
         message = HEADER.pack(kind, 0, self.owed, used, 0) + payload
         self.used -= used
         self.messages.write(message, len(message), CREDITS * MESSAGE_SIZE)
@@ -260,20 +259,18 @@ class ReferenceClient:
         return int(kind)
 
     def say_used(self) -> None:
-        """Tells the number of used bytes, if half of the lane's bytes are used and no request can tell it."""
-        if self.lifeline is not None and self.used * 2 >= LANE_BYTES and self.credits >= 2 and not self.sending:
+        """Reports the used bytes after half of the lane's buffer, if no request can report them."""
+        if self.used * 2 >= LANE_BYTES and self.credits >= 2 and not self.sending:
             self.send(DATA)
 
     # --- memcached's bytes ---
 
     def request(self, data: bytes) -> None:
         while data:
-            room = self.room
-            if self.lifeline is not None:
-                while self.lane_room == 0:
-                    self.take()
-                room = min(room, self.lane_room)
-                self.lane_room -= min(room, len(data))
+            while self.lane_room == 0:
+                self.take()
+            room = min(self.room, self.lane_room)
+            self.lane_room -= min(room, len(data))
             self.send(DATA, data[:room])
             data = data[room:]
 

@@ -304,12 +304,20 @@ def test_pinned_transport_does_not_fall_back(shared_memcached: Any) -> None:
             client.set("key", b"x")
 
 
+# Lines that make sense with a number in the first place, and 2 in the second.
+NONSENSE = (
+    b"RDMA transport=soft_iw qpn=%s version=%d credits=32 msgsize=8192 workers=1 worker=0 lanes=64 lanebytes=16384"
+    b" token=" + b"0" * 32 + b"\r\n"
+)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
-        b"RDMA version=1 transport=soft_iw qpn=1\r\n",
-        b"RDMA version=1 transport=soft_iw qpn=x credits=32 msgsize=8192 token=00\r\n",
-        b"RDMA version=1 transport=soft_iw qpn=99999999999 credits=32 msgsize=8192 token=" + b"0" * 32 + b"\r\n",
+        b"RDMA version=2 transport=soft_iw qpn=1\r\n",
+        NONSENSE % (b"x", 2),
+        NONSENSE % (b"99999999999", 2),
+        NONSENSE % (b"1", 1),
         b"RDMA\r\n",
         b"R" * 5000,
         b"",

@@ -42,8 +42,8 @@ def wanted(monkeypatch: pytest.MonkeyPatch) -> None:
 class ReadServer(ServerByHand):
     """Lets its client READ a store with a single key."""
 
-    def __init__(self, depth: int = 16, version: int = 1, **tokens: object) -> None:
-        super().__init__("soft_iw", version, direct=1, **tokens)
+    def __init__(self, depth: int = 16, **tokens: object) -> None:
+        super().__init__("soft_iw", direct=1, **tokens)
         self.depth = depth
         self.store = Store(2 * MB, direct_remote=True)
         self.store.set(b"key", b"value")
@@ -193,9 +193,9 @@ def test_a_server_that_says_something_else(server: ReadServer, threads: ThreadPo
 
 
 def test_others_that_share_the_queue_pair(threads: ThreadPoolExecutor) -> None:
-    """The queue pair ends with the READ, and its other clients learn the reason before their own time is over."""
-    with ReadServer(version=2) as server, client_of(server) as reader, client_of(server, TIMEOUT) as other:
-        # Connections made by the same thread share a queue pair.
+    """It ends with the READ, and they learn why before their own time is over."""
+    with ReadServer() as server, client_of(server) as reader, client_of(server, TIMEOUT) as other:
+        # Connections that one thread makes share a queue pair.
         for lane, client in enumerate((reader, other)):
             version = threads.submit(client.version)
             if lane == 0:

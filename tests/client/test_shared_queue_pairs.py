@@ -24,14 +24,13 @@ from rmemcached.client._queue_pair import QueuePair
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
 
 TIMEOUT = 20.0 * PACE
-SHARING = [transport for transport in RDMA_TRANSPORTS if transport != "rdma_cm"]
 SIZES = (10, 3000, 5000, 70_000, 900_000)
 
 ServerFactory = Callable[..., Server]
 Make = Callable[..., Client]
 
 
-@pytest.fixture(params=SHARING)
+@pytest.fixture(params=RDMA_TRANSPORTS)
 def transport(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -91,7 +90,7 @@ def test_queue_pairs_are_given_to_all_workers(rmemcached_server: ServerFactory, 
     def next_worker() -> int:
         # The exchange gives the worker's number.
         with socket.create_connection((server.host, server.port), TIMEOUT) as plain:
-            plain.sendall(QueuePair(transport, server.address).exchange_line(2))
+            plain.sendall(QueuePair(transport, server.address).exchange_line())
             line = plain.makefile("rb").readline()
         (number,) = re.findall(rb" worker=(\d+)", line)
         return int(number)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_tools import CREDIT, DATA, HEADER, TIMEOUT, Conversation, Peer
+from daemon_tools import DATA, HEADER, TIMEOUT, Conversation, Peer
 from servers import Server, start_rmemcached
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "protocol"))
@@ -59,7 +59,7 @@ class QueuePair:
         data = bytes(self.peer.inbox)
         self.peer.inbox.clear()
         if self.peer.owed > 4:
-            self.peer.send(CREDIT)
+            self.peer.send(DATA)
         return data
 
     def close(self) -> None:

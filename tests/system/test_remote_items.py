@@ -39,7 +39,7 @@ class Known(Peer):
 
 
 class KnownLanes(Known, Lanes):
-    """The same, of version 2."""
+    """The same, with the lanes that a test opens."""
 
 
 def ask(peer: Peer, place: int = 0) -> tuple[int, int]:

@@ -53,7 +53,7 @@ RECORD_FAULT = b"SERVER_ERROR rdma: a record came that no correct peer sends\r\n
 MANY_CLOSES = 256
 """Descriptors that wait to be closed, after which no queue pair gets a stream."""
 HOST, NETNS = host_identity()
-EXCHANGE = "rdma version=1 transport=soft_shm qpn=17 credits=16 msgsize=8192"
+EXCHANGE = "rdma version=2 transport=soft_shm qpn=17 credits=16 msgsize=8192 lanebytes=512"
 PLACE = f"host={HOST} netns={NETNS}"
 
 ServerFactory = Callable[..., Server]
