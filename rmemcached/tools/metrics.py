@@ -314,101 +314,16 @@ METRICS = [
         _outcomes("hit"),
         ("command", "status"),
     ),
-]
-TOTAL_SLABS = [
-    _gauge(ALL_SLABS, "active_slabs", "rmemcached_active_slabs", "Classes that have pages."),
-    _gauge(ALL_SLABS, "total_malloced", "memcached_malloced_bytes", "Memory of the pages of all classes."),
-]
-
-R = "rmemcached_rdma_"
-RDMA = [
-    *(
-        _gauge("rdma", statistic, R + name, text, scale)
-        for statistic, name, text, scale in (
-            ("rdma_credits", "credits", "Messages that a queue pair may have on the way.", 1),
-            ("rdma_msgsize", "message_size_bytes", "Size of a message at most.", 1),
-            ("rdma_eager", "eager_bytes", "Values up to this size travel in messages.", 1),
-            ("rdma_max_queue_pairs", "max_queue_pairs", "Queue pairs at most (-o rdma_max_qps).", 1),
-            ("rdma_lane_bytes", "lane_bytes", "What a lane may have unused.", 1),
-            ("rdma_max_lanes", "max_lanes", "Lanes of a queue pair at most.", 1),
-            ("rdma_ready_timeout", "ready_timeout_seconds", "Time for a client to say READY.", 1),
-            ("rdma_peer_memory", "peer_memory_limit_bytes", "Memory of clients that is mapped at most.", 1),
-            ("rdma_direct_linger", "direct_linger_seconds", "Time for which the index outlasts its last reader.", 1),
-            ("rdma_direct_remote", "direct_remote", "1: clients of RDMA devices read values themselves.", 1),
-            ("rdma_view_limit", "views_limit_bytes", "Items that clients may have views of at most.", 1),
-            ("rdma_view_items", "views_limit", "Views at most.", 1),
-            ("rdma_spin", "spin_seconds", "Gap between two requests that a worker polls through at most.", US),
-            ("rdma_spin_share", "spin_share_ratio", "Part of its time that a worker polls at most.", 0.01),
-            ("rdma_crc", "crc", "1: soft_iw has checksums.", 1),
-            ("rdma_cm_port", "cm_port", "Port of rdma_cm; 0: none.", 1),
-            ("rdma_queue_pairs", "queue_pairs", "Queue pairs.", 1),
-            ("rdma_cm_queue_pairs", "cm_queue_pairs", "Of these, connected through rdma_cm.", 1),
-            ("rdma_unready_queue_pairs", "unready_queue_pairs", "Of these, those that wait for READY.", 1),
-            ("rdma_registrations", "registrations", "Memory regions with messages of queue pairs.", 1),
-            ("rdma_arena_registrations", "arena_registrations", "Memory regions with items.", 1),
-            ("rdma_streams", "lanes", "Lanes.", 1),
-            ("rdma_input_bytes", "input_bytes", "Memory of commands that have come in part.", 1),
-            ("rdma_views", "views", "Items that clients have views of.", 1),
-            ("rdma_view_bytes", "views_bytes", "Bytes of these items.", 1),
-        )
-    ),
     Metric(
         *("rdma", "rmemcached_rdma_transport_queue_pairs", "Queue pairs by transport."),
         {f"rdma_{name}_queue_pairs": (name,) for name in ("verbs", "soft_iw", "soft_shm")},
         ("transport",),
     ),
-    *(
-        _counter("rdma", statistic, R + name + "_total", text, scale)
-        for statistic, name, text, scale in (
-            ("rdma_total_queue_pairs", "queue_pairs_made", "Queue pairs that were made.", 1),
-            ("rdma_refused_lanes", "refused_lanes", "Lanes that -c had no room for.", 1),
-            ("rdma_exchanges", "exchanges", "Requests for a queue pair.", 1),
-            ("rdma_exchange_errors", "exchange_errors", "Of these, refused ones.", 1),
-            ("rdma_refused_queue_pairs", "refused_queue_pairs", "Of these, because of -o rdma_max_qps.", 1),
-            ("rdma_refused_streams", "refused_streams", "Streams with a wrong token or number.", 1),
-            ("rdma_ready_timeouts", "ready_timeouts", "Queue pairs given up because READY did not come.", 1),
-            ("rdma_sends", "sends", "Messages to clients.", 1),
-            ("rdma_send_bytes", "send_bytes", "Bytes of messages to clients.", 1),
-            ("rdma_recvs", "receives", "Messages from clients.", 1),
-            ("rdma_recv_bytes", "receive_bytes", "Bytes of messages from clients.", 1),
-            ("rdma_reads", "reads", "Values fetched from memory of clients.", 1),
-            ("rdma_read_bytes", "read_bytes", "Bytes of these values.", 1),
-            ("rdma_read_errors", "read_errors", "Values that could not be fetched.", 1),
-            ("rdma_writes", "writes", "Values delivered into memory of clients.", 1),
-            ("rdma_write_bytes", "write_bytes", "Bytes of these values.", 1),
-            ("rdma_write_errors", "write_errors", "Values that could not be delivered.", 1),
-            ("rdma_qp_errors", "queue_pair_errors", "Queue pairs that ended with an error.", 1),
-            ("rdma_credit_waits", "credit_waits", "Replies that waited because the client had no room.", 1),
-            ("rdma_wakeups", "wakeups", "Events of completion queues.", 1),
-            ("rdma_completions", "completions", "Completions that were taken.", 1),
-            ("rdma_doorbells", "doorbells", "Lists of work requests that were posted.", 1),
-            ("rdma_polled_ns", "polled_seconds", "Time that workers polled.", NS),
-            ("rdma_total_views", "views_given", "Views that were given.", 1),
-            ("rdma_refused_views", "views_refused", "Views refused because of -o rdma_view_limit.", 1),
-            ("rdma_async_events", "async_events", "Asynchronous events of the system's device.", 1),
-            ("rdma_devices_lost", "devices_lost", "Devices that failed or were removed.", 1),
-        )
-    ),
-    *(
-        Metric(
-            *("rdma", R + f"soft_{name}_total", "counter", text),
-            {f"{short}_{statistic}": (transport,) for short, transport in (("iw", "soft_iw"), ("shm", "soft_shm"))},
-            ("transport",),
-        )
-        for statistic, name, text in (
-            ("rx_bytes", "received_bytes", "Bytes received by a software device."),
-            ("tx_bytes", "sent_bytes", "Bytes sent by a software device."),
-            ("rx_staged_bytes", "received_staged_bytes", "Of those received, bytes that were copied once more."),
-            ("terminates_sent", "terminates_sent", "Connections ended by an error that was found here."),
-            ("terminates_received", "terminates_received", "Connections ended by an error that the client found."),
-        )
-    ),
-    _counter("rdma", "iw_rx_fpdus", R + "soft_iw_received_frames_total", "Frames received by soft_iw."),
-    _counter("rdma", "iw_tx_fpdus", R + "soft_iw_sent_frames_total", "Frames sent by soft_iw."),
-    _counter("rdma", "shm_one_sided", R + "soft_shm_one_sided_total", "READs and WRITEs of soft_shm by one copy."),
-    _gauge("rdma", "shm_mapped_regions", R + "soft_shm_mapped_regions", "Regions of clients' memory that are mapped."),
-    _gauge("rdma", "shm_mapped_bytes", R + "soft_shm_mapped_bytes", "Memory of clients that is mapped."),
-    _counter("rdma", "shm_declined_offers", R + "soft_shm_declined_offers_total", "Memory that was not mapped."),
+    _soft("rx_bytes", "received_bytes", "Bytes received by a software device."),
+    _soft("tx_bytes", "sent_bytes", "Bytes sent by a software device."),
+    _soft("rx_staged_bytes", "received_staged_bytes", "Of those received, bytes that were copied once more."),
+    _soft("terminates_sent", "terminates_sent", "Connections ended by an error that was found here."),
+    _soft("terminates_received", "terminates_received", "Connections ended by an error that the client found."),
 ]
 
 LEFT_OUT = {

@@ -26,8 +26,8 @@ from rmemcached.client import Client
 from rmemcached.host import host_identity
 
 HERE = Path(__file__).resolve().parent
-# Seconds until the daemon has freed everything of a dead client: less than any time-out of the daemon's, since a time-out would
-# free everything as well.
+# Seconds until the daemon has freed everything of a dead client: less than any time-out of the daemon's, since a
+# time-out would free everything as well.
 GONE_WITHIN = within(20.0)
 HEADER = 8  # bytes of a message's header
 DATA, CREDIT, READY, OPEN, CLOSE = range(5)

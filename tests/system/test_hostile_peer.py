@@ -185,7 +185,7 @@ def test_fuzzed_messages(server: Server, bystander: Any) -> None:
                     payload += source.randbytes(source.randint(0, 40)) + source.choice((b"", b"\r\n"))
                     kind = source.choice((DATA, DATA, DATA, DATA, CREDIT, OPEN, CLOSE, READY, source.randrange(256)))
                     lane = source.choice((0, 0, 0, 1, 1023, 65535)) | source.choice((0, 0, 0, 1)) << 16
-                    peer.send_raw(message(kind, lane, source.choice((0, 1)), payload))
+                    peer.send_raw(message(kind, payload, source.choice((0, 1)), lane))
             except ConnectionError:
                 pass
     bystander.delete("a")

@@ -42,10 +42,8 @@ INPUT_FIRST = 4096  # bytes of the smallest buffer of a lane (rdma/lane.pxd)
 
 
 @pytest.fixture
-def server(rdma_transport: str) -> Iterator[Server]:
-    with start_rmemcached("-m", "64", "-t", "1") as started:
-        yield started
-        assert started.alive()
+def server(rmemcached_server: Callable[..., Server]) -> Server:
+    return rmemcached_server("-m", "64", "-t", "1")
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 from daemon_tools import DATA, Conversation, alone, eventually, rdma_at_rest, resident
@@ -23,9 +23,7 @@ SIZE = 100_000
 @pytest.fixture
 def deep(rmemcached_server: Callable[..., Server]) -> Server:
     """A daemon that takes a message for each lane at once."""
-    with start_rmemcached("-m", "64", "-t", "1", "-D", ":", "-o", "rdma_credits=80") as started:
-        yield started
-        assert started.alive()
+    return rmemcached_server("-m", "64", "-t", "1", "-D", ":", "-o", "rdma_credits=80")
 
 
 def replies_to(peer: Lanes, count: int) -> int:
