@@ -33,7 +33,7 @@ LEFT_SECONDS = 5.0  # limit for the end of threads after a test told them to end
 FAILED = pytest.StashKey[bool]()
 LEFT_OUT = pytest.StashKey[list[str]]()
 # Options of all daemons and stores, with the marker of the tests that fail with them.
-EXCLUDING = {"lru_algorithm=s3fifo": "segmented"}
+EXCLUDING = {"lru_algorithm=s3fifo": "segmented", "rdma_direct": "by_default"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

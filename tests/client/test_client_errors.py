@@ -198,6 +198,7 @@ def test_a_server_that_answers_error_to_everything_behind_a_set() -> None:
             client.get("key")
 
 
+@pytest.mark.by_default("its daemon has no RDMA, so -o rdma_direct is an error")
 def test_which_command_a_server_does_not_know(rmemcached_server: ServerFactory) -> None:
     unknown = r": stats rdma: the server does not know this command$"
     with (

@@ -24,6 +24,7 @@ ServerFactory = Callable[..., Server]
 TIMEOUT = 20.0
 OPTIONS: dict[str, Any] = {"timeout": TIMEOUT, "default_noreply": False}
 CLONE_NEWNET = 0x40000000
+pytestmark = pytest.mark.by_default("about the clients that read without an option")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users, and make namespaces")
 
 
