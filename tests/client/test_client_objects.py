@@ -356,6 +356,42 @@ def test_get_or_set_looks_at_numbers_before_it_computes(shared_rmemcached: Any, 
     assert not computed
 
 
+# ---- the names -------------------------------------------------------------------------------------------------------
+
+
+# What a pickle of 0.1.0 may name, by its module in rmemcached.client.
+PICKLED = {
+    "_async": "AsyncClient",
+    "_client": "Client FunctionSerde",
+    "_rendezvous": "RendezvousHash",
+    "async_cluster": "AsyncClusterClient",
+    "cluster": "ClusterClient",
+    "discovery": "configured_servers dns_servers",
+    "exceptions": "MemcacheClientError MemcacheError MemcacheIllegalInputError MemcacheServerError"
+    " MemcacheUnexpectedCloseError MemcacheUnknownCommandError MemcacheUnknownError TooManyConnections"
+    " TransportRefused TransportUnavailable",
+    "hashing": "KetamaHash RendezvousHash",
+    "meta": "MetaItem MetaNumber MetaResult",
+    "observed": "Metrics ObservedAsyncClient ObservedClient Observer",
+    "serde": "CompressedSerde LegacyWrappingSerde NumpySerde Pickle5Serde PickleSerde ZstdSerde",
+    "sockets": "KeepaliveOpts",
+}
+LOAD = """
+import pickle, sys
+found = [pickle.loads(f"crmemcached.client.{sys.argv[1]}\\n{name}\\n.".encode()) for name in sys.argv[2:]]
+import rmemcached.client
+print(*(one.__name__ for one in found if getattr(rmemcached.client, one.__name__, one) is one))
+"""
+
+
+@pytest.mark.parametrize("module", PICKLED)
+def test_pickles_of_earlier_versions_are_loaded(module: str) -> None:
+    """By a process that has imported nothing of the package; their classes are the package's."""
+    command = [sys.executable, "-c", LOAD, module, *PICKLED[module].split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == (f"{PICKLED[module]}\n", "")
+
+
 # ---- the methods -----------------------------------------------------------------------------------------------------
 
 
