@@ -14,7 +14,7 @@ from rmemcached.client._commands cimport answer, number_of, put_fetch, put_store
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._direct cimport DirectMemory, new_reader, put_report
 from rmemcached.client._forks cimport fork_count
-from rmemcached.client._reply cimport REPLY_VA
+from rmemcached.client._reply cimport REPLY_VA, read_reply, reply_line
 from rmemcached.client._request cimport (
     REQUEST_ARITHMETIC,
     REQUEST_GET,
@@ -357,13 +357,13 @@ cdef class AsyncConnection:
                 if s.rend - s.rpos > LINE_LIMIT:
                     raise self.connection.broken(-EMSGSIZE)
                 return 0
-            code = s.read_reply()
+            code = read_reply(s, &self.connection.reply)
             if code <= 0:
                 raise self.connection.broken(code)
             if not self.answers:
                 raise self.connection.broken(-EBADMSG)
             r = self.answers[0]
-            if s.reply.code == REPLY_VA and self.begin_value(r):
+            if self.connection.reply.code == REPLY_VA and self.begin_value(r):
                 continue
             errors = []
             result = take_answer(self.client, self.connection, r, errors)
@@ -372,24 +372,25 @@ cdef class AsyncConnection:
     cdef bint begin_value(self, Request r) except -1:
         # A value in the stream goes to a bytes object of its own, as it comes.
         cdef Stream s = self.stream
-        cdef size_t length = s.reply.length
+        cdef reply_line *reply = &self.connection.reply
+        cdef size_t length = reply.length
         if r.kind == REQUEST_META:
             if not r.sized:
                 return False
         elif r.kind != REQUEST_GET and r.kind != REQUEST_GETS and r.kind != REQUEST_ARITHMETIC:
             return False
-        if s.reply.in_memory and r.sinks:
+        if reply.in_memory and r.sinks:
             return False
-        if s.reply.in_memory or length > VALUE_MOST:
+        if reply.in_memory or length > VALUE_MOST:
             raise self.connection.broken(-EBADMSG)
         if r.kind == REQUEST_GET or r.kind == REQUEST_GETS:
             self.connection.check_value(r.encoded, r.kind == REQUEST_GETS)
-        r.found_flags = s.reply.flags
+        r.found_flags = reply.flags
         # The line is not there any more when all of the value is.
         if r.kind == REQUEST_META or r.kind == REQUEST_ARITHMETIC:
             r.answered = answer(s)
         if r.kind == REQUEST_GETS:
-            r.cas = s.line[s.reply.cas_offset:s.reply.cas_offset + s.reply.cas_length]
+            r.cas = s.line[reply.cas_offset:reply.cas_offset + reply.cas_length]
         self.body = new_result(length)
         s.dst = PyBytes_AS_STRING(self.body)
         s.dst_left = length

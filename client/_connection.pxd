@@ -8,6 +8,7 @@ handlers run. They raise TimeoutError, OSError, MemoryError, MemcacheUnexpectedC
 
 from libc.stdint cimport int64_t
 
+from rmemcached.client._reply cimport reply_line
 from rmemcached.client._stream cimport Stream
 from rmemcached.client._views cimport Pins
 
@@ -29,6 +30,7 @@ cdef enum stream_step:
 
 cdef class Connection:
     cdef Stream stream
+    cdef reply_line reply        # the line just read
     cdef object server
     cdef readonly str transport
     cdef bytes name              # of the command under way

@@ -8,7 +8,7 @@ from libc.string cimport strerror
 from rmemcached.client._classic cimport is_value_of
 from rmemcached.client._commands cimport answer, bytes_of_key, error_of, is_error, put_mark
 from rmemcached.client._forks cimport fork_count
-from rmemcached.client._reply cimport REPLY_EX, REPLY_HD, REPLY_MN, REPLY_NF, REPLY_NS
+from rmemcached.client._reply cimport REPLY_EX, REPLY_HD, REPLY_MN, REPLY_NF, REPLY_NS, next_reply, read_reply
 from rmemcached.client._results cimport new_result
 
 from rmemcached.client.exceptions import (
@@ -25,13 +25,13 @@ cdef enum:
     SHOWN = 32               # bytes of a line in an exception
 
 
-cdef int take_step(Stream s, stream_step what) noexcept nogil:
+cdef int take_step(Stream s, reply_line *reply, stream_step what) noexcept nogil:
     cdef int r
     if what == PUSH_AND_READ:
         r = s.push()
-        return s.read_reply() if r > 0 else r
+        return read_reply(s, reply) if r > 0 else r
     if what == READ_REPLY:
-        return s.read_reply()
+        return read_reply(s, reply)
     if what == READ_BODY:
         return s.read_body()
     if what == DRAIN:
@@ -129,17 +129,17 @@ cdef class Connection:
         cdef Stream s = self.stream
         cdef int r
         if s.needs_gil:
-            r = take_step(s, first)
+            r = take_step(s, &self.reply, first)
         else:
             with nogil:
-                r = take_step(s, first)
+                r = take_step(s, &self.reply, first)
         while r <= 0:
             self.interrupted(r)
             if s.needs_gil:
-                r = take_step(s, again)
+                r = take_step(s, &self.reply, again)
             else:
                 with nogil:
-                    r = take_step(s, again)
+                    r = take_step(s, &self.reply, again)
         return 0
 
     cdef int exchange(self) except -1:
@@ -157,7 +157,7 @@ cdef class Connection:
         return 0
 
     cdef int next_line(self) except -1:
-        cdef int r = self.stream.next_reply()
+        cdef int r = next_reply(self.stream, &self.reply)
         if r > 0:
             return 0
         if r != -EAGAIN:
@@ -190,7 +190,7 @@ cdef class Connection:
         put_mark(s)
         s.noreplies = 0
         self.exchange()
-        while s.reply.code != REPLY_MN:
+        while self.reply.code != REPLY_MN:
             self.next_line()
         return 0
 
@@ -203,17 +203,17 @@ cdef class Connection:
 
     cdef int check_value(self, object key, bint with_cas) except -1:
         cdef Stream s = self.stream
-        if (with_cas and s.reply.cas_length == 0) or (s.classic and not is_value_of(s, bytes_of_key(key))):
+        if (with_cas and self.reply.cas_length == 0) or (s.classic and not is_value_of(s, bytes_of_key(key))):
             raise self.broken(-EBADMSG)
         return 0
 
     cdef bytes value(self):
         cdef Stream s = self.stream
-        cdef size_t n = s.reply.length
+        cdef size_t n = self.reply.length
         cdef bytes value
-        if s.reply.in_memory and s.sink_named:
+        if self.reply.in_memory and s.sink_named:
             return s.take_sink(n)
-        if s.reply.in_memory or n > BODY_MAX:
+        if self.reply.in_memory or n > BODY_MAX:
             raise self.broken(-EBADMSG)
         value = new_result(n)
         self.read_inline(PyBytes_AS_STRING(value), n)
@@ -221,16 +221,16 @@ cdef class Connection:
 
     cdef object value_view(self):
         cdef Stream s = self.stream
-        if s.reply.in_memory and s.sink_named:
-            return s.lend_sink(s.reply.length)
+        if self.reply.in_memory and s.sink_named:
+            return s.lend_sink(self.reply.length)
         return memoryview(self.value())
 
     cdef Py_ssize_t value_into(self, char *to, size_t size) except -1:
         cdef Stream s = self.stream
-        cdef size_t n = s.reply.length
-        if s.reply.in_memory and s.sink_named:
+        cdef size_t n = self.reply.length
+        if self.reply.in_memory and s.sink_named:
             s.take_target(to, size, n)
-        elif s.reply.in_memory or n > size:
+        elif self.reply.in_memory or n > size:
             self.value()
         else:
             self.read_inline(to, n)
@@ -265,11 +265,10 @@ cdef class Connection:
         return 0
 
     cdef object stored(self, list errors):
-        cdef Stream s = self.stream
-        if s.reply.code == REPLY_HD:
+        if self.reply.code == REPLY_HD:
             return True
-        if s.reply.code == REPLY_NS or s.reply.code == REPLY_EX:
+        if self.reply.code == REPLY_NS or self.reply.code == REPLY_EX:
             return False
-        if s.reply.code != REPLY_NF:
+        if self.reply.code != REPLY_NF:
             self.refused(errors)
         return None

@@ -48,7 +48,7 @@ cdef class Fetches:
             s.choose_sink(slot)
             s.sink_named = self.named[slot]
         self.connection.read_answer(self.got == 0)
-        self.missed = self.missed + 1 if s.reply.code == REPLY_EN else 0
+        self.missed = self.missed + 1 if self.connection.reply.code == REPLY_EN else 0
         self.got += 1
         return 0
 

@@ -1,9 +1,12 @@
-"""The parser of meta replies' lines.
+"""Meta replies: their lines are read from a Stream, and parsed.
 
-No I/O, no allocation, no Python objects; any thread.
+The parser does no I/O, allocates nothing and touches no Python object: any thread may call it. Reading needs the
+thread that uses the Stream.
 """
 
 from libc.stdint cimport uint32_t
+
+from rmemcached.client._stream cimport Stream
 
 cdef enum reply_code:
     REPLY_OTHER              # an error line, or a classic reply
@@ -28,3 +31,9 @@ cdef struct reply_line:
 cdef int parse_classic(const char *line, size_t length, reply_line *out) noexcept nogil
 # Parses a line without its \r\n. 1, or -EBADMSG: the line begins like a meta reply and is malformed.
 cdef int parse_reply(const char *line, size_t length, reply_line *out) noexcept nogil
+
+# Reads the next line and parses it. Of an error line of a command without a reply, the next line. Returns as the
+# Stream's methods.
+cdef int read_reply(Stream s, reply_line *reply) noexcept nogil
+# read_reply of the present input; -EAGAIN: there is no whole line.
+cdef int next_reply(Stream s, reply_line *reply) noexcept nogil

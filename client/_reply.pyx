@@ -1,8 +1,8 @@
 """See _reply.pxd."""
 
-from libc.errno cimport EBADMSG
+from libc.errno cimport EAGAIN, EBADMSG
 from libc.stdint cimport uint32_t, uint64_t
-from libc.string cimport memcmp, strlen
+from libc.string cimport memchr, memcmp, strlen
 
 
 cdef enum:
@@ -164,3 +164,40 @@ cdef int parse_classic(const char *line, size_t length, reply_line *out) noexcep
     elif is_number(line, length):
         out.code = REPLY_NUMBER
     return 1
+
+
+cdef int read_reply(Stream s, reply_line *reply) noexcept nogil:
+    cdef int r
+    while True:
+        r = s.read_line()
+        if r <= 0:
+            return r
+        if s.classic:
+            r = parse_classic(s.line, s.line_length, reply)
+        else:
+            r = parse_reply(s.line, s.line_length, reply)
+        if r <= 0:
+            return r
+        if s.noreplies == 0:
+            return 1
+        # Before the answer to mn come errors of commands sent without a reply.
+        if reply.code == REPLY_MN:
+            s.noreplies = 0
+
+
+cdef int next_reply(Stream s, reply_line *reply) noexcept nogil:
+    cdef char *start = s.rbuf + s.rpos
+    cdef char *end
+    if s.noreplies:
+        return read_reply(s, reply) if s.has_line() else -EAGAIN
+    end = <char *>memchr(start, c'\n', s.rend - s.rpos)
+    if end == NULL:
+        return -EAGAIN
+    s.rpos += end - start + 1
+    if end > start and (end - 1)[0] == c'\r':
+        end -= 1
+    s.line = start
+    s.line_length = end - start
+    if s.classic:
+        return parse_classic(start, end - start, reply)
+    return parse_reply(start, end - start, reply)

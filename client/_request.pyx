@@ -134,10 +134,10 @@ cdef object take_meta(Connection c, Request r, list errors):
     if is_error(line):
         c.refused(errors)
         return None
-    if s.reply.code == REPLY_VA:
+    if c.reply.code == REPLY_VA:
         if not r.sized:
             raise c.named(MemcacheUnknownError(line[:32]))
-        r.found_flags = s.reply.flags
+        r.found_flags = c.reply.flags
         value = c.value()
     return read_meta(c, r, line, value)
 
@@ -151,7 +151,6 @@ cdef object load_result(Storage client, Request r, object result):
 
 
 cdef object take_answer(Storage client, Connection c, Request r, list errors):
-    cdef Stream s = c.stream
     if r.kind == REQUEST_GET or r.kind == REQUEST_GETS:
         value = client._read_fetch(
             c, r.encoded, FETCH_VALUE_AND_CAS if r.kind == REQUEST_GETS else FETCH_VALUE, &r.found_flags, errors)
@@ -163,8 +162,8 @@ cdef object take_answer(Storage client, Connection c, Request r, list errors):
         return client.read_number(c, errors)
     if r.kind == REQUEST_META:
         return take_meta(c, r, errors)
-    if s.reply.code == REPLY_NF or r.kind == REQUEST_TOUCH and s.reply.code == REPLY_EN:
+    if c.reply.code == REPLY_NF or r.kind == REQUEST_TOUCH and c.reply.code == REPLY_EN:
         return False
-    if s.reply.code != REPLY_HD:
+    if c.reply.code != REPLY_HD:
         c.refused(errors)
     return True

@@ -36,12 +36,13 @@ cdef QueuePair queue_of(Stream s):
     return (<RdmaStream>s).queue if isinstance(s, RdmaStream) else None
 
 
-cdef inline bytes whole_value(Stream s):
+cdef inline bytes whole_value(Connection c):
     # The value behind the line just read, if all of it has come. None: the value goes another way.
+    cdef Stream s = c.stream
     cdef size_t come = s.rend - s.rpos
     cdef char *data = s.rbuf + s.rpos
-    cdef size_t n = s.reply.length
-    if s.classic or s.reply.in_memory or come < 2 or n > come - 2 or data[n] != c'\r' or data[n + 1] != c'\n':
+    cdef size_t n = c.reply.length
+    if s.classic or c.reply.in_memory or come < 2 or n > come - 2 or data[n] != c'\r' or data[n + 1] != c'\n':
         return None
     if s.remote:
         s.saw_length(n)
@@ -142,21 +143,21 @@ cdef class Retrieval(Session):
         # The answer to mg in the line just read: the value, (value, cas), or MISS.
         cdef Stream s = c.stream
         cdef bytes cas
-        if form == FETCH_VALUE and s.reply.code == REPLY_VA:
-            value = whole_value(s)
+        if form == FETCH_VALUE and c.reply.code == REPLY_VA:
+            value = whole_value(c)
             if value is not None:
-                flags[0] = s.reply.flags
+                flags[0] = c.reply.flags
                 return value
-        if s.reply.code == REPLY_VA:
+        if c.reply.code == REPLY_VA:
             c.check_value(key, form == FETCH_VALUE_AND_CAS)
-            flags[0] = s.reply.flags
+            flags[0] = c.reply.flags
             if form == FETCH_VALUE:
                 return c.value()
             if form == FETCH_VIEW:
                 return c.value_view()
-            cas = s.line[s.reply.cas_offset:s.reply.cas_offset + s.reply.cas_length]
+            cas = s.line[c.reply.cas_offset:c.reply.cas_offset + c.reply.cas_length]
             return c.value(), cas
-        if s.reply.code != REPLY_EN:
+        if c.reply.code != REPLY_EN:
             c.refused(errors)
         return MISS
 
@@ -270,7 +271,7 @@ cdef class Retrieval(Session):
             s.put(text, length)
             s.put("\r\n", 2)
             c.exchange()
-            if s.reply.code == REPLY_EN:
+            if c.reply.code == REPLY_EN:
                 found = MISS
             elif not is_error(answer(s)):
                 pin = c.pins.take(s)
@@ -658,10 +659,10 @@ cdef class Retrieval(Session):
         return size
 
     cdef Py_ssize_t _read_into(self, Connection c, bytes key, char *to, Py_ssize_t length, list errors) except -2:
-        if c.stream.reply.code == REPLY_VA:
+        if c.reply.code == REPLY_VA:
             c.check_value(key, False)
             return c.value_into(to, length)
-        if c.stream.reply.code != REPLY_EN:
+        if c.reply.code != REPLY_EN:
             c.refused(errors)
         return -1
 

@@ -188,8 +188,8 @@ cdef class Storage(Retrieval):
                 c.unanswered(1)
             else:
                 c.exchange()
-                deleted = s.reply.code == REPLY_HD
-                if not deleted and s.reply.code != REPLY_NF:
+                deleted = c.reply.code == REPLY_HD
+                if not deleted and c.reply.code != REPLY_NF:
                     c.refused(errors)
         except BaseException:
             self.drop(c)
@@ -218,7 +218,7 @@ cdef class Storage(Retrieval):
             else:
                 for i in range(len(encoded)):
                     c.read_answer(i == 0)
-                    if s.reply.code != REPLY_HD and s.reply.code != REPLY_NF:
+                    if c.reply.code != REPLY_HD and c.reply.code != REPLY_NF:
                         c.refused(errors)
         except BaseException:
             self.drop(c)
@@ -231,13 +231,13 @@ cdef class Storage(Retrieval):
     cdef object read_number(self, Connection c, list errors):
         # The number in the answer to incr or decr, by the line just read.
         cdef object number
-        if c.stream.reply.code == REPLY_VA or c.stream.reply.code == REPLY_NUMBER:
+        if c.reply.code == REPLY_VA or c.reply.code == REPLY_NUMBER:
             line = answer(c.stream)
-            number = number_of(line if c.stream.reply.code == REPLY_NUMBER else c.value())
+            number = number_of(line if c.reply.code == REPLY_NUMBER else c.value())
             if number is None:
                 raise c.named(MemcacheUnknownError(line[:32]))
             return number
-        if c.stream.reply.code != REPLY_NF:
+        if c.reply.code != REPLY_NF:
             c.refused(errors)
         return None
 
@@ -294,8 +294,8 @@ cdef class Storage(Retrieval):
                 c.unanswered(1)
             else:
                 c.exchange()
-                touched = s.reply.code == REPLY_HD
-                if not touched and s.reply.code != REPLY_EN and s.reply.code != REPLY_NF:
+                touched = c.reply.code == REPLY_HD
+                if not touched and c.reply.code != REPLY_EN and c.reply.code != REPLY_NF:
                     c.refused(errors)
         except BaseException:
             self.drop(c)

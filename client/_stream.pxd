@@ -1,7 +1,7 @@
 """A memcached connection as a byte stream in both directions, over any transport.
 
 Requests are formatted into `wbuf`; large values are referenced, not copied. `push` sends as much as the transport takes
-at once. `read_reply` and `read_body` read replies, and go on sending the rest of the requests while they wait. So a
+at once. `read_line` and `read_body` read replies, and go on sending the rest of the requests while they wait. So a
 batch of any size cannot deadlock with a server that answers while it reads.
 
 A stream has the buffers of a call from `begin` to `end` only. A process with many Clients has as many buffers as calls
@@ -17,7 +17,6 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from posix.uio cimport iovec
 
 from rmemcached.client._direct cimport DirectMemory
-from rmemcached.client._reply cimport reply_line
 
 cdef enum:
     RBUF_SIZE = 16384        # bytes of the receive buffer at first
@@ -52,7 +51,6 @@ cdef class Stream:
     cdef size_t rend
     cdef char *line          # of read_line, without \r\n; valid until more input is asked for
     cdef size_t line_length
-    cdef reply_line reply
     cdef char *dst           # of read_body: where the rest of the value goes
     cdef size_t dst_left
     cdef bint behind_value   # classic: the value has been read, but not the END behind it
@@ -101,9 +99,6 @@ cdef class Stream:
     cdef int commit(self) except -1
     # replies
     cdef int read_line(self) noexcept nogil
-    cdef int read_reply(self) noexcept nogil
-    # read_reply of the present input; -EAGAIN: there is no whole line.
-    cdef int next_reply(self) noexcept nogil
     cdef int read_body(self) noexcept nogil
     cdef int read_end(self) noexcept nogil
     cdef bint has_line(self) noexcept nogil

@@ -1,11 +1,10 @@
 """The common part of all transports: the request buffer, the reply buffer, the decision to spin."""
 
-from libc.errno cimport EAGAIN, EBADMSG, EMSGSIZE, ENOMEM
+from libc.errno cimport EBADMSG, EMSGSIZE, ENOMEM
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
 from rmemcached.client._direct cimport DirectMemory
-from rmemcached.client._reply cimport REPLY_MN, parse_classic, parse_reply
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport assert_that
@@ -297,42 +296,6 @@ cdef class Stream:
             r = self.fill()
             if r <= 0:
                 return r
-
-    cdef int next_reply(self) noexcept nogil:
-        cdef char *start = self.rbuf + self.rpos
-        cdef char *end
-        if self.noreplies:
-            return self.read_reply() if self.has_line() else -EAGAIN
-        end = <char *>memchr(start, c'\n', self.rend - self.rpos)
-        if end == NULL:
-            return -EAGAIN
-        self.rpos += end - start + 1
-        if end > start and (end - 1)[0] == c'\r':
-            end -= 1
-        self.line = start
-        self.line_length = end - start
-        if self.classic:
-            return parse_classic(start, end - start, &self.reply)
-        return parse_reply(start, end - start, &self.reply)
-
-    cdef int read_reply(self) noexcept nogil:
-        # Reads the next line and parses it into reply.
-        cdef int r
-        while True:
-            r = self.read_line()
-            if r <= 0:
-                return r
-            if self.classic:
-                r = parse_classic(self.line, self.line_length, &self.reply)
-            else:
-                r = parse_reply(self.line, self.line_length, &self.reply)
-            if r <= 0:
-                return r
-            if self.noreplies == 0:
-                return 1
-            # Before the answer to mn come errors of commands sent without a reply.
-            if self.reply.code == REPLY_MN:
-                self.noreplies = 0
 
     cdef int read_body(self) noexcept nogil:
         # Reads dst_left bytes to dst, and the \r\n behind them.
