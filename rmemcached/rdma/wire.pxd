@@ -2,7 +2,7 @@
 
 It covers messages (section 5), the request that begins a second connection (section 3), and rdma_cm's private data
 (section 9). Functions on borrowed memory: no I/O, no state, no allocation. Integers on the wire are big-endian.
-Exchange lines are text: rdma/exchange has the daemon's side of them, client/_exchange the client's.
+Exchange lines are text: rdma/exchange has the daemon's side of them, client/transport/_exchange the client's.
 """
 
 from libc.stddef cimport size_t

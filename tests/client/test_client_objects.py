@@ -402,7 +402,7 @@ Signature = list[tuple[str, Any, bool]]
 def declared(module: str, name: str) -> dict[str, Signature]:
     """The methods of a class in a .pyi: their parameters but self, each with its kind, and whether it has a default."""
     folder = Path(rmemcached.client.__file__).parent
-    tree = ast.parse((folder / f"{module}.pyi").read_text())
+    tree = ast.parse((folder / "api" / f"{module}.pyi").read_text())
     (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
     methods: dict[str, Signature] = {}
     for node in found.body:
@@ -445,7 +445,7 @@ def test_signatures_are_those_of_the_type_hints(module: str, kind: type) -> None
 
 def test_the_signature_of_the_class(client: Client) -> None:
     parameters = inspect.signature(Client).parameters
-    tree = ast.parse((Path(rmemcached.client.__file__).parent / "_client.pyi").read_text())
+    tree = ast.parse((Path(rmemcached.client.__file__).parent / "api" / "_client.pyi").read_text())
     (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Client")
     first = next(node for node in found.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
     assert list(parameters) == [one.arg for one in (*first.args.args[1:], *first.args.kwonlyargs)]

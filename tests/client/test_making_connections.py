@@ -15,7 +15,8 @@ import pytest
 from servers import Server
 from transport import PACE, RDMA_TRANSPORTS, rounds
 
-from rmemcached.client import Client, exchange
+from rmemcached.client import Client
+from rmemcached.client.transport import exchange
 
 TIMEOUT = 20.0 * PACE
 
@@ -113,7 +114,8 @@ def test_a_signal_handler_connects_while_its_thread_does() -> None:
 
 LOADED_LATER = """
 import sys
-from rmemcached.client import Client, exchange
+from rmemcached.client import Client
+from rmemcached.client.transport import exchange
 before = set(sys.modules)
 with Client((sys.argv[1], int(sys.argv[2])), transport=sys.argv[3], timeout=float(sys.argv[4])) as client:
     client.version()

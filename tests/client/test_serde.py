@@ -25,7 +25,7 @@ from servers import Server
 from transport import RDMA_TRANSPORTS
 
 from rmemcached.client import AsyncClient, Client, Gathered, MemcacheIllegalInputError, serde
-from rmemcached.client._buffers import usage
+from rmemcached.client.transport._buffers import usage
 
 
 class Point:

@@ -21,7 +21,7 @@ from guest_tools import DEVICE, ROOT, SYSTEM_PYTHON, resources, run
 from servers import Server, free_port
 
 from rmemcached.client import Client, MemcacheError
-from rmemcached.client.connection import TransportUnavailable
+from rmemcached.client.transport.connection import TransportUnavailable
 
 HERE = "10.0.2.15"
 HERE_TOO = "10.0.2.16"

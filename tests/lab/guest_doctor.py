@@ -28,7 +28,7 @@ KB = 1 << 10
 # What it needs is loaded before: where it lies may not be for everybody.
 NOBODY = """
 import dataclasses, encodings.idna, json, os, resource, sys
-import rmemcached.client._rdma
+import rmemcached.client.transport._rdma
 from rmemcached.tools.doctor import Examination
 if int(sys.argv[2]):
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (int(sys.argv[2]), int(sys.argv[2])))

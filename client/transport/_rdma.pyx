@@ -1,0 +1,512 @@
+"""The RDMA transport: DATA messages of a queue pair as a byte stream, and memory named in requests."""
+
+cimport cython
+from libc.errno cimport EAGAIN, EINTR, ETIMEDOUT
+from libc.stdint cimport uint32_t, uintptr_t
+
+from rmemcached.client.transport._direct cimport DirectMemory
+from rmemcached.client.transport._buffers cimport Buffer, Pool, find_buffer, name_buffer, unname_buffer
+from rmemcached.client.transport._registered cimport Registrations
+from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
+from rmemcached.client.transport._timeouts cimport milliseconds
+from rmemcached.client.transport._queue_pair cimport wait_hints
+from rmemcached.client.transport._queue_events cimport (
+    queue_arm,
+    queue_descriptors,
+    queue_ended,
+    queue_lives,
+    queue_written,
+)
+from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
+from rmemcached.sys.clock cimport now_ns
+from rmemcached.sys.debug cimport LIVE_CLIENT_LANE, live_add, live_sub
+from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE
+
+from rmemcached.client.transport._exchange import SOFT_IW, SOFT_SHM
+from rmemcached.client.exceptions import MemcacheUnknownError
+from rmemcached.client.transport.sockets import duplicate
+
+cdef enum:
+    NAMED_MOST = 0x7FFFFFFF  # bytes of memory named in a request
+    BULK_BYTES_PER_NS = 2    # slower transfers than this are not worth polling for
+    WOKEN_TRY = 64           # every 64th reply of a woken server is awaited in the other way
+    WOKEN_MOST = 1000000     # ns; a longer time says nothing about waking
+    SET_MESSAGES = 2         # messages for a set of a value above the server's eager size over soft_iw
+    END_LENGTH = 8           # of " q\r\n" and "\r\n", and a little more
+    LOOK_INTERVAL = 50000    # ns after which a connection without answers is looked at again
+    RING_LOOKS = 16          # take as long as a yield
+    LARGE = 1 << 17          # bytes of values for which each request of a call names its own memory,
+    SINKS = 3                # ... so many at a time,
+    SINKS_BYTES = 1 << 26    # ... for so much in all
+    LATE_WAIT = 250          # ms of a late call's wait for the caller's memory, which may change afterwards
+    SMALL_RUN = 32           # values in a row without need of memory, after which requests name none
+
+
+cdef class Leaving:
+
+    cdef void release(self) noexcept:
+        cdef Sink sink
+        self.source.close()
+        for sink in self.sinks:
+            sink.close()
+
+
+cdef void release_closed(QueuePair queue) noexcept:
+    """Releases the memory of lanes closed by the server meanwhile."""
+    cdef Leaving one
+    if queue.leaving:
+        left = []
+        for one in queue.leaving:
+            if queue.lane_is_closed(one.lane):
+                one.release()
+            else:
+                left.append(one)
+        queue.leaving = left
+
+
+# No cycle leads through a stream; the collector would clear `queue` before __dealloc__ needs it.
+@cython.no_gc
+cdef class RdmaStream(Stream):
+    """The stream of a lane of a connected queue pair, which is closed with the last of its streams.
+
+    timeout: seconds for each wait, or None. spin: nanoseconds. OSError: the queue pair has no lane left.
+    """
+
+    def __init__(self, QueuePair queue not None, timeout, spin):
+        lock_state(&shared_state)
+        try:
+            release_closed(queue)
+            if queue.pool is None:
+                pool = Pool(queue)
+                if not queue.soft:
+                    queue.registered = Registrations(queue)
+                queue.pool = pool
+        finally:
+            unlock_state(&shared_state)
+        self.timeout_ms = milliseconds(timeout, -1)
+        self.spin_ns = spin
+        self.remote = True
+        self.inline_limit = queue.eager
+        if queue.transport == SOFT_IW:
+            # A READ costs a round trip and four system calls.
+            self.message_limit = min(SET_MESSAGES * queue.room, queue.lane_bytes)
+        self.looks = RING_LOOKS if queue.transport == SOFT_SHM else 1
+        self.source = Source(queue)
+        self.sink = Sink(queue)
+        self.sinks = [self.sink]
+        self.lane = queue.join()
+        self.queue = queue
+        live_add(LIVE_CLIENT_LANE)
+
+    def __dealloc__(self):
+        self.close()
+
+    cdef void close(self) noexcept:
+        cdef QueuePair queue = self.queue
+        if queue is None:
+            return
+        self.queue = None
+        live_sub(LIVE_CLIENT_LANE)
+        lock_state(&shared_state)
+        self.leave_queue(queue)
+        unlock_state(&shared_state)
+
+    cdef void leave_queue(self, QueuePair queue) noexcept:
+        cdef Leaving leaving
+        cdef Pool pool
+        cdef Registrations registered
+        cdef Sink sink
+        cdef bint lost, must_close
+        cdef int patience
+        # In a forked child everything is the parent's.
+        if queue.foreign():
+            queue.close()
+            return
+        release_closed(queue)
+        # The server may still read and write the memory named in the last request. A caller's memory is the caller's
+        # again when this function returns; bytes objects are kept.
+        must_close = self.source.holds() or self.has_target()
+        patience = 0 if self.in_loop else <int>LATE_WAIT if self.late else self.timeout_ms
+        if queue.leave(self.lane, must_close, patience):
+            leaving = Leaving.__new__(Leaving)
+            leaving.lane = self.lane
+            leaving.source = self.source
+            leaving.sinks = self.sinks
+            queue.leaving.append(leaving)
+        else:
+            # Nobody can reach the memory through the queue pair any more. But a server without an answer may still use
+            # its mappings. So regions are freed, lest the server read another lane's value there, and Buffers are
+            # renewed. In the middle of a copy the server finds out only after the copy, too late for a WRITE.
+            lost = queue.failed and self.sink.pool.server_maps
+            if lost:
+                self.sink.pool.close()
+                self.source.renew()
+            self.source.close()
+            for sink in self.sinks:
+                sink.close()
+            self.drop_target(lost)
+        queue.users -= 1
+        if queue.users == 0:
+            queue.disconnect()
+            for leaving in queue.leaving:
+                leaving.release()
+            queue.leaving = []
+            pool = queue.pool
+            pool.close()
+            registered = queue.registered
+            if registered is not None:
+                registered.close()
+            queue.close()
+
+    @property
+    def reads(self):
+        """Whether gets read the server's items directly, as a half sentence for the log; empty: gets ask as on any
+        transport.
+        """
+        cdef QueuePair queue = self.queue
+        if queue is None or not queue.memory:
+            return ""
+        if queue.direct is not None:
+            if queue.direct.is_read():
+                return "gets read its items and ask nobody"
+            return "gets ask: its clock does not move here (a stopped server, or another time namespace)"
+        if queue.memory in ("own", "all"):
+            return "gets ask: its items cannot be mapped here"
+        return f"gets ask: the server's rdma_direct is off ({queue.memory})"
+
+    cdef DirectMemory direct_memory(self):
+        return None if self.queue is None else self.queue.direct
+
+    cdef bint may_stay(self) noexcept:
+        return self.keeps_pins() and not self.has_target() and not self.source.holds()
+
+    cdef bint keeps_pins(self) noexcept:
+        cdef QueuePair queue = self.queue
+        return (queue is not None and not relaxed_load(&queue.failed) and not relaxed_load(&self.lane.closed)
+                and not queue_ended(queue))
+
+    cdef str failure_text(self):
+        return self.queue.failure_text(self.lane, 0 if self.late else self.timeout_ms)
+
+    # --- the stream ---
+
+    cdef int deliver(self, const char *data, size_t length) noexcept nogil:
+        self.received += length
+        return Stream.deliver(self, data, length)
+
+    cdef bint drained(self) noexcept nogil:
+        # A completed SEND has left this process; nobody makes progress between two calls.
+        return self.iov_next == self.iov_count and self.queue.all_sent(self.lane)
+
+    cdef bint sleeps_for_woken(self) noexcept nogil:
+        # A woken server runs on this core when this process yields, or on another core; then this process would have to
+        # be woken up as well. The times of replies show which of both happens.
+        cdef bint better = self.woken_ns[1] <= self.woken_ns[0]
+        self.woken += 1
+        return better if self.woken % WOKEN_TRY else not better
+
+    cdef void woken_took(self, bint slept, int64_t ns) noexcept nogil:
+        cdef int64_t *lately = &self.woken_ns[slept]
+        ns = min(ns, <int64_t>WOKEN_MOST)
+        lately[0] = lately[0] + (ns - lately[0]) // 8 if lately[0] else ns
+
+    cdef void take_hints(self) noexcept nogil:
+        cdef wait_hints *hints = &self.queue.hints
+        if relaxed_load(&self.queue.hinted):
+            self.spin_score = <int>relaxed_load(&hints.spin_score)
+            self.spin_skipped = <unsigned int>relaxed_load(&hints.spin_skipped)
+            self.spin_pause = <int64_t>relaxed_load(&hints.spin_pause)
+            self.spin_again = <int64_t>relaxed_load(&hints.spin_again)
+            self.woken = <unsigned int>relaxed_load(&hints.woken)
+            self.woken_ns[0] = <int64_t>relaxed_load(&hints.woken_ns[0])
+            self.woken_ns[1] = <int64_t>relaxed_load(&hints.woken_ns[1])
+
+    cdef void leave_hints(self) noexcept nogil:
+        cdef wait_hints *hints = &self.queue.hints
+        relaxed_store(&hints.spin_score, self.spin_score)
+        relaxed_store(&hints.spin_skipped, self.spin_skipped)
+        relaxed_store(&hints.spin_pause, self.spin_pause)
+        relaxed_store(&hints.spin_again, self.spin_again)
+        relaxed_store(&hints.woken, self.woken)
+        relaxed_store(&hints.woken_ns[0], self.woken_ns[0])
+        relaxed_store(&hints.woken_ns[1], self.woken_ns[1])
+        relaxed_store(&self.queue.hinted, True)
+
+    cdef int advance(self, bint draining) noexcept nogil:
+        cdef int r
+        self.take_hints()
+        r = self.await_more(draining)
+        self.leave_hints()
+        self.queue.hand_over()
+        if r != -EINTR:
+            self.until = 0
+        return r
+
+    cdef int await_more(self, bint draining) noexcept nogil:
+        # Waits until something has been received, or, when draining, everything sent. Goes on sending meanwhile.
+        cdef uint64_t received = self.received
+        cdef int64_t budget = self.spin_budget()
+        # While the server moves payloads, a sleeping thread is woken at every turn of the transfer. The next value in a
+        # sink is expected to be as large as the last.
+        cdef size_t expected = self.sink.last if self.sink_named else 0
+        cdef int64_t bulk = (self.source.total + expected) // BULK_BYTES_PER_NS
+        cdef int64_t now
+        cdef bint woken = self.woke and bulk == 0 and self.iov_next == self.iov_count and budget
+        cdef bint sleeps = woken and self.sleeps_for_woken()
+        cdef bint block = sleeps
+        cdef bint copies = self.sink_named and self.sink.copies
+        cdef int64_t began = 0
+        cdef int64_t until = 0
+        cdef int r
+        self.woke = False
+        if budget:
+            began = now = now_ns()
+            if not block:
+                until = now + budget + bulk
+        while True:
+            if copies:
+                self.sink.copy_on(queue_written(self.queue))
+            # `wait` looks for input, too.
+            r = 1 if block else self.queue.reap(self, self.lane, self.looks if until and self.has_core() else 1)
+            block = False
+            if r > 0 and self.iov_next < self.iov_count:
+                r = self.push()
+            if r <= 0:
+                return r
+            if self.received != received or (draining and self.drained()):
+                if woken:
+                    self.woken_took(sleeps, now_ns() - began)
+                if until:
+                    self.spin_result(True)
+                return 1
+            if until:
+                if now >= until:
+                    self.spin_result(False)
+                    until = 0
+                # The server may be waiting for this very core.
+                elif not self.spin_yield(&now, bulk):
+                    until = 0
+                continue
+            if self.timeout_ms >= 0:
+                now = now_ns()
+                if self.until == 0:
+                    self.until = now + <int64_t>self.timeout_ms * 1000000
+                elif now >= self.until:
+                    # A server with an endless flow of messages, but no answer, lets no wait sleep.
+                    return self.look_late(draining, received)
+            r = self.queue.wait(self, self.lane, draining, self.until)
+            if r == -ETIMEDOUT:
+                return self.look_late(draining, received)
+            if r <= 0:
+                return r
+
+    cdef int look_late(self, bint draining, uint64_t received) noexcept nogil:
+        # The last look of await_more after the time limit: this process may have stood still since the last look, while
+        # the answer came.
+        cdef int r = self.queue.reap(self, self.lane, 1)
+        if r > 0 and self.received == received and not (draining and self.drained()):
+            return -ETIMEDOUT
+        return r
+
+    cdef int push(self) noexcept nogil:
+        return self.queue.push(self, self.lane, &self.woke)
+
+    cdef int drain(self) noexcept nogil:
+        cdef int r
+        self.lane.told = True
+        r = self.push()
+        while r > 0 and not self.drained():
+            r = self.advance(True)
+        self.lane.told = False
+        return r
+
+    cdef bint join_loop(self) noexcept:
+        self.source.join_loop()
+        self.sink.join_loop()
+        return Stream.join_loop(self)
+
+    cdef bint must_authenticate(self) noexcept:
+        # docs/rdma-protocol.md: lane 0 is authenticated with its lifeline.
+        return self.queue.by_cm or self.lane.id != 0
+
+    cdef bint has_ended(self) noexcept nogil:
+        # A system call, too slow for each of a quick series of commands.
+        cdef int64_t now = now_ns()
+        if now - self.looked < LOOK_INTERVAL:
+            return False
+        self.looked = now
+        return queue_ended(self.queue)
+
+    cdef bint has_gone(self) noexcept:
+        # The lane's end is a message.
+        self.queue.reap(None, NULL, 1)
+        return not self.keeps_pins()
+
+    cdef int take_input(self) noexcept nogil:
+        cdef uint64_t received = self.received
+        cdef int r = self.queue.reap(self, self.lane, 1)
+        if r > 0 and self.received == received:
+            return -EAGAIN if queue_lives(self.queue) else 0
+        return r
+
+    cdef bint arm(self) noexcept nogil:
+        return queue_arm(self.queue, self, self.lane)
+
+    cdef list descriptors(self):
+        return queue_descriptors(self.queue)
+
+    cdef object socket_object(self):
+        # The descriptor of rdma_cm is no socket.
+        return None if self.queue.by_cm else duplicate(self.queue.fd)
+
+    cdef int fill(self) noexcept nogil:
+        return self.advance(False)
+
+    cdef int fill_body(self) noexcept nogil:
+        return self.advance(False)
+
+    # --- memory named in requests ---
+
+    cdef bint goes_in_messages(self, size_t length) noexcept:
+        # Of a call's first value the server keeps so much at once. Later values would wait for each other.
+        return self.iov_count == 0 and self.wlen + length + END_LENGTH <= self.message_limit
+
+    cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
+        if self.goes_in_messages(length):
+            return False
+        if not self.source.expose(value, data, length, address, key):
+            return False
+        self.named += length
+        if self.source.in_pool(length):
+            self.copied += length
+        return True
+
+    cdef int unexpose(self) except -1:
+        if self.source.total:
+            # To wait for bulk data says nothing about spinning for small replies.
+            self.spin_result(True)
+            self.leave_hints()
+            self.source.forget()
+            self.named = 0
+        return 0
+
+    cdef int put_memory(self, uint64_t address, uint32_t key, size_t size) except -1:
+        self.sink_named = True
+        self.put(" @", 2)
+        self.put_hex(address)
+        self.put(":", 1)
+        self.put_hex(key)
+        self.put(":", 1)
+        return self.put_hex(min(size, <size_t>NAMED_MOST))
+
+    cdef int put_sink(self, bint lends) except -1:
+        # For a series of small values, the name of the memory is most of a request. A large value comes in messages
+        # then, and later values have memory again.
+        if self.small_values == SMALL_RUN:
+            return 0
+        return self.put_memory(self.sink.address(), self.sink.key(), self.sink.size) if self.sink.prepare(lends) else 0
+
+    cdef Py_ssize_t sinks_at_once(self) noexcept:
+        # The caller copies from a sink while the server fills the rest.
+        if not self.large:
+            return 0
+        return <Py_ssize_t>max(<size_t>1, min(<size_t>SINKS, SINKS_BYTES // (<Sink>self.sinks[0]).next_size))
+
+    cdef bint large_values(self) noexcept:
+        return self.large
+
+    cdef int choose_sink(self, Py_ssize_t number) except -1:
+        cdef Sink made
+        if number == len(self.sinks):
+            made = Sink(self.queue)
+            made.next_size = self.sink.next_size
+            made.ring_from = self.sink.ring_from
+            made.last = self.sink.last
+            self.sinks.append(made)
+        self.sink = self.sinks[number]
+        return 0
+
+    cdef int copy_early(self) except -1:
+        if self.sink_named and self.sink.pool.server_maps:
+            self.sink.begin_copy(queue_written(self.queue))
+        return 0
+
+    cdef int release_sink(self) except -1:
+        cdef Sink more
+        self.sink_named = False
+        if len(self.sinks) > 1:
+            for more in self.sinks[1:]:
+                more.close()
+            del self.sinks[1:]
+            self.sink = self.sinks[0]
+        self.sink.forget()
+        self.drop_target(False)
+        return 0
+
+    cdef int check_target(self, const char *to, size_t size) except -1:
+        cdef Buffer found = find_buffer(NULL, to, size)
+        if found is not None and found.lost:
+            raise BufferError("a server that did not answer in time may still write to this Buffer")
+        return 0
+
+    cdef int put_target(self, char *to, size_t size) except -1:
+        cdef Buffer found = name_buffer(self.queue.pd, to, size)
+        if found is None and not self.sink.pooled and size >= LARGE:
+            # Registering is an entry in a table here.
+            self.borrowed = self.sink.register(to, size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
+        if self.borrowed != NULL:
+            self.target_size = size
+            return self.put_memory(<uint64_t><uintptr_t>to, self.borrowed.rkey, size)
+        if found is None:
+            return self.put_sink(False)
+        self.target = found
+        self.target_size = size
+        return self.put_memory(<uint64_t><uintptr_t>to, found.memory.mr.rkey, size)
+
+    cdef bint has_target(self) noexcept:
+        return self.target is not None or self.borrowed != NULL
+
+    cdef void drop_target(self, bint lost) noexcept:
+        if self.borrowed != NULL:
+            self.sink.release(self.borrowed)
+            self.borrowed = NULL
+        if self.target is not None:
+            self.target.lost |= lost
+            if lost:
+                self.target.renew()
+            unname_buffer(self.target)
+            self.target = None
+
+    cdef int take_target(self, char *to, size_t size, size_t length) except -1:
+        self.memory_filled(length, self.target_size if self.has_target() else self.sink.size)
+        if self.has_target():
+            self.sink.last = length
+        elif length <= size:
+            self.sink.take_into(to, length)
+        return 0
+
+    cdef int memory_filled(self, size_t length, size_t size) except -1:
+        self.sink_named = False
+        self.small_values = 0
+        self.large = length >= LARGE
+        if length > size:
+            raise MemcacheUnknownError(self.line[:min(self.line_length, <size_t>32)])
+        self.spin_result(True)
+        self.leave_hints()
+        return 0
+
+    cdef bytes take_sink(self, size_t length):
+        self.memory_filled(length, self.sink.size)
+        return self.sink.take(length)
+
+    cdef object lend_sink(self, size_t length):
+        self.memory_filled(length, self.sink.size)
+        return self.sink.lend(length)
+
+    cdef void saw_length(self, size_t length) noexcept:
+        self.large = length >= LARGE
+        if length > self.inline_limit:
+            self.small_values = 0
+            self.sink.saw_length(length)
+        elif self.small_values < SMALL_RUN:
+            self.small_values += 1

@@ -1,0 +1,158 @@
+"""A memcached connection as a byte stream in both directions, over any transport.
+
+Requests are formatted into `wbuf`; large values are referenced, not copied. `push` sends as much as the transport takes
+at once. `read_line` and `read_body` read replies, and go on sending the rest of the requests while they wait. So a
+batch of any size cannot deadlock with a server that answers while it reads.
+
+A stream has the buffers of a call from `begin` to `end` only. A process with many Clients has as many buffers as calls
+under way, and they stay in the cache. A stream with unread input keeps its buffers. Buffers are taken and given back
+with the GIL, or with the lock of _state.pxd.
+
+One thread at a time uses a stream. A method that may wait returns a positive number, 0 after the end of the connection,
+or a negative errno. -EINTR: signal handlers want to run, and the caller repeats the call. The wait then goes on with
+the rest of its time.
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from posix.uio cimport iovec
+
+from rmemcached.client.transport._direct cimport DirectMemory
+
+cdef enum:
+    RBUF_SIZE = 16384        # bytes of the receive buffer at first
+    LINE_LIMIT = 65536       # bytes of the longest reply line accepted
+    UNREAD_LIMIT = 1 << 26   # bytes of an answer to raw_command, or of input during the send of a request
+    COPY_LIMIT = 2048        # values up to this size are copied behind their header
+    IDLE_MS = 20             # ms without a call, after which the next call asks has_gone first
+
+# The memory of a call.
+cdef struct call_buffers:
+    call_buffers *next       # in the list of unused buffers
+    char *rbuf
+    size_t rcap
+    char *wbuf
+    size_t wcap
+    iovec *iov
+    size_t iov_cap
+
+cdef class Stream:
+    cdef call_buffers *buffers   # NULL: none, and so have rbuf, wbuf and iov. The sizes may have grown since
+    cdef int timeout_ms      # of each wait; -1: none
+    cdef public bint classic  # the server knows no meta commands,
+    cdef public bint unmarked  # ... and no command to mark the end of commands without replies
+    cdef bint doubtful       # unmarked: an error may belong to a command without a reply
+    cdef bint needs_gil      # its methods are called with the GIL held
+    cdef object error        # why a method has returned -EPROTO
+    cdef bint of_thread      # usable only in the thread of its creation
+    # input: [rpos, rend) of rbuf is unread
+    cdef char *rbuf
+    cdef size_t rcap
+    cdef size_t rpos
+    cdef size_t rend
+    cdef char *line          # of read_line, without \r\n; valid until more input is asked for
+    cdef size_t line_length
+    cdef char *dst           # of read_body: where the rest of the value goes
+    cdef size_t dst_left
+    cdef bint behind_value   # classic: the value has been read, but not the END behind it
+    # output: wbuf[wmark:wlen] is not in iov yet; iov[iov_next:iov_count] is not sent yet
+    cdef char *wbuf
+    cdef size_t wcap
+    cdef size_t wlen
+    cdef size_t wmark
+    cdef iovec *iov
+    cdef size_t iov_cap
+    cdef size_t iov_next
+    cdef size_t iov_count
+    cdef size_t noreplies    # commands without a reply since the last mark, or answer
+    # waiting
+    cdef int64_t until       # the end of a wait interrupted by a signal; 0: no such wait
+    cdef int64_t spin_ns     # poll for this long before blocking; 0: never
+    cdef int spin_score      # above 0: spinning has lately paid
+    cdef unsigned int spin_skipped
+    cdef int64_t spin_pause  # ns without spinning after a long yield; 0: no long yield lately
+    cdef int64_t spin_again  # now_ns() of the next spin at the earliest
+    cdef unsigned int well   # undisturbed yields and waits since the last change of the pause
+    cdef unsigned int lone_yields    # the last so many found nobody else for the core
+    # memory named in requests
+    cdef bint remote         # requests may name memory
+    cdef size_t named        # bytes of values named in requests and perhaps not sent yet
+    cdef bint sink_named     # the request names the sink
+    cdef size_t inline_limit  # values up to this size are sent in the request, and in the reply
+
+    cdef bint in_loop        # an event loop drives the stream: long work is cut in pieces
+    cdef bint late           # the caller's time is over, or there is an event loop: close waits for no answer
+    cdef size_t copied       # bytes of values copied for requests since an event loop set this field to 0
+
+    # requests: the first call is begin, the last one commit
+    cdef int begin(self) except -1
+    # The call is over.
+    cdef void end(self) noexcept
+    cdef int take_buffers(self) except -1
+    cdef void give_buffers(self) noexcept
+    cdef int grow(self, size_t more) except -1
+    cdef int put(self, const char *data, size_t length) except -1
+    # A place for `length` bytes. The caller adds to wlen as many bytes as it has written.
+    cdef char *room(self, size_t length) except NULL
+    cdef int put_number(self, uint64_t value) except -1
+    cdef int put_hex(self, uint64_t value) except -1
+    cdef int put_reference(self, const char *data, size_t length) except -1
+    cdef int commit(self) except -1
+    # replies
+    cdef int read_line(self) noexcept nogil
+    cdef int read_body(self) noexcept nogil
+    cdef int read_end(self) noexcept nogil
+    cdef bint has_line(self) noexcept nogil
+    # for the transports
+    cdef void sent(self, size_t n) noexcept nogil
+    cdef int reserve_input(self, size_t length) noexcept nogil
+    cdef int deliver(self, const char *data, size_t length) noexcept nogil
+    cdef int64_t spin_budget(self) noexcept nogil
+    cdef bint pauses(self) noexcept nogil
+    cdef bint spin_yield(self, int64_t *now, int64_t expected) noexcept nogil
+    # Whether nobody else wants the core, by the experience of past yields: then a yield at each turn is not needed.
+    cdef bint has_core(self) noexcept nogil
+    cdef void spun_well(self) noexcept nogil
+    cdef void spin_result(self, bint paid) noexcept nogil
+
+    # the transport's part
+    cdef int push(self) noexcept nogil                  # sends without waiting; 1, also when something is left
+    cdef int drain(self) noexcept nogil                 # waits until everything is sent; keeps what arrives meanwhile
+    cdef int fill(self) noexcept nogil                  # waits until rbuf has more; pushes meanwhile
+    cdef int fill_body(self) noexcept nogil             # the same, straight into dst as far as possible
+    # Names a value for the server to read: its address, or a copy's, and the key. `value`: the bytes or memoryview with
+    # the memory, or a Gathered, whose data is NULL. False: the memory cannot be named.
+    cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
+    # for event loops
+    # From now on neither push nor close waits. False: the stream has no such mode.
+    cdef bint join_loop(self) noexcept
+    cdef object socket_object(self)                     # a socket.socket of the connection, which the caller closes
+    cdef bint must_authenticate(self) noexcept          # whether the stream needs authentication of its own
+    cdef bint has_ended(self) noexcept nogil            # for a connection whose writes do not show its end
+    cdef bint has_gone(self) noexcept                   # the server ended the connection between calls: a system call
+    cdef int take_input(self) noexcept nogil            # takes the present input, never waits; -EAGAIN: there is none
+    cdef bint arm(self) noexcept nogil                  # a descriptor gets readable; True: something has come already
+    cdef list descriptors(self)                         # readable when something comes, or the connection ends
+    cdef bint tells_room(self) noexcept                 # the first descriptor gets writable when there is room
+
+    cdef int unexpose(self) except -1                   # no request of this call needs its exposed values any more
+    cdef int put_sink(self, bint lends) except -1       # appends " @addr:key:length" of the sink, or nothing
+    cdef int copy_early(self) except -1                 # before take_sink: values are copied as they come
+    cdef bytes take_sink(self, size_t length)           # the value written there by the server
+    cdef object lend_sink(self, size_t length)          # the same as a read-only memoryview, without a copy
+    cdef int release_sink(self) except -1               # no request needs the sink any more
+    # For a call of several requests with a sink each: how many sinks at a time; their numbers begin at 0. The methods
+    # above mean the chosen sink. 0: values come in the stream.
+    cdef Py_ssize_t sinks_at_once(self) noexcept
+    cdef bint large_values(self) noexcept               # whether sinks pay for values as large as the last
+    cdef int choose_sink(self, Py_ssize_t number) except -1
+    # For the caller's memory as the place of a value: refuses bad memory (BufferError); appends the name of the memory,
+    # or the sink's, or nothing; puts the value there that the server has written, if there is room.
+    cdef int check_target(self, const char *to, size_t size) except -1
+    cdef int put_target(self, char *to, size_t size) except -1
+    cdef int take_target(self, char *to, size_t size, size_t length) except -1
+    cdef void saw_length(self, size_t length) noexcept  # a value of so many bytes comes in the stream
+    cdef DirectMemory direct_memory(self)               # the server's items for direct reads, or None
+    cdef bint may_stay(self) noexcept                   # open behind its Connection: no memory of the caller's is named
+    cdef bint keeps_pins(self) noexcept                 # whether still connected, as far as known; any thread
+    cdef str failure_text(self)                         # why the connection has ended, as far as known; may be ""
+    cdef void close(self) noexcept                      # in a forked child: leaves the parent's connection alone
