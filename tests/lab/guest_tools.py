@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-REFERENCE = str(ROOT / "client" / "reference.py")
+REFERENCE = str(ROOT / "tests" / "client" / "reference.py")
 SYSTEM_PYTHON = "/usr/bin/python3"  # the one that has pyverbs
 DEVICE = "rxe0"
 
