@@ -34,7 +34,8 @@ from rmemcached.client.api._request cimport (
     touch_request,
 )
 
-from rmemcached.client.api._retrieval cimport MISS, target_view, too_long
+from rmemcached.client.api._connection cimport MISS
+from rmemcached.client.api._retrieval cimport target_view, too_long
 from rmemcached.direct cimport direct_prefault
 
 from rmemcached.client.api import leases
@@ -319,7 +320,7 @@ cdef class AsyncClient:
             return MISS
         if self.client.serde is not None and not raw:
             try:
-                value = self.client._load(key, value, flags)
+                value = self.client.load(key, value, flags)
             except Exception:
                 if not self.client.ignore_exc:
                     raise

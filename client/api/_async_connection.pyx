@@ -366,7 +366,7 @@ cdef class AsyncConnection:
             if self.connection.reply.code == REPLY_VA and self.begin_value(r):
                 continue
             errors = []
-            result = take_answer(self.client, self.connection, r, errors)
+            result = take_answer(self.connection, r, errors)
             self.finish(r, errors[0] if errors else result)
 
     cdef bint begin_value(self, Request r) except -1:

@@ -1,69 +1,39 @@
 """The memcached client: pymemcache's methods."""
 
-import copy
 import copyreg
 import importlib
-import re
 import warnings
+from copy import deepcopy
 
-from cpython.bytes cimport PyBytes_AS_STRING
-from libc.errno cimport EBADF, EMSGSIZE
+from libc.errno cimport EBADF
 
-from rmemcached.client.wire._commands cimport (
-    answer,
-    checked_key,
-    convert_statistics,
-    encode_key,
-    exact_bytes,
-    integer_text,
-    is_error,
-    is_refusal,
-    put_bytes,
-    read_statistic,
+from rmemcached.client.api cimport _admin, _meta, _retrieval, _storage
+from rmemcached.client.api._admin cimport as_bytes
+from rmemcached.client.api._connection cimport FETCH_VALUE, FETCH_VIEW, Connection
+from rmemcached.client.api._meta cimport (
+    exists_request,
+    meta_arithmetic_request,
+    meta_debug_request,
+    meta_delete_request,
+    meta_get_request,
+    meta_noop_request,
+    meta_set_request,
+    remaining_request,
 )
-from rmemcached.client.api._connection cimport Connection
+from rmemcached.client.api._pipeline cimport Pipeline
 from rmemcached.client.transport._direct cimport DirectMemory
 from rmemcached.client.transport._forks cimport fork_count
-from rmemcached.client.api._meta cimport Meta
-from rmemcached.client.api._pipeline cimport Pipeline
-from rmemcached.client.api._reads cimport forget_clocks
 from rmemcached.client.transport._results cimport drop_results
 from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
-from rmemcached.client.transport._stream cimport Stream
-from rmemcached.sys.linux cimport memmem
+from rmemcached.client.wire._commands cimport cas_text, encode_key, integer_text
+from rmemcached.client.wire._modes cimport STORE_ADD, STORE_APPEND, STORE_CAS, STORE_PREPEND, STORE_REPLACE, STORE_SET
 
-from rmemcached.client.api import dumps
+from rmemcached.client.api import dumps, leases
 from rmemcached.client.transport.arguments import check_choices, check_encoding, check_serde, looks_like_port
-from rmemcached.client.exceptions import (
-    MemcacheClientError,
-    MemcacheError,
-    MemcacheUnexpectedCloseError,
-    MemcacheUnknownError,
-)
 from rmemcached.client.urls import expanded, is_url
-
-cdef enum:
-    STATISTICS_MOST = 1 << 20  # lines; more of them are not believed
-
 
 # The modules' names are gone when the interpreter ends.
 cdef object warn = warnings.warn
-
-cdef object STORAGE = re.compile(rb"(set|add|replace|append|prepend|cas|ms) [^\n]*\n[^\n]*", re.DOTALL)
-
-
-cdef bint goes_on(bytes line):
-    # Whether a raw command may have several answers.
-    return line.startswith(b"watch") or b"\n" in line and STORAGE.fullmatch(line) is None
-
-
-cdef bytes as_bytes(object text, str encoding="ascii"):
-    # Of bytes and str, and of their subclasses.
-    if isinstance(text, str):
-        return text.encode(encoding)
-    if isinstance(text, bytes):
-        return exact_bytes(text)
-    raise TypeError(f"bytes or str are needed, not {type(text).__name__}")
 
 
 class FunctionSerde:
@@ -82,7 +52,7 @@ class FunctionSerde:
         return value if self._deserializer is None else self._deserializer(key, value, flags)
 
 
-cdef class Client(Meta):
+cdef class Client(Session):
     """Client(server, serde=None, serializer=None, deserializer=None, connect_timeout=None, timeout=None,\
  no_delay=True, ignore_exc=False, socket_module=None, socket_keepalive=None, key_prefix=b"", default_noreply=True,\
  allow_unicode_keys=False, encoding="ascii", tls_context=None, *, transport=None, spin=None, rdma_cm_port=None,\
@@ -215,7 +185,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         memo[id(self)] = one
         # An SSL context cannot be copied.
         memo[id(self.tls_context)] = self.tls_context
-        one.__setstate__(copy.deepcopy((self._options(), vars(self)), memo))
+        one.__setstate__(deepcopy((self._options(), vars(self)), memo))
         return one
 
     def __setstate__(self, state):
@@ -349,107 +319,308 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
     disconnect_all = close
 
-    cdef bytes _command(self, bytes command, bytes name, bytes wanted=None):
-        # Sends a line and returns the line of the answer. An answer other than `wanted` is an error.
-        cdef Connection c = self.enter(False, name)
-        cdef Stream s = c.stream
-        cdef list errors = []
-        cdef bytes line
-        try:
-            put_bytes(s, command)
-            c.exchange()
-            line = answer(s)
-            if is_error(line):
-                c.refused_by(line, errors)
-            elif wanted is not None and line != wanted:
-                errors.append(c.named(MemcacheClientError(line)))
-        except BaseException:
-            self.drop(c)
-            raise
-        self.leave(c, errors)
-        return line
+    # --- items are fetched ---
+
+    def get(self, key, default=None, *, copy=True):
+        """Returns the value of key, or default when there is no item.
+
+        copy=False: a read-only memoryview in place of bytes. The view shows a value written to memory by the server in
+        place, without a copy, until its release. A serde is given the view.
+        """
+        return _retrieval.get_value(self, key, default, None, FETCH_VALUE if copy else FETCH_VIEW, b"get")
+
+    def get_view(self, key, default=None):
+        """Returns a read-only memoryview of the value of key, in the server's own memory, or default.
+
+        Over "soft_shm" the view is of the server's memory, if the server lets this client read its items (`direct`):
+        nothing is copied, whatever the size, and `view.obj` is a PinnedMemory. The server keeps the item as of the
+        call, also when the key is stored anew, deleted or evicted, until the last memoryview has gone (`release`,
+        `del`, the end of a `with`). The server learns of this end with a later call, or from `close`. A value in
+        several pieces on the server (above its -o slab_chunk_max) is a list of memoryviews. The connection stays open
+        for as long, also behind `close`.
+
+        On other transports, and at the server's limit of views (-o rdma_view_limit), the call returns the same as
+        get(copy=False). A serde is given the view; of a value in pieces, a copy.
+        """
+        return _retrieval.get_view(self, key, default)
+
+    def gets(self, key, default=None, cas_default=None):
+        """Returns (value, cas) of key, or (default, cas_default) when there is no item. cas is bytes, for `cas`."""
+        return _retrieval.get_with_cas(self, key, default, cas_default, None, b"gets")
+
+    def gat(self, key, expire=0, default=None):
+        """Returns the result of `get`, and lets the item expire in `expire` seconds (0: never)."""
+        return _retrieval.get_value(self, key, default, expire, FETCH_VALUE, b"gat")
+
+    def gats(self, key, expire=0, default=None, cas_default=None):
+        """Returns the result of `gets`, and lets the item expire in `expire` seconds (0: never)."""
+        return _retrieval.get_with_cas(self, key, default, cas_default, expire, b"gats")
+
+    def get_many(self, keys):
+        """Returns {key: value} for the keys with items. One round trip."""
+        return _retrieval.get_values(self, keys, False, None, b"get")
+
+    def gets_many(self, keys):
+        """Returns {key: (value, cas)} for the keys with items. One round trip."""
+        return _retrieval.get_values(self, keys, True, None, b"gets")
+
+    def gat_many(self, keys, expire=0):
+        """Returns the result of `get_many`, and lets the items expire in `expire` seconds (0: never). One round
+        trip."""
+        return _retrieval.get_values(self, keys, False, expire, b"gat_many")
+
+    get_multi = get_many
+
+    def prefault(self):
+        """Maps the present memory of a server on this host, if this client may read the server's items.
+
+        Connects if there is no connection.
+
+        Direct reads then take no page faults. With page faults, the first read of a large value takes up to half as
+        long again. Takes some 50 ms for each GB, without the GIL, and 2 MB of this process's page tables. Returns the
+        number of mapped bytes: 0 without direct reads of the server's memory. Raises the same errors as `version`.
+        """
+        return _retrieval.prefault(self)
+
+    def buffer(self, size):
+        """Returns a Buffer of `size` bytes, zeros, page-aligned: memory for values that `set` and `get_into` move
+        without a copy, where the transport allows it. Connects.
+
+        Raises ValueError for a size below 1; MemoryError, or OSError when there is not so much memory, or the process
+        may not lock so much for a device.
+        """
+        return _retrieval.make_buffer(self, size)
+
+    def register(self, memory):
+        """Returns a Buffer of an object's own memory: bytes, bytearray, array, mmap, a NumPy array, or, by DLPack, a
+        tensor of torch's in the processor's memory. Connects.
+
+        The object cannot be resized until the Buffer is closed. Over "verbs" and "soft_iw" values are then sent from
+        there without a copy and, if the object is writable, received there without a copy. A server on this host
+        ("soft_shm") reaches Buffers of `buffer` only. Raises TypeError for an object without the buffer protocol,
+        BufferError for non-contiguous memory, ValueError for no memory; OSError when the memory cannot be locked for a
+        device.
+        """
+        return _retrieval.register_object(self, memory)
+
+    def get_into(self, key, buffer, offset=0, default=None):
+        """Receives the value of key in the caller's memory. Returns its length in bytes; default: there is no item.
+
+        buffer: a Buffer, or any writable, contiguous object with the buffer protocol; offset: the byte of the buffer at
+        which the value begins. The value is as stored: no serde is applied. Raises ValueError for a value longer than
+        the memory behind offset: the message has the length of the value, and nothing was written. BufferError: the
+        memory cannot be written to. A value replaced or deleted during a direct read may leave some of its bytes there,
+        whatever the call returns.
+        """
+        return _retrieval.get_into(self, key, buffer, offset, default)
+
+    def get_many_into(self, pairs):
+        """Receives values in the caller's memory: for each (key, buffer) the value of key in buffer, as `get_into`
+        does.
+
+        Returns a list with the length of each value, or None where there is no item. Small values take one round trip.
+        Raises ValueError when a value is longer than its buffer; the rest of the values has been received then.
+        """
+        return _retrieval.get_many_into(self, pairs)
+
+    # --- items are changed ---
+
+    def set(self, key, value, expire=0, noreply=None, flags=None):
+        """Stores value under key, for `expire` seconds (0: for ever), with 32 bits of flags. Returns True."""
+        return _storage.store(self, STORE_SET, b"set", key, value, expire, noreply, flags, None)
+
+    def add(self, key, value, expire=0, noreply=None, flags=None):
+        """Stores value if key has no item. Returns True, or False when there is an item."""
+        return _storage.store(self, STORE_ADD, b"add", key, value, expire, noreply, flags, None)
+
+    def replace(self, key, value, expire=0, noreply=None, flags=None):
+        """Stores value if key has an item. Returns True, or False when there is none."""
+        return _storage.store(self, STORE_REPLACE, b"replace", key, value, expire, noreply, flags, None)
+
+    def append(self, key, value, expire=0, noreply=None, flags=None):
+        """Appends value to the item's. Returns True, or False when there is none. expire and flags have no effect."""
+        return _storage.store(self, STORE_APPEND, b"append", key, value, expire, noreply, flags, None)
+
+    def prepend(self, key, value, expire=0, noreply=None, flags=None):
+        """Puts value before the item's. Returns True, or False when there is none. expire and flags have no effect."""
+        return _storage.store(self, STORE_PREPEND, b"prepend", key, value, expire, noreply, flags, None)
+
+    def cas(self, key, value, cas, expire=0, noreply=False, flags=None):
+        """Stores value if the item's cas is still the given cas (bytes, int or str).
+
+        Returns True, or False when the item has changed, or None when there is none.
+        """
+        return _storage.store(
+            self, STORE_CAS, b"cas", key, value, expire, noreply or False, flags, cas_text(cas, self.encoding))
+
+    def set_many(self, values, expire=0, noreply=None, flags=None):
+        """Stores the values of a dict, all in one round trip. Returns a list of the keys not stored.
+
+        The first error line is raised when all values have been sent.
+        """
+        return _storage.store_many(self, values, expire, noreply, flags)
+
+    set_multi = set_many
+
+    def delete(self, key, noreply=None):
+        """Removes the item of key. Returns True, or False when there was none."""
+        return _storage.delete(self, key, noreply)
+
+    def delete_many(self, keys, noreply=None):
+        """Removes the items of the keys, all in one round trip. Returns True, also when some had none."""
+        return _storage.delete_many(self, keys, noreply)
+
+    delete_multi = delete_many
+
+    def incr(self, key, value, noreply=False):
+        """Adds value (0 to 2**64 - 1) to the stored number.
+
+        Returns the new number, or None when there is no item (or with noreply). Raises MemcacheClientError when the
+        stored value is no number.
+        """
+        return _storage.arithmetic(self, b"incr", b" D", key, value, self.is_quiet(noreply or False))
+
+    def decr(self, key, value, noreply=False):
+        """Subtracts value (0 to 2**64 - 1) from the stored number, down to 0.
+
+        Returns the new number, or None when there is no item (or with noreply). Raises MemcacheClientError when the
+        stored value is no number.
+        """
+        return _storage.arithmetic(self, b"decr", b" MD D", key, value, self.is_quiet(noreply or False))
+
+    def touch(self, key, expire=0, noreply=None):
+        """Lets the item of key expire in `expire` seconds (0: never). Returns True, or False when there is none."""
+        return _storage.touch(self, key, expire, noreply)
+
+    # --- meta commands ---
+
+    def meta_get(
+        self, key, *, value=True, flags=False, cas=False, ttl=False, size=False, hit_before=False, last_access=False,
+        bump=True, touch=None, vivify=None, recache=None, new_cas=None, opaque=None,
+    ):
+        """Returns a MetaItem of key, or None when there is no item: `mg`.
+
+        value, flags, cas, ttl, size, hit_before, last_access: the wanted fields of the MetaItem; with a serde also
+        flags. bump=False: the call is no access of the item. touch: the item expires in so many seconds. vivify: a
+        missing item is made, without a value, for so many seconds; this caller has won it, later callers wait. recache:
+        if the item expires in less than so many seconds, a single caller wins it. new_cas: the cas of an item made by
+        vivify. opaque: 1 to 31 characters, repeated in the answer.
+        """
+        return _meta.call(self, meta_get_request(self, key, {
+            "value": value, "flags": flags, "cas": cas, "ttl": ttl, "size": size, "hit_before": hit_before,
+            "last_access": last_access, "bump": bump, "touch": touch, "vivify": vivify, "recache": recache,
+            "new_cas": new_cas, "opaque": opaque}))
+
+    def meta_set(
+        self, key, value, *, expire=0, flags=None, mode="set", cas=None, new_cas=None, invalidate=False, vivify=None,
+        return_cas=False, return_size=False, opaque=None,
+    ):
+        """Stores value under key: `ms`. Returns a MetaResult, true if the value was stored.
+
+        mode: "set", "add", "replace", "append" or "prepend". cas: only if the item has this cas; with invalidate also
+        if the item's cas is higher: then the value is stored as stale. new_cas: the item's new cas. vivify: "append"
+        and "prepend" make a missing item, for so many seconds. return_cas, return_size: for these fields of the
+        MetaResult.
+        """
+        return _meta.call(self, meta_set_request(self, key, value, {
+            "expire": expire, "flags": flags, "mode": mode, "cas": cas, "new_cas": new_cas, "invalidate": invalidate,
+            "vivify": vivify, "return_cas": return_cas, "return_size": return_size, "opaque": opaque}))
+
+    def meta_delete(self, key, *, cas=None, new_cas=None, invalidate=False, clear=False, expire=None, opaque=None):
+        """Removes the item of key: `md`. Returns a MetaResult, true if the server has done so.
+
+        cas: only if the item has this cas. invalidate: the item stays and is stale, so the next meta_get wins it;
+        expire: for so many seconds; new_cas: with this cas. clear: the value and the flags are removed, and the item
+        stays.
+        """
+        return _meta.call(self, meta_delete_request(self, key, {
+            "cas": cas, "new_cas": new_cas, "invalidate": invalidate, "clear": clear, "expire": expire,
+            "opaque": opaque}))
+
+    def meta_arithmetic(
+        self, key, delta=1, *, mode="incr", value=True, initial=None, vivify=None, touch=None, cas=None, new_cas=None,
+        return_cas=False, ttl=False, opaque=None,
+    ):
+        """Adds delta (0 to 2**64 - 1) to the number of key; mode="decr": subtracts delta, down to 0: `ma`. Returns a
+        MetaNumber, true if the server has done so.
+
+        initial: the number of a missing item, made for `vivify` seconds (0 or None: for ever). touch: the item expires
+        in so many seconds. value, return_cas, ttl: for these fields of the MetaNumber.
+        """
+        return _meta.call(self, meta_arithmetic_request(self, key, delta, {
+            "mode": mode, "value": value, "initial": initial, "vivify": vivify, "touch": touch, "cas": cas,
+            "new_cas": new_cas, "return_cas": return_cas, "ttl": ttl, "opaque": opaque}))
+
+    def meta_noop(self):
+        """Waits for an answer of the server: `mn`. Returns True."""
+        return _meta.call(self, meta_noop_request(self))
+
+    def meta_debug(self, key):
+        """Returns the server's description of an item, without an access: `me`. A dict of exp (seconds until expiry;
+        -1: never), la (seconds since the last access), cas, fetch, cls, size (bytes of memory); None: there is no
+        item."""
+        return _meta.call(self, meta_debug_request(self, key))
+
+    def exists(self, key):
+        """Whether key has an item. The call is no access of the item."""
+        return _meta.call(self, exists_request(self, key))
+
+    def ttl(self, key, default=None):
+        """Returns the seconds until the item of key expires; -1: never; default: there is no item. The call is no
+        access of the item."""
+        return _meta.call(self, remaining_request(self, b"ttl", key, default))
+
+    def last_access(self, key, default=None):
+        """Returns the seconds since the last access of key's item; default: there is no item. The call is no access."""
+        return _meta.call(self, remaining_request(self, b"last_access", key, default))
+
+    def invalidate(self, key, expire=30):
+        """Makes the item of key stale: the next `get_or_set` computes it anew, while others take the old value, for at
+        most `expire` seconds. Returns True, or False when there is no item.
+
+        Read such a key by `get_or_set` or `meta_get`: the first reader has won it, which `get` does not tell.
+        """
+        return bool(self.meta_delete(key, invalidate=True, expire=expire))
+
+    def get_or_set(self, key, compute, expire=0, *, lease=30, wait=None, refresh=None, stale=True):
+        """Returns the value of key; without an item, calls compute() and stores its result for `expire` seconds.
+
+        Of all clients a single caller computes, and the rest wait for the value. If this caller fails, or does not
+        return within `lease` seconds, the next caller computes. wait: the most seconds of waiting; after them the call
+        computes by itself, and does not store. A stale item (`invalidate`) is returned to the waiting callers, unless
+        stale=False: then they wait, too. refresh: if the item expires in less than so many seconds, a single caller
+        computes it anew while the rest take the present value. A value invalidated or deleted during compute() is not
+        stored.
+
+        The keys may be any bytes (1 to 250, or up to 186 if some are not printable ASCII), as in all meta commands. A
+        compute() with an exception leaves the key to the next caller. Raises ValueError for a lease below 1.
+        """
+        return leases.drive(self, compute, leases.steps(key, expire, lease, wait, refresh, stale))
+
+    # --- administration ---
 
     def stats(self, *args):
         """Returns {name: value} of the server's statistics; args as in memcached's stats command.
 
         Names are bytes. Values are converted as in pymemcache: to int, float, bool or bytes.
         """
-        cdef list words = [checked_key(as_bytes(arg)) for arg in args]
-        cdef dict result
-        try:
-            result = self._stats(words)
-        except Exception as error:
-            if not self.ignore_exc:
-                if isinstance(error, MemcacheError) and error.command == "stats":
-                    # Names the statistics.
-                    error.command = b" ".join([b"stats", *words]).decode("ascii", "backslashreplace")
-                raise
-            return {}
-        convert_statistics(result)
-        return result
-
-    cdef dict _stats(self, list words):
-        cdef Connection c = self.enter(False, b"stats")
-        cdef Stream s = c.stream
-        cdef list errors = []
-        cdef dict result = {}
-        cdef Py_ssize_t lines = 0
-        cdef bytes line
-        try:
-            put_bytes(s, b" ".join([b"stats", *words]) + b"\r\n")
-            c.exchange()
-            while True:
-                line = answer(s)
-                if line in (b"END", b"OK", b"RESET"):
-                    break
-                if not read_statistic(line, result):
-                    c.refused_by(line, errors)
-                    break
-                lines += 1
-                if lines == STATISTICS_MOST:
-                    raise c.broken(-EMSGSIZE)
-                c.next_line()
-        except BaseException:
-            self.drop(c)
-            raise
-        self.leave(c, errors)
-        return result
+        return _admin.stats(self, args)
 
     def version(self):
         """Returns the server's version, as bytes."""
-        cdef bytes line = self._command(b"version\r\n", b"version")
-        before, _, after = line.partition(b" ")
-        if before != b"VERSION":
-            raise MemcacheUnknownError(f"Received unexpected response: {line!r}")
-        return after
+        return _admin.version(self)
 
     def flush_all(self, delay=0, noreply=None):
         """Invalidates all items, in `delay` seconds. Returns True."""
-        cdef bytes command = b"flush_all " + integer_text(delay, "delay")
-        cdef Connection c
-        if not self.is_quiet(noreply):
-            try:
-                return self._command(command + b"\r\n", b"flush_all") == b"OK"
-            finally:
-                forget_clocks()
-        c = self.enter(True, b"flush_all")
-        try:
-            put_bytes(c.stream, command + b" noreply\r\n")
-            c.unanswered(1)
-        except BaseException:
-            self.drop(c)
-            raise
-        self.leave(c, None)
-        forget_clocks()
-        return True
+        return _admin.flush_all(self, delay, noreply)
 
     def cache_memlimit(self, memlimit):
         """Sets the server's memory limit, in megabytes. Returns True.
 
         Raises MemcacheClientError when the server refuses; pymemcache returns True then as well.
         """
-        self._command(
-            b"cache_memlimit " + integer_text(memlimit, "memlimit") + b"\r\n", b"cache_memlimit", b"OK")
+        _admin.command(
+            self, b"cache_memlimit " + integer_text(memlimit, "memlimit") + b"\r\n", b"cache_memlimit", b"OK")
         return True
 
     def check_key(self, key, key_prefix=b""):
@@ -463,57 +634,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         connection. An error line at the beginning of the answer ends it, and is raised. command and end_tokens are
         bytes or str.
         """
-        cdef str encoding = "utf8" if self.allow_unicode_keys else "ascii"
-        cdef bytes line = as_bytes(command, encoding)
-        cdef bytes token = as_bytes(end_tokens, encoding)
-        cdef list errors = []
-        cdef bytes text
-        cdef bint refused
-        cdef Connection c = self.enter(False, line)
-        cdef Stream s = c.stream
-        try:
-            put_bytes(s, line + b"\r\n")
-            c.exchange()
-            text = answer(s)
-            # The caller gets BUSY as the text of an answer of one line.
-            refused = is_error(text) or token != b"\r\n" and is_refusal(text)
-            if not refused:
-                text = self._read_until(c, token)
-            if s.unmarked or s.rpos != s.rend or goes_on(line) or (
-                    not refused and token == b"\r\n" and text.startswith((b"VA", b"STAT"))):
-                # More is to come. The next command needs another connection.
-                c.epoch -= 1
-                s.rpos = s.rend
-            else:
-                # Whatever comes all the same is not the answer to the next command.
-                s.noreplies += 1
-            if s.iov_next < s.iov_count:
-                # The server has answered before it had all of the line.
-                c.send()
-            if refused:
-                c.refused_by(text, errors)
-        except BaseException:
-            self.drop(c)
-            raise
-        self.leave(c, errors)
-        return text
-
-    cdef bytes _read_until(self, Connection c, bytes token):
-        # The bytes before the token, from the line just read on.
-        cdef Stream s = c.stream
-        cdef char *start
-        cdef char *found
-        cdef bytes text
-        s.rpos = s.line - s.rbuf
-        while True:
-            start = s.rbuf + s.rpos
-            found = <char *>memmem(start, s.rend - s.rpos, PyBytes_AS_STRING(token), len(token))
-            if found != NULL:
-                break
-            c.fill()
-        text = start[:found - start]
-        s.rpos += len(text) + len(token)
-        return text
+        return _admin.raw_command(self, command, end_tokens)
 
     def metadump(self, classes="all"):
         """Iterates over the items of the server: a dict of each, with key (bytes), exp, la, cas, fetch, cls, size.
@@ -539,24 +660,11 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
     def quit(self):
         """Tells the server of the end of the connection, and closes it. Returns None."""
-        cdef Connection c = self.enter(True, b"quit")
-        cdef Stream s = c.stream
-        try:
-            s.put("quit\r\n", 6)
-            c.send()
-        except MemcacheUnexpectedCloseError:
-            # The server ended the connection before this side had confirmed the send.
-            return
-        finally:
-            self.drop(c)
+        _admin.quit(self)
 
     def shutdown(self, graceful=False):
         """Ends a server started with -A (--enable-shutdown). Returns None."""
-        try:
-            self._command(b"shutdown graceful\r\n" if graceful else b"shutdown\r\n", b"shutdown")
-        except MemcacheUnexpectedCloseError:
-            # The end of the connection is the answer.
-            return
+        _admin.shutdown(self, graceful)
 
     def pipeline(self):
         """Returns a Pipeline, which queues commands, sends them together, and reads their answers together."""

@@ -6,7 +6,7 @@ Connection is useless then. Waiting methods release the GIL meanwhile, unless th
 handlers run. They raise TimeoutError, OSError, MemoryError, MemcacheUnexpectedCloseError and MemcacheUnknownError.
 """
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint32_t
 
 from rmemcached.client.wire._reply cimport reply_line
 from rmemcached.client.transport._stream cimport Stream
@@ -18,6 +18,15 @@ cdef enum:
     AHEAD = 50
     AHEAD_WITH_VALUES = 34
     AHEAD_BYTES = 1 << 17        # ... or with named memory of so many bytes: the server moves them meanwhile
+
+# What a fetch returns.
+cdef enum fetch_form:
+    FETCH_VALUE
+    FETCH_VALUE_AND_CAS
+    FETCH_VIEW
+
+# In place of the value of a key without an item.
+cdef object MISS
 
 # Steps of a call on the Stream.
 cdef enum stream_step:
@@ -83,6 +92,10 @@ cdef class Connection:
     cdef int refused_by(self, bytes line, list errors) except -1
     # The answer to a storage command: True, False or None as in pymemcache; or `refused`.
     cdef object stored(self, list errors)
+    # The answer to mg: the value, (value, cas) or a view, with the item's flags; or MISS, also after `refused`.
+    cdef object fetched(self, object key, fetch_form form, uint32_t *flags, list errors)
+    # The answer to incr or decr: the number; or None, also after `refused`.
+    cdef object number(self, list errors)
 
     # Whether there is input behind all answers, which the next command would take for its own answer.
     cdef bint has_more(self) noexcept

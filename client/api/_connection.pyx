@@ -1,14 +1,25 @@
 """See _connection.pxd."""
 
-from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EAGAIN, EBADMSG, ECONNRESET, EINTR, EMSGSIZE, ENOMEM, EPIPE, EPROTO, ETIMEDOUT
 from libc.string cimport strerror
 
 from rmemcached.client.wire._classic cimport is_value_of
-from rmemcached.client.wire._commands cimport answer, bytes_of_key, error_of, is_error, put_mark
+from rmemcached.client.wire._commands cimport answer, bytes_of_key, error_of, is_error, number_of, put_mark
 from rmemcached.client.transport._forks cimport fork_count
-from rmemcached.client.wire._reply cimport REPLY_EX, REPLY_HD, REPLY_MN, REPLY_NF, REPLY_NS, next_reply, read_reply
+from rmemcached.client.wire._reply cimport (
+    REPLY_EN,
+    REPLY_EX,
+    REPLY_HD,
+    REPLY_MN,
+    REPLY_NF,
+    REPLY_NS,
+    REPLY_NUMBER,
+    REPLY_VA,
+    next_reply,
+    read_reply,
+)
 from rmemcached.client.transport._results cimport new_result
 
 from rmemcached.client.exceptions import (
@@ -23,6 +34,23 @@ cdef enum:
     SYNC_INTERVAL = 1024     # commands without a reply after which the client looks for error lines
     BODY_MAX = 0x7FFFFFFF    # bytes; a longer value in a reply is not believed
     SHOWN = 32               # bytes of a line in an exception
+
+
+MISS = object()
+
+
+cdef inline bytes whole_value(Connection c):
+    # The value behind the line just read, if all of it has come. None: the value goes another way.
+    cdef Stream s = c.stream
+    cdef size_t come = s.rend - s.rpos
+    cdef char *data = s.rbuf + s.rpos
+    cdef size_t n = c.reply.length
+    if s.classic or c.reply.in_memory or come < 2 or n > come - 2 or data[n] != c'\r' or data[n + 1] != c'\n':
+        return None
+    if s.remote:
+        s.saw_length(n)
+    s.rpos += n + 2
+    return PyBytes_FromStringAndSize(data, n)
 
 
 cdef int take_step(Stream s, reply_line *reply, stream_step what) noexcept nogil:
@@ -269,6 +297,39 @@ cdef class Connection:
             return True
         if self.reply.code == REPLY_NS or self.reply.code == REPLY_EX:
             return False
+        if self.reply.code != REPLY_NF:
+            self.refused(errors)
+        return None
+
+    cdef object fetched(self, object key, fetch_form form, uint32_t *flags, list errors):
+        cdef Stream s = self.stream
+        cdef bytes cas
+        if form == FETCH_VALUE and self.reply.code == REPLY_VA:
+            value = whole_value(self)
+            if value is not None:
+                flags[0] = self.reply.flags
+                return value
+        if self.reply.code == REPLY_VA:
+            self.check_value(key, form == FETCH_VALUE_AND_CAS)
+            flags[0] = self.reply.flags
+            if form == FETCH_VALUE:
+                return self.value()
+            if form == FETCH_VIEW:
+                return self.value_view()
+            cas = s.line[self.reply.cas_offset:self.reply.cas_offset + self.reply.cas_length]
+            return self.value(), cas
+        if self.reply.code != REPLY_EN:
+            self.refused(errors)
+        return MISS
+
+    cdef object number(self, list errors):
+        cdef object number
+        if self.reply.code == REPLY_VA or self.reply.code == REPLY_NUMBER:
+            line = answer(self.stream)
+            number = number_of(line if self.reply.code == REPLY_NUMBER else self.value())
+            if number is None:
+                raise self.named(MemcacheUnknownError(line[:32]))
+            return number
         if self.reply.code != REPLY_NF:
             self.refused(errors)
         return None

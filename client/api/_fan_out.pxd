@@ -9,11 +9,11 @@ from libc.stdint cimport int64_t
 
 from rmemcached.client.api._connection cimport Connection
 from rmemcached.client.api._fetches cimport Fetches
-from rmemcached.client.api._storage cimport Storage
+from rmemcached.client.api._session cimport Session
 
 
 cdef class Batch:
-    cdef Storage client
+    cdef Session client
     cdef list requests           # of Request
     cdef Fetches fetches         # gets: the requests sent
     cdef Connection connection   # None: not in the call, or not any more

@@ -23,6 +23,7 @@ from rmemcached.client.api._request cimport (
     store_request,
     take_answer,
 )
+from rmemcached.client.api._storage cimport prepared, store_prepared
 from rmemcached.client.transport._stream cimport Stream
 from rmemcached.sys.clock cimport now_ns
 
@@ -100,7 +101,7 @@ cdef class Batch:
                 else:
                     c.read_answer(first)
                 first = False
-                self.results[i] = take_answer(self.client, c, r, self.errors)
+                self.results[i] = take_answer(c, r, self.errors)
             c.values_sent()
             c.stream.release_sink()
             if c.has_more():
@@ -210,7 +211,7 @@ def store_all_quietly(list clients, list values, expire, flags, bint ignore_exc)
     cdef bint wrong = False
     for client, pairs in zip(clients, values):
         try:
-            ready.append((<Storage>client).prepared(pairs, flags))
+            ready.append(prepared(client, pairs, flags))
         except Exception as error:
             ready.append(error)
             wrong = True
@@ -221,7 +222,7 @@ def store_all_quietly(list clients, list values, expire, flags, bint ignore_exc)
             results.append([])
         else:
             try:
-                results.append((<Storage>client).store_prepared(batch, seconds, True))
+                results.append(store_prepared(client, batch, seconds, True))
             except Exception as error:
                 results.append(error)
     return results

@@ -14,7 +14,6 @@ from rmemcached.client.api._connection cimport Connection
 from rmemcached.client.api._request cimport REQUEST_META, Request, load_result, no_meta, put_meta, take_answer
 from rmemcached.client.transport._stream cimport Stream
 
-from rmemcached.client.api import leases
 from rmemcached.client.exceptions import MemcacheIllegalInputError
 from rmemcached.client.wire.meta import description_of, item_of, known, number_of, result_of
 
@@ -28,7 +27,7 @@ cdef dict MODES = {"set": b"", "add": b" ME", "replace": b" MR", "append": b" MA
 cdef dict DIRECTIONS = {"incr": b"", "decr": b" MD"}
 
 
-cdef bytes encoded_words(Storage client, object key):
+cdef bytes encoded_words(Session client, object key):
     # The key, and the flag b if it is sent in base64.
     cdef bytes text
     if isinstance(key, str):
@@ -90,7 +89,7 @@ cdef tuple GET_FLAGS = (("flags", b" f"), ("cas", b" c"), ("ttl", b" t"), ("size
                         ("last_access", b" l"))
 
 
-cdef Request meta_get_request(Storage client, object key, dict options):
+cdef Request meta_get_request(Session client, object key, dict options):
     cdef bint wants_value = options["value"]
     cdef bytes line = b"".join([
         b"mg ",
@@ -111,9 +110,9 @@ cdef Request meta_get_request(Storage client, object key, dict options):
     return r
 
 
-cdef Request meta_set_request(Storage client, object key, object value, dict options):
+cdef Request meta_set_request(Session client, object key, object value, dict options):
     cdef list numbers = []
-    cdef object data = client._serialize(key, value, options["flags"], numbers)
+    cdef object data = client.serialize(key, value, options["flags"], numbers)
     cdef bytes expire = b"" if type(options["expire"]) is int and options["expire"] == 0 else seconds_flag(
         b" T", options, "expire")
     cdef bytes words = encoded_words(client, key)
@@ -138,7 +137,7 @@ cdef Request meta_set_request(Storage client, object key, object value, dict opt
     return r
 
 
-cdef Request meta_delete_request(Storage client, object key, dict options):
+cdef Request meta_delete_request(Session client, object key, dict options):
     return new_meta(b"meta_delete", key, b"".join([
         b"md ",
         encoded_words(client, key),
@@ -151,7 +150,7 @@ cdef Request meta_delete_request(Storage client, object key, dict options):
     ]), lambda line, value: result_of(line))
 
 
-cdef Request meta_arithmetic_request(Storage client, object key, object delta, dict options):
+cdef Request meta_arithmetic_request(Session client, object key, object delta, dict options):
     cdef bytes initial = b""
     if options["mode"] not in DIRECTIONS:
         raise ValueError(f"mode must be one of {', '.join(DIRECTIONS)}, not {options['mode']!r}")
@@ -175,27 +174,27 @@ cdef Request meta_arithmetic_request(Storage client, object key, object delta, d
     return r
 
 
-cdef bytes debug_line(Storage client, object key):
+cdef bytes debug_line(Session client, object key):
     cdef bytes words = encoded_words(client, key)
     # memcached 1.6.45 looks at the flag b only if another word follows.
     return b"me " + words + (b" b" if b" " in words else b"")
 
 
-cdef Request meta_debug_request(Storage client, object key):
+cdef Request meta_debug_request(Session client, object key):
     return new_meta(b"meta_debug", key, debug_line(client, key), lambda line, value: description_of(line))
 
 
-cdef Request meta_noop_request(Storage client):
+cdef Request meta_noop_request(Session client):
     return new_meta(b"meta_noop", None, b"mn", lambda line, value: known(line))
 
 
-cdef Request exists_request(Storage client, object key):
+cdef Request exists_request(Session client, object key):
     # mg of a stale item would take the win.
     return new_meta(b"exists", key, debug_line(client, key),
                     lambda line, value: description_of(line) is not None)
 
 
-cdef Request remaining_request(Storage client, bytes name, object key, object default):
+cdef Request remaining_request(Session client, bytes name, object key, object default):
     # ttl, or last_access.
     cdef str word = "exp" if name == b"ttl" else "la"
 
@@ -210,136 +209,32 @@ cdef Request remaining_request(Storage client, bytes name, object key, object de
     return new_meta(name, key, debug_line(client, key), of)
 
 
-cdef class Meta(Storage):
+cdef object exchange(Session client, Request r):
+    cdef Connection c = client.enter(False, r.name)
+    cdef Stream s = c.stream
+    cdef list errors = []
+    if s.classic:
+        error = c.named(no_meta())
+        client.leave(c, None)
+        raise error
+    try:
+        put_meta(c, r, True)
+        c.exchange()
+        result = take_answer(c, r, errors)
+        c.values_sent()
+        s.release_sink()
+    except BaseException:
+        client.drop(c)
+        raise
+    client.leave(c, errors)
+    return result
 
-    cdef object call(self, Request r):
-        try:
-            result = self.exchange_meta(r)
-            return load_result(self, r, result) if r.found and self.serde is not None else result
-        except Exception:
-            if not (r.ignores and self.ignore_exc):
-                raise
-        return None
 
-    cdef object exchange_meta(self, Request r):
-        cdef Connection c = self.enter(False, r.name)
-        cdef Stream s = c.stream
-        cdef list errors = []
-        if s.classic:
-            error = c.named(no_meta())
-            self.leave(c, None)
-            raise error
-        try:
-            put_meta(c, r, True)
-            c.exchange()
-            result = take_answer(self, c, r, errors)
-            c.values_sent()
-            s.release_sink()
-        except BaseException:
-            self.drop(c)
+cdef object call(Session client, Request r):
+    try:
+        result = exchange(client, r)
+        return load_result(client, r, result) if r.found and client.serde is not None else result
+    except Exception:
+        if not (r.ignores and client.ignore_exc):
             raise
-        self.leave(c, errors)
-        return result
-
-    def meta_get(
-        self, key, *, value=True, flags=False, cas=False, ttl=False, size=False, hit_before=False, last_access=False,
-        bump=True, touch=None, vivify=None, recache=None, new_cas=None, opaque=None,
-    ):
-        """Returns a MetaItem of key, or None when there is no item: `mg`.
-
-        value, flags, cas, ttl, size, hit_before, last_access: the wanted fields of the MetaItem; with a serde also
-        flags. bump=False: the call is no access of the item. touch: the item expires in so many seconds. vivify: a
-        missing item is made, without a value, for so many seconds; this caller has won it, later callers wait. recache:
-        if the item expires in less than so many seconds, a single caller wins it. new_cas: the cas of an item made by
-        vivify. opaque: 1 to 31 characters, repeated in the answer.
-        """
-        return self.call(meta_get_request(self, key, {
-            "value": value, "flags": flags, "cas": cas, "ttl": ttl, "size": size, "hit_before": hit_before,
-            "last_access": last_access, "bump": bump, "touch": touch, "vivify": vivify, "recache": recache,
-            "new_cas": new_cas, "opaque": opaque}))
-
-    def meta_set(
-        self, key, value, *, expire=0, flags=None, mode="set", cas=None, new_cas=None, invalidate=False, vivify=None,
-        return_cas=False, return_size=False, opaque=None,
-    ):
-        """Stores value under key: `ms`. Returns a MetaResult, true if the value was stored.
-
-        mode: "set", "add", "replace", "append" or "prepend". cas: only if the item has this cas; with invalidate also
-        if the item's cas is higher: then the value is stored as stale. new_cas: the item's new cas. vivify: "append"
-        and "prepend" make a missing item, for so many seconds. return_cas, return_size: for these fields of the
-        MetaResult.
-        """
-        return self.call(meta_set_request(self, key, value, {
-            "expire": expire, "flags": flags, "mode": mode, "cas": cas, "new_cas": new_cas, "invalidate": invalidate,
-            "vivify": vivify, "return_cas": return_cas, "return_size": return_size, "opaque": opaque}))
-
-    def meta_delete(self, key, *, cas=None, new_cas=None, invalidate=False, clear=False, expire=None, opaque=None):
-        """Removes the item of key: `md`. Returns a MetaResult, true if the server has done so.
-
-        cas: only if the item has this cas. invalidate: the item stays and is stale, so the next meta_get wins it;
-        expire: for so many seconds; new_cas: with this cas. clear: the value and the flags are removed, and the item
-        stays.
-        """
-        return self.call(meta_delete_request(self, key, {
-            "cas": cas, "new_cas": new_cas, "invalidate": invalidate, "clear": clear, "expire": expire,
-            "opaque": opaque}))
-
-    def meta_arithmetic(
-        self, key, delta=1, *, mode="incr", value=True, initial=None, vivify=None, touch=None, cas=None, new_cas=None,
-        return_cas=False, ttl=False, opaque=None,
-    ):
-        """Adds delta (0 to 2**64 - 1) to the number of key; mode="decr": subtracts delta, down to 0: `ma`. Returns a
-        MetaNumber, true if the server has done so.
-
-        initial: the number of a missing item, made for `vivify` seconds (0 or None: for ever). touch: the item expires
-        in so many seconds. value, return_cas, ttl: for these fields of the MetaNumber.
-        """
-        return self.call(meta_arithmetic_request(self, key, delta, {
-            "mode": mode, "value": value, "initial": initial, "vivify": vivify, "touch": touch, "cas": cas,
-            "new_cas": new_cas, "return_cas": return_cas, "ttl": ttl, "opaque": opaque}))
-
-    def meta_noop(self):
-        """Waits for an answer of the server: `mn`. Returns True."""
-        return self.call(meta_noop_request(self))
-
-    def meta_debug(self, key):
-        """Returns the server's description of an item, without an access: `me`. A dict of exp (seconds until expiry;
-        -1: never), la (seconds since the last access), cas, fetch, cls, size (bytes of memory); None: there is no
-        item."""
-        return self.call(meta_debug_request(self, key))
-
-    def exists(self, key):
-        """Whether key has an item. The call is no access of the item."""
-        return self.call(exists_request(self, key))
-
-    def ttl(self, key, default=None):
-        """Returns the seconds until the item of key expires; -1: never; default: there is no item. The call is no
-        access of the item."""
-        return self.call(remaining_request(self, b"ttl", key, default))
-
-    def last_access(self, key, default=None):
-        """Returns the seconds since the last access of key's item; default: there is no item. The call is no access."""
-        return self.call(remaining_request(self, b"last_access", key, default))
-
-    def invalidate(self, key, expire=30):
-        """Makes the item of key stale: the next `get_or_set` computes it anew, while others take the old value, for at
-        most `expire` seconds. Returns True, or False when there is no item.
-
-        Read such a key by `get_or_set` or `meta_get`: the first reader has won it, which `get` does not tell.
-        """
-        return bool(self.meta_delete(key, invalidate=True, expire=expire))
-
-    def get_or_set(self, key, compute, expire=0, *, lease=30, wait=None, refresh=None, stale=True):
-        """Returns the value of key; without an item, calls compute() and stores its result for `expire` seconds.
-
-        Of all clients a single caller computes, and the rest wait for the value. If this caller fails, or does not
-        return within `lease` seconds, the next caller computes. wait: the most seconds of waiting; after them the call
-        computes by itself, and does not store. A stale item (`invalidate`) is returned to the waiting callers, unless
-        stale=False: then they wait, too. refresh: if the item expires in less than so many seconds, a single caller
-        computes it anew while the rest take the present value. A value invalidated or deleted during compute() is not
-        stored.
-
-        The keys may be any bytes (1 to 250, or up to 186 if some are not printable ASCII), as in all meta commands. A
-        compute() with an exception leaves the key to the next caller. Raises ValueError for a lease below 1.
-        """
-        return leases.drive(self, compute, leases.steps(key, expire, lease, wait, refresh, stale))
+    return None

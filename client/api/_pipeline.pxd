@@ -1,11 +1,11 @@
 """Several commands of any kind in a single round trip."""
 
 from rmemcached.client.api._request cimport Request
-from rmemcached.client.api._storage cimport Storage
+from rmemcached.client.api._session cimport Session
 
 
 cdef class Pipeline:
-    cdef Storage client
+    cdef Session client
     cdef list requests
     cdef readonly list results
 

@@ -46,7 +46,7 @@ cdef class Pipeline:
     Not thread-safe: each thread takes a Pipeline of its own. After `execute` it can be used again.
     """
 
-    def __init__(self, Storage client not None):
+    def __init__(self, Session client not None):
         self.client = client
         self.requests = []
         self.results = []
@@ -92,7 +92,7 @@ cdef class Pipeline:
                 r = requests[i]
                 c.name = r.name
                 c.read_answer(i == 0)
-                results[i] = take_answer(self.client, c, r, errors)
+                results[i] = take_answer(c, r, errors)
                 if errors:
                     results[i] = self.failed(r, errors.pop())
                 i += 1

@@ -19,7 +19,7 @@ from rmemcached.client.wire._commands cimport (
 )
 from rmemcached.client.wire._modes cimport STORE_CAS
 from rmemcached.client.wire._reply cimport REPLY_EN, REPLY_HD, REPLY_NF, REPLY_VA
-from rmemcached.client.api._retrieval cimport FETCH_VALUE, FETCH_VALUE_AND_CAS, MISS
+from rmemcached.client.api._connection cimport FETCH_VALUE, FETCH_VALUE_AND_CAS, MISS
 from rmemcached.client.transport._stream cimport Stream
 
 from rmemcached.client.exceptions import MemcacheUnknownCommandError, MemcacheUnknownError
@@ -33,7 +33,7 @@ cdef class Request:
         return self.group is not None or self.future is not None and not self.future.done()
 
 
-cdef Request new_request(Storage client, request_kind kind, bytes name, object key):
+cdef Request new_request(Session client, request_kind kind, bytes name, object key):
     cdef Request r = Request.__new__(Request)
     r.kind = kind
     r.name = name
@@ -42,7 +42,7 @@ cdef Request new_request(Storage client, request_kind kind, bytes name, object k
     return r
 
 
-cdef Request get_request(Storage client, request_kind kind, bytes name, object key, object default, object expire):
+cdef Request get_request(Session client, request_kind kind, bytes name, object key, object default, object expire):
     cdef Request r = new_request(client, kind, name, key)
     r.default = default
     r.ignores = True
@@ -52,7 +52,7 @@ cdef Request get_request(Storage client, request_kind kind, bytes name, object k
     return r
 
 
-cdef Request store_request(Storage client, store_mode mode, bytes name, object key, object value, object expire,
+cdef Request store_request(Session client, store_mode mode, bytes name, object key, object value, object expire,
                            object flags, object cas):
     cdef Request r = new_request(client, REQUEST_STORE, name, key)
     cdef list numbers = []
@@ -60,25 +60,25 @@ cdef Request store_request(Storage client, store_mode mode, bytes name, object k
     r.expire = expire_text(expire)
     if mode == STORE_CAS:
         r.cas = cas_text(cas, client.encoding)
-    r.data = client._serialize(key, value, flags, numbers)
+    r.data = client.serialize(key, value, flags, numbers)
     r.flags = numbers[0]
     return r
 
 
-cdef Request arithmetic_request(Storage client, bytes name, object key, object value):
+cdef Request arithmetic_request(Session client, bytes name, object key, object value):
     cdef Request r = new_request(client, REQUEST_ARITHMETIC, name, key)
     r.sign = b" MD D" if name == b"decr" else b" D"
     r.delta = delta_text(value, "value")
     return r
 
 
-cdef Request touch_request(Storage client, object key, object expire):
+cdef Request touch_request(Session client, object key, object expire):
     cdef Request r = new_request(client, REQUEST_TOUCH, b"touch", key)
     r.expire = integer_text(expire, "expire")
     return r
 
 
-cdef Request delete_request(Storage client, object key):
+cdef Request delete_request(Session client, object key):
     return new_request(client, REQUEST_DELETE, b"delete", key)
 
 
@@ -142,24 +142,24 @@ cdef object take_meta(Connection c, Request r, list errors):
     return read_meta(c, r, line, value)
 
 
-cdef object load_result(Storage client, Request r, object result):
+cdef object load_result(Session client, Request r, object result):
     if r.kind == REQUEST_GETS:
-        return client._load(r.key, result[0], r.found_flags), result[1]
+        return client.load(r.key, result[0], r.found_flags), result[1]
     if r.kind == REQUEST_META:
-        return result._replace(value=client._load(r.key, result.value, r.found_flags))
-    return client._load(r.key, result, r.found_flags)
+        return result._replace(value=client.load(r.key, result.value, r.found_flags))
+    return client.load(r.key, result, r.found_flags)
 
 
-cdef object take_answer(Storage client, Connection c, Request r, list errors):
+cdef object take_answer(Connection c, Request r, list errors):
     if r.kind == REQUEST_GET or r.kind == REQUEST_GETS:
-        value = client._read_fetch(
-            c, r.encoded, FETCH_VALUE_AND_CAS if r.kind == REQUEST_GETS else FETCH_VALUE, &r.found_flags, errors)
+        value = c.fetched(
+            r.encoded, FETCH_VALUE_AND_CAS if r.kind == REQUEST_GETS else FETCH_VALUE, &r.found_flags, errors)
         r.found = value is not MISS
         return value if r.found else r.default
     if r.kind == REQUEST_STORE:
         return c.stored(errors)
     if r.kind == REQUEST_ARITHMETIC:
-        return client.read_number(c, errors)
+        return c.number(errors)
     if r.kind == REQUEST_META:
         return take_meta(c, r, errors)
     if c.reply.code == REPLY_NF or r.kind == REQUEST_TOUCH and c.reply.code == REPLY_EN:

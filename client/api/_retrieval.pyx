@@ -1,15 +1,16 @@
 """See _retrieval.pxd."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EBADMSG
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from rmemcached.client.transport._buffers cimport Buffer, find_buffer, new_buffer, register_memory
 from rmemcached.client.wire._commands cimport answer, integer_text, is_error, put_fetch, put_mark, text_of
 from rmemcached.client.transport._direct cimport DirectMemory, DirectReader, cas_bytes, direct_want
+from rmemcached.client.api._connection cimport FETCH_VALUE, FETCH_VALUE_AND_CAS, FETCH_VIEW, MISS, Connection
 from rmemcached.client.api._fetches cimport Fetches, new_fetches
 from rmemcached.client.transport._queue_pair cimport QueuePair
 from rmemcached.client.transport._rdma cimport RdmaStream
@@ -28,26 +29,10 @@ cdef enum:
     SMALL_TARGET = 4096      # bytes of memory up to which values are asked for together
     LOOK_AT_ONCE = 64 << 20  # bytes of memory copied to between two looks for Ctrl-C
 
-MISS = object()
-
 
 cdef QueuePair queue_of(Stream s):
     # None: the connection is a plain socket.
     return (<RdmaStream>s).queue if isinstance(s, RdmaStream) else None
-
-
-cdef inline bytes whole_value(Connection c):
-    # The value behind the line just read, if all of it has come. None: the value goes another way.
-    cdef Stream s = c.stream
-    cdef size_t come = s.rend - s.rpos
-    cdef char *data = s.rbuf + s.rpos
-    cdef size_t n = c.reply.length
-    if s.classic or c.reply.in_memory or come < 2 or n > come - 2 or data[n] != c'\r' or data[n + 1] != c'\n':
-        return None
-    if s.remote:
-        s.saw_length(n)
-    s.rpos += n + 2
-    return PyBytes_FromStringAndSize(data, n)
 
 
 cdef object view_of(object memory):
@@ -97,7 +82,7 @@ cdef object too_long(object key, Py_ssize_t size, Py_ssize_t length):
     return ValueError(f"the value of {key!r} has {size} bytes, and the buffer {length}")
 
 
-cdef object fetch_on(Retrieval self, Connection c, object key, fetch_form form, bytes expire, uint32_t *flags):
+cdef object fetch_on(Session session, Connection c, object key, fetch_form form, bytes expire, uint32_t *flags):
     # A call after its `enter` of c.
     cdef Stream s = c.stream
     cdef list errors = []
@@ -112,590 +97,489 @@ cdef object fetch_on(Retrieval self, Connection c, object key, fetch_form form, 
             elif form == FETCH_VIEW:
                 value = memoryview(value)
         else:
-            put_fetch(s, key, self.serde is not None, form == FETCH_VALUE_AND_CAS, expire)
+            put_fetch(s, key, session.serde is not None, form == FETCH_VALUE_AND_CAS, expire)
             if s.remote:
                 s.put_sink(form == FETCH_VIEW)
                 if form != FETCH_VIEW:
                     s.copy_early()
             s.put("\r\n", 2)
             c.exchange()
-            value = self._read_fetch(c, key, form, flags, errors)
+            value = c.fetched(key, form, flags, errors)
             s.release_sink()
     except BaseException:
-        self.drop(c)
+        session.drop(c)
         raise
-    self.leave(c, errors)
+    session.leave(c, errors)
     return value
 
 
-cdef class Retrieval(Session):
+cdef object fetch(Session session, object key, fetch_form form, bytes expire, bytes name, uint32_t *flags):
+    return fetch_on(session, session.enter(False, name), key, form, expire, flags)
 
-    cdef object _load(self, object key, object value, uint32_t flags):
-        if self.serde is None:
-            return value
-        try:
-            return self.serde.deserialize(key, value, flags)
-        except OSError as error:
-            error.of_serde = True
-            raise
 
-    cdef object _read_fetch(self, Connection c, object key, fetch_form form, uint32_t *flags, list errors):
-        # The answer to mg in the line just read: the value, (value, cas), or MISS.
-        cdef Stream s = c.stream
-        cdef bytes cas
-        if form == FETCH_VALUE and c.reply.code == REPLY_VA:
-            value = whole_value(c)
-            if value is not None:
-                flags[0] = c.reply.flags
-                return value
-        if c.reply.code == REPLY_VA:
-            c.check_value(key, form == FETCH_VALUE_AND_CAS)
-            flags[0] = c.reply.flags
-            if form == FETCH_VALUE:
-                return c.value()
-            if form == FETCH_VIEW:
-                return c.value_view()
-            cas = s.line[c.reply.cas_offset:c.reply.cas_offset + c.reply.cas_length]
-            return c.value(), cas
-        if c.reply.code != REPLY_EN:
-            c.refused(errors)
-        return MISS
+cdef bytes look(Session session, object key, uint32_t *flags, uint64_t *cas):
+    # The value, by a direct read. None: the client must ask the server.
+    cdef DirectReader reader = session.reader()
+    cdef size_t length
+    cdef const char *text
+    cdef bytes value
+    if reader is None:
+        return None
+    text = text_of(key, &length)
+    value = reader.read(text, length, flags, cas)
+    session.tell_late(reader)
+    return value
 
-    cdef bytes _look(self, object key, uint32_t *flags, uint64_t *cas):
-        # The value, by a direct read. None: the client must ask the server.
-        cdef DirectReader reader = self.reader()
-        cdef size_t length
-        cdef const char *text
-        cdef bytes value
-        if reader is None:
-            return None
-        text = text_of(key, &length)
-        value = reader.read(text, length, flags, cas)
-        self.tell_late(reader)
-        return value
 
-    cdef Py_ssize_t _look_into(self, bytes key, char *to, Py_ssize_t length) except -2:
-        # The length of the value, by a direct read. -1: the client must ask the server.
-        cdef DirectReader reader = self.reader()
-        cdef Py_ssize_t size
-        if reader is None or is_lost(to, length):
-            return -1
-        size = reader.read_into(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), to, length)
-        self.tell_late(reader)
-        return size
+cdef Py_ssize_t look_into(Session session, bytes key, char *to, Py_ssize_t length) except -2:
+    # The length of the value, by a direct read. -1: the client must ask the server.
+    cdef DirectReader reader = session.reader()
+    cdef Py_ssize_t size
+    if reader is None or is_lost(to, length):
+        return -1
+    size = reader.read_into(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), to, length)
+    session.tell_late(reader)
+    return size
 
-    cdef int _look_all(self, list given, list results) except -1:
-        # Puts the lengths of values found by direct reads into results. given: encoded keys, memoryviews, keys.
-        cdef DirectReader reader = self.reader()
-        cdef direct_want *wants
-        cdef Py_ssize_t length, room, i
-        cdef Py_ssize_t first = 0
-        cdef Py_ssize_t last = 0
-        if reader is None or not given:
-            return 0
-        wants = <direct_want *>calloc(len(given), sizeof(direct_want))
-        if wants == NULL:
-            raise MemoryError
-        try:
-            for i in range(len(given)):
-                key, view, _ = given[i]
-                wants[i].text = PyBytes_AS_STRING(key)
-                wants[i].text_length = PyBytes_GET_SIZE(key)
-                wants[i].to = target_of(view, 0, &length)
-                wants[i].room = length
-                if is_lost(wants[i].to, length):
-                    return 0
-            while first < len(given):
-                room = 0
-                while last < len(given) and room < LOOK_AT_ONCE:
-                    room += wants[last].room
-                    last += 1
-                reader.read_all(&wants[first], last - first)
-                for i in range(first, last):
-                    if wants[i].size >= 0:
-                        results[i] = wants[i].size
-                    if wants[i].answer == DIRECT_FOUND:
-                        reader.note(&wants[i].hit)
-                    self.tell_late(reader)
-                first = last
-                PyErr_CheckSignals()
-        finally:
-            free(wants)
+
+cdef int look_all(Session session, list given, list results) except -1:
+    # Puts the lengths of values found by direct reads into results. given: encoded keys, memoryviews, keys.
+    cdef DirectReader reader = session.reader()
+    cdef direct_want *wants
+    cdef Py_ssize_t length, room, i
+    cdef Py_ssize_t first = 0
+    cdef Py_ssize_t last = 0
+    if reader is None or not given:
         return 0
+    wants = <direct_want *>calloc(len(given), sizeof(direct_want))
+    if wants == NULL:
+        raise MemoryError
+    try:
+        for i in range(len(given)):
+            key, view, _ = given[i]
+            wants[i].text = PyBytes_AS_STRING(key)
+            wants[i].text_length = PyBytes_GET_SIZE(key)
+            wants[i].to = target_of(view, 0, &length)
+            wants[i].room = length
+            if is_lost(wants[i].to, length):
+                return 0
+        while first < len(given):
+            room = 0
+            while last < len(given) and room < LOOK_AT_ONCE:
+                room += wants[last].room
+                last += 1
+            reader.read_all(&wants[first], last - first)
+            for i in range(first, last):
+                if wants[i].size >= 0:
+                    results[i] = wants[i].size
+                if wants[i].answer == DIRECT_FOUND:
+                    reader.note(&wants[i].hit)
+                session.tell_late(reader)
+            first = last
+            PyErr_CheckSignals()
+    finally:
+        free(wants)
+    return 0
 
-    cdef object _view_again(self, object key, uint32_t *flags):
-        # Views of a pinned item, if still the key's item. None: the client must ask the server.
-        cdef DirectReader reader = self.reader()
-        cdef direct_hit hit
-        cdef size_t length
-        cdef const char *text
-        cdef list found = None
-        cdef Pins pins
-        cdef Pin pin
-        if reader is None:
-            return None
-        text = text_of(key, &length)
-        lock_state(&shared_state)
-        try:
-            # Nobody makes pins meanwhile. So a pin found here is older than this look-up of the key's place, and the
-            # server has not been told of its end: the place has had no other item.
-            pins = None
-            if reader.find(text, length, &hit) == DIRECT_FOUND:
-                pins = self.pins_with(reader.memory, hit.place)
-            if pins is not None:
-                pin = pins.places[hit.place]
-                flags[0] = pin.flags
-                found = pins.views_of(pin)
-        finally:
-            unlock_state(&shared_state)
-        if found is not None:
-            reader.note(&hit)
-            self.tell_late(reader)
-        return found
 
-    cdef object _view(self, object key, uint32_t *flags):
-        # Views of the item's memory in a list, or MISS; over a stream without views, the value of get(copy=False).
-        # None: the server gave no views, and the caller must ask for the value.
-        cdef Connection c = self.enter(False, b"get_view")
-        cdef Stream s = c.stream
-        cdef size_t length
-        cdef const char *text = text_of(key, &length)
-        cdef object found = None
-        cdef Pin pin
-        if c.pins is None:
-            c.pins = new_pins(s, self._releases)
-        if c.pins is None:
-            return fetch_on(self, c, key, FETCH_VIEW, None, flags)
-        try:
-            s.put("rdma_view ", 10)
-            s.put(text, length)
+cdef object view_again(Session session, object key, uint32_t *flags):
+    # Views of a pinned item, if still the key's item. None: the client must ask the server.
+    cdef DirectReader reader = session.reader()
+    cdef direct_hit hit
+    cdef size_t length
+    cdef const char *text
+    cdef list found = None
+    cdef Pins pins
+    cdef Pin pin
+    if reader is None:
+        return None
+    text = text_of(key, &length)
+    lock_state(&shared_state)
+    try:
+        # Nobody makes pins meanwhile. So a pin found here is older than this look-up of the key's place, and the
+        # server has not been told of its end: the place has had no other item.
+        pins = None
+        if reader.find(text, length, &hit) == DIRECT_FOUND:
+            pins = session.pins_with(reader.memory, hit.place)
+        if pins is not None:
+            pin = pins.places[hit.place]
+            flags[0] = pin.flags
+            found = pins.views_of(pin)
+    finally:
+        unlock_state(&shared_state)
+    if found is not None:
+        reader.note(&hit)
+        session.tell_late(reader)
+    return found
+
+
+cdef object pin_value(Session session, object key, uint32_t *flags):
+    # Views of the item's memory in a list, or MISS; over a stream without views, the value of get(copy=False).
+    # None: the server gave no views, and the caller must ask for the value.
+    cdef Connection c = session.enter(False, b"get_view")
+    cdef Stream s = c.stream
+    cdef size_t length
+    cdef const char *text = text_of(key, &length)
+    cdef object found = None
+    cdef Pin pin
+    if c.pins is None:
+        c.pins = new_pins(s, session._releases)
+    if c.pins is None:
+        return fetch_on(session, c, key, FETCH_VIEW, None, flags)
+    try:
+        s.put("rdma_view ", 10)
+        s.put(text, length)
+        s.put("\r\n", 2)
+        c.exchange()
+        if c.reply.code == REPLY_EN:
+            found = MISS
+        elif not is_error(answer(s)):
+            pin = c.pins.take(s)
+            if pin is None:
+                raise c.broken(-EBADMSG)
+            flags[0] = pin.flags
+            found = c.pins.views_of(pin)
+    except BaseException:
+        session.drop(c)
+        raise
+    session.leave(c, None)
+    return found
+
+
+cdef object get_value(Session session, object key, object default, object expire, fetch_form form, bytes name):
+    cdef object encoded = session.sendable_key(key)
+    cdef bytes seconds = None if expire is None else integer_text(expire, "expire")
+    cdef uint32_t flags = 0
+    cdef uint64_t cas = 0
+    try:
+        if session.views and form == FETCH_VALUE:
+            form = FETCH_VIEW
+        if session._reader is not None and seconds is None:
+            value = look(session, encoded, &flags, &cas)
+            if value is not None:
+                return session.load(key, memoryview(value) if form == FETCH_VIEW else value, flags)
+        value = fetch(session, encoded, form, seconds, name, &flags)
+        if value is not MISS:
+            return session.load(key, value, flags)
+    except Exception:
+        if not session.ignore_exc:
+            raise
+    return default
+
+
+cdef object get_with_cas(Session session, object key, object default, object cas_default, object expire, bytes name):
+    cdef bytes encoded = session.encoded_key(key)
+    cdef bytes seconds = None if expire is None else integer_text(expire, "expire")
+    cdef uint32_t flags = 0
+    cdef uint64_t cas = 0
+    try:
+        if session._reader is not None and seconds is None:
+            value = look(session, encoded, &flags, &cas)
+            if value is not None:
+                return session.load(key, value, flags), cas_bytes(cas)
+        found = fetch(session, encoded, FETCH_VALUE_AND_CAS, seconds, name, &flags)
+        if found is not MISS:
+            return session.load(key, found[0], flags), found[1]
+    except Exception:
+        if not session.ignore_exc:
+            raise
+    return default, cas_default
+
+
+cdef dict get_values(Session session, object keys, bint with_cas, object expire, bytes name):
+    cdef list names = list(keys)
+    cdef list encoded = [session.sendable_key(key) for key in names]
+    cdef bytes seconds = None if expire is None else integer_text(expire, "expire")
+    if not names:
+        return {}
+    try:
+        if session._reader is not None and seconds is None:
+            return look_many(session, names, encoded, with_cas, name)
+        return fetch_many(session, names, encoded, with_cas, seconds, name)
+    except Exception:
+        if not session.ignore_exc:
+            raise
+    return {}
+
+
+cdef dict look_many(Session session, list names, list encoded, bint with_cas, bytes name):
+    # Direct reads first, then requests for the rest.
+    cdef list values = []
+    cdef list numbers = []
+    cdef list left = []
+    cdef list left_encoded = []
+    cdef dict found = {}
+    cdef dict rest = {}
+    cdef DirectReader reader = session.reader()
+    cdef size_t length
+    cdef const char *text
+    cdef uint32_t flags = 0
+    cdef uint64_t cas = 0
+    cdef Py_ssize_t i
+    for i in range(len(names)):
+        value = None
+        if reader is not None:
+            text = text_of(encoded[i], &length)
+            value = reader.read(text, length, &flags, &cas)
+            session.tell_late(reader)
+        if value is None:
+            left.append(names[i])
+            left_encoded.append(encoded[i])
+        values.append(value)
+        if with_cas or session.serde is not None:
+            numbers.append((flags, cas))
+    if left:
+        rest = fetch_many(session, left, left_encoded, with_cas, None, name)
+    if len(left) == len(names):
+        return rest
+    for i in range(len(names)):
+        value = values[i]
+        if value is None:
+            value = rest.get(names[i], MISS)
+            if value is MISS:
+                continue
+        elif with_cas or session.serde is not None:
+            flags, cas = numbers[i]
+            value = session.load(names[i], value, flags)
+            if with_cas:
+                value = (value, cas_bytes(cas))
+        found[names[i]] = value
+    return found
+
+
+cdef dict fetch_many(Session session, list names, list encoded, bint with_cas, bytes expire, bytes name):
+    cdef Connection c = session.enter(False, name)
+    cdef Stream s = c.stream
+    cdef list errors = []
+    cdef dict loads = {}
+    cdef dict found = {}
+    cdef uint32_t flags = 0
+    cdef list known = None
+    cdef list wanted = encoded
+    cdef Fetches fetches
+    cdef Py_ssize_t i
+    try:
+        if s.remote and expire is None:
+            known = read_values(c, encoded)
+        if known is not None:
+            wanted = [encoded[i] for i in range(len(encoded)) if known[i] is None]
+        fetches = new_fetches(c, wanted, session.serde is not None, with_cas, expire)
+        fetches.ask()
+        for i in range(len(names)):
+            if known is not None and known[i] is not None:
+                value, flags, cas = known[i]
+                if with_cas:
+                    value = value, cas_bytes(cas)
+            else:
+                fetches.answer()
+                value = c.fetched(encoded[i], FETCH_VALUE_AND_CAS if with_cas else FETCH_VALUE, &flags, errors)
+            if value is MISS:
+                continue
+            given = names[i]
+            if session.serde is not None:
+                loads[given] = flags
+            found[given] = value
+        s.release_sink()
+    except BaseException:
+        session.drop(c)
+        raise
+    session.leave(c, errors)
+    # Only now, since a serde may use this client.
+    for given, number in loads.items():
+        value = found[given]
+        if with_cas:
+            found[given] = (session.load(given, value[0], number), value[1])
+        else:
+            found[given] = session.load(given, value, number)
+    return found
+
+
+cdef Py_ssize_t fetch_into(Session session, bytes key, char *to, Py_ssize_t length) except -2:
+    # The length of the value, or -1.
+    cdef Connection c = session.enter(False, b"get_into")
+    cdef Stream s = c.stream
+    cdef list errors = []
+    cdef list known = None
+    cdef Py_ssize_t size = -1
+    try:
+        s.check_target(to, length)
+    except BaseException:
+        # Nothing was sent.
+        session.leave(c, None)
+        raise
+    try:
+        if s.remote:
+            known = read_values(c, [key])
+        if known is not None and known[0] is not None:
+            size = copy_known(known[0][0], to, length)
+        else:
+            put_fetch(s, key, False, False, None)
+            if s.remote and length > <Py_ssize_t>s.inline_limit:
+                s.put_target(to, length)
             s.put("\r\n", 2)
             c.exchange()
-            if c.reply.code == REPLY_EN:
-                found = MISS
-            elif not is_error(answer(s)):
-                pin = c.pins.take(s)
-                if pin is None:
-                    raise c.broken(-EBADMSG)
-                flags[0] = pin.flags
-                found = c.pins.views_of(pin)
-        except BaseException:
-            self.drop(c)
-            raise
-        self.leave(c, None)
-        return found
-
-    cdef object _fetch(self, object key, fetch_form form, bytes expire, bytes name, uint32_t *flags):
-        return fetch_on(self, self.enter(False, name), key, form, expire, flags)
-
-    cdef object _get(self, object key, object default, object expire, fetch_form form, bytes name):
-        cdef object encoded = self.sendable_key(key)
-        cdef bytes seconds = None if expire is None else integer_text(expire, "expire")
-        cdef uint32_t flags = 0
-        cdef uint64_t cas = 0
-        try:
-            if self.views and form == FETCH_VALUE:
-                form = FETCH_VIEW
-            if self._reader is not None and seconds is None:
-                value = self._look(encoded, &flags, &cas)
-                if value is not None:
-                    return self._load(key, memoryview(value) if form == FETCH_VIEW else value, flags)
-            value = self._fetch(encoded, form, seconds, name, &flags)
-            if value is not MISS:
-                return self._load(key, value, flags)
-        except Exception:
-            if not self.ignore_exc:
-                raise
-        return default
-
-    cdef object _gets(self, object key, object default, object cas_default, object expire, bytes name):
-        cdef bytes encoded = self.encoded_key(key)
-        cdef bytes seconds = None if expire is None else integer_text(expire, "expire")
-        cdef uint32_t flags = 0
-        cdef uint64_t cas = 0
-        try:
-            if self._reader is not None and seconds is None:
-                value = self._look(encoded, &flags, &cas)
-                if value is not None:
-                    return self._load(key, value, flags), cas_bytes(cas)
-            found = self._fetch(encoded, FETCH_VALUE_AND_CAS, seconds, name, &flags)
-            if found is not MISS:
-                return self._load(key, found[0], flags), found[1]
-        except Exception:
-            if not self.ignore_exc:
-                raise
-        return default, cas_default
-
-    cdef dict _get_many(self, object keys, bint with_cas, object expire, bytes name):
-        cdef list names = list(keys)
-        cdef list encoded = [self.sendable_key(key) for key in names]
-        cdef bytes seconds = None if expire is None else integer_text(expire, "expire")
-        if not names:
-            return {}
-        try:
-            if self._reader is not None and seconds is None:
-                return self._look_many(names, encoded, with_cas, name)
-            return self._fetch_many(names, encoded, with_cas, seconds, name)
-        except Exception:
-            if not self.ignore_exc:
-                raise
-        return {}
-
-    cdef dict _look_many(self, list names, list encoded, bint with_cas, bytes name):
-        # Direct reads first, then requests for the rest.
-        cdef list values = []
-        cdef list numbers = []
-        cdef list left = []
-        cdef list left_encoded = []
-        cdef dict found = {}
-        cdef dict rest = {}
-        cdef DirectReader reader = self.reader()
-        cdef size_t length
-        cdef const char *text
-        cdef uint32_t flags = 0
-        cdef uint64_t cas = 0
-        cdef Py_ssize_t i
-        for i in range(len(names)):
-            value = None
-            if reader is not None:
-                text = text_of(encoded[i], &length)
-                value = reader.read(text, length, &flags, &cas)
-                self.tell_late(reader)
-            if value is None:
-                left.append(names[i])
-                left_encoded.append(encoded[i])
-            values.append(value)
-            if with_cas or self.serde is not None:
-                numbers.append((flags, cas))
-        if left:
-            rest = self._fetch_many(left, left_encoded, with_cas, None, name)
-        if len(left) == len(names):
-            return rest
-        for i in range(len(names)):
-            value = values[i]
-            if value is None:
-                value = rest.get(names[i], MISS)
-                if value is MISS:
-                    continue
-            elif with_cas or self.serde is not None:
-                flags, cas = numbers[i]
-                value = self._load(names[i], value, flags)
-                if with_cas:
-                    value = (value, cas_bytes(cas))
-            found[names[i]] = value
-        return found
-
-    cdef dict _fetch_many(self, list names, list encoded, bint with_cas, bytes expire, bytes name):
-        cdef Connection c = self.enter(False, name)
-        cdef Stream s = c.stream
-        cdef list errors = []
-        cdef dict loads = {}
-        cdef dict found = {}
-        cdef uint32_t flags = 0
-        cdef list known = None
-        cdef list wanted = encoded
-        cdef Fetches fetches
-        cdef Py_ssize_t i
-        try:
-            if s.remote and expire is None:
-                known = read_values(c, encoded)
-            if known is not None:
-                wanted = [encoded[i] for i in range(len(encoded)) if known[i] is None]
-            fetches = new_fetches(c, wanted, self.serde is not None, with_cas, expire)
-            fetches.ask()
-            for i in range(len(names)):
-                if known is not None and known[i] is not None:
-                    value, flags, cas = known[i]
-                    if with_cas:
-                        value = value, cas_bytes(cas)
-                else:
-                    fetches.answer()
-                    value = self._read_fetch(
-                        c, encoded[i], FETCH_VALUE_AND_CAS if with_cas else FETCH_VALUE, &flags, errors)
-                if value is MISS:
-                    continue
-                given = names[i]
-                if self.serde is not None:
-                    loads[given] = flags
-                found[given] = value
+            size = read_into(c, key, to, length, errors)
             s.release_sink()
-        except BaseException:
-            self.drop(c)
-            raise
-        self.leave(c, errors)
-        # Only now, since a serde may use this client.
-        for given, number in loads.items():
-            value = found[given]
-            if with_cas:
-                found[given] = (self._load(given, value[0], number), value[1])
-            else:
-                found[given] = self._load(given, value, number)
-        return found
+    except BaseException:
+        session.drop(c)
+        raise
+    session.leave(c, errors)
+    return size
 
-    def get(self, key, default=None, *, copy=True):
-        """Returns the value of key, or default when there is no item.
 
-        copy=False: a read-only memoryview in place of bytes. The view shows a value written to memory by the server in
-        place, without a copy, until its release. A serde is given the view.
-        """
-        return self._get(key, default, None, FETCH_VALUE if copy else FETCH_VIEW, b"get")
+cdef Py_ssize_t read_into(Connection c, bytes key, char *to, Py_ssize_t length, list errors) except -2:
+    if c.reply.code == REPLY_VA:
+        c.check_value(key, False)
+        return c.value_into(to, length)
+    if c.reply.code != REPLY_EN:
+        c.refused(errors)
+    return -1
 
-    def get_view(self, key, default=None):
-        """Returns a read-only memoryview of the value of key, in the server's own memory, or default.
 
-        Over "soft_shm" the view is of the server's memory, if the server lets this client read its items (`direct`):
-        nothing is copied, whatever the size, and `view.obj` is a PinnedMemory. The server keeps the item as of the
-        call, also when the key is stored anew, deleted or evicted, until the last memoryview has gone (`release`,
-        `del`, the end of a `with`). The server learns of this end with a later call, or from `close`. A value in
-        several pieces on the server (above its -o slab_chunk_max) is a list of memoryviews. The connection stays open
-        for as long, also behind `close`.
-
-        On other transports, and at the server's limit of views (-o rdma_view_limit), the call returns the same as
-        get(copy=False). A serde is given the view; of a value in pieces, a copy.
-        """
-        cdef object encoded = self.sendable_key(key)
-        cdef uint32_t flags = 0
-        cdef uint64_t cas = 0
-        try:
-            found = None
-            if self._reader is not None:
-                found = self._view_again(encoded, &flags)
-            if found is None:
-                found = self._view(encoded, &flags)
-            if found is None and self._reader is not None:
-                # The server gives no view of the item. The client may still read the value directly.
-                found = self._look(encoded, &flags, &cas)
-                found = None if found is None else memoryview(found)
-            if found is None:
-                found = self._fetch(encoded, FETCH_VIEW, None, b"get_view", &flags)
-            elif isinstance(found, list):
-                if len(found) == 1:
-                    found = found[0]
-                elif self.serde is not None:
-                    found = memoryview(b"".join(found))
-            if found is not MISS:
-                return self._load(key, found, flags)
-        except Exception:
-            if not self.ignore_exc:
-                raise
-        return default
-
-    def gets(self, key, default=None, cas_default=None):
-        """Returns (value, cas) of key, or (default, cas_default) when there is no item. cas is bytes, for `cas`."""
-        return self._gets(key, default, cas_default, None, b"gets")
-
-    def gat(self, key, expire=0, default=None):
-        """Returns the result of `get`, and lets the item expire in `expire` seconds (0: never)."""
-        return self._get(key, default, expire, FETCH_VALUE, b"gat")
-
-    def gats(self, key, expire=0, default=None, cas_default=None):
-        """Returns the result of `gets`, and lets the item expire in `expire` seconds (0: never)."""
-        return self._gets(key, default, cas_default, expire, b"gats")
-
-    def get_many(self, keys):
-        """Returns {key: value} for the keys with items. One round trip."""
-        return self._get_many(keys, False, None, b"get")
-
-    def gets_many(self, keys):
-        """Returns {key: (value, cas)} for the keys with items. One round trip."""
-        return self._get_many(keys, True, None, b"gets")
-
-    def gat_many(self, keys, expire=0):
-        """Returns the result of `get_many`, and lets the items expire in `expire` seconds (0: never). One round
-        trip."""
-        return self._get_many(keys, False, expire, b"gat_many")
-
-    get_multi = get_many
-
-    def prefault(self):
-        """Maps the present memory of a server on this host, if this client may read the server's items.
-
-        Connects if there is no connection.
-
-        Direct reads then take no page faults. With page faults, the first read of a large value takes up to half as
-        long again. Takes some 50 ms for each GB, without the GIL, and 2 MB of this process's page tables. Returns the
-        number of mapped bytes: 0 without direct reads of the server's memory. Raises the same errors as `version`.
-        """
-        cdef DirectMemory memory = self.memory()
-        cdef uint64_t at = 0
-        cdef uint64_t mapped = 0
-        cdef bint more = True
-        cdef Connection c
-        if memory is None:
-            # A connection whose server has ended shows only when the server is asked.
-            c = self.enter(False, b"prefault")
-            try:
-                put_mark(c.stream)
-                c.exchange()
-            except BaseException:
-                self.drop(c)
-                raise
-            self.leave(c, None)
-            memory = self.memory()
-        while more and memory is not None:
-            with nogil:
-                more = direct_prefault(&memory.memory, &at, &mapped)
-            PyErr_CheckSignals()
-        return mapped
-
-    # --- the caller's memory ---
-
-    def buffer(self, size):
-        """Returns a Buffer of `size` bytes, zeros, page-aligned: memory for values that `set` and `get_into` move
-        without a copy, where the transport allows it. Connects.
-
-        Raises ValueError for a size below 1; MemoryError, or OSError when there is not so much memory, or the process
-        may not lock so much for a device.
-        """
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(f"a Buffer has at least one byte, not {size!r}")
-        cdef Connection c = self.enter(True, b"buffer")
-        try:
-            return new_buffer(queue_of(c.stream), size)
-        finally:
-            self.leave(c, None)
-
-    def register(self, memory):
-        """Returns a Buffer of an object's own memory: bytes, bytearray, array, mmap, a NumPy array, or, by DLPack, a
-        tensor of torch's in the processor's memory. Connects.
-
-        The object cannot be resized until the Buffer is closed. Over "verbs" and "soft_iw" values are then sent from
-        there without a copy and, if the object is writable, received there without a copy. A server on this host
-        ("soft_shm") reaches Buffers of `buffer` only. Raises TypeError for an object without the buffer protocol,
-        BufferError for non-contiguous memory, ValueError for no memory; OSError when the memory cannot be locked for a
-        device.
-        """
-        cdef object view = view_of(memory)
-        cdef Connection c = self.enter(True, b"register")
-        try:
-            return register_memory(queue_of(c.stream), view)
-        finally:
-            self.leave(c, None)
-
-    def get_into(self, key, buffer, offset=0, default=None):
-        """Receives the value of key in the caller's memory. Returns its length in bytes; default: there is no item.
-
-        buffer: a Buffer, or any writable, contiguous object with the buffer protocol; offset: the byte of the buffer at
-        which the value begins. The value is as stored: no serde is applied. Raises ValueError for a value longer than
-        the memory behind offset: the message has the length of the value, and nothing was written. BufferError: the
-        memory cannot be written to. A value replaced or deleted during a direct read may leave some of its bytes there,
-        whatever the call returns.
-        """
-        cdef bytes encoded = self.encoded_key(key)
-        cdef object view = target_view(buffer)
-        cdef Py_ssize_t length
-        cdef char *to = target_of(view, offset, &length)
-        cdef Py_ssize_t size = self._look_into(encoded, to, length) if self._reader is not None else -1
-        if size < 0:
-            size = self._fetch_into(encoded, to, length)
-        if size < 0:
-            return default
-        if size > length:
-            raise too_long(key, size, length)
-        return size
-
-    def get_many_into(self, pairs):
-        """Receives values in the caller's memory: for each (key, buffer) the value of key in buffer, as `get_into`
-        does.
-
-        Returns a list with the length of each value, or None where there is no item. Small values take one round trip.
-        Raises ValueError when a value is longer than its buffer; the rest of the values has been received then.
-        """
-        cdef list given = [(self.encoded_key(key), target_view(buffer), key) for key, buffer in pairs]
-        cdef list results = [None] * len(given)
-        cdef list small = []
-        cdef Py_ssize_t length, size, i
-        cdef char *to
-        cdef object problem = None
-        if self._reader is not None:
-            self._look_all(given, results)
-        for i in range(len(given)):
+cdef object fetch_small(Session session, list given, list which, list results):
+    # The exception for a too long value, or None.
+    cdef Connection c = session.enter(False, b"get_many_into")
+    cdef list errors = []
+    cdef list known = None
+    cdef list wanted = [given[i][0] for i in which]
+    cdef object problem = None
+    cdef Py_ssize_t length, size, i, at
+    cdef bint first = True
+    cdef char *to
+    try:
+        if c.stream.remote:
+            known = read_values(c, wanted)
+        for at in range(len(wanted)):
+            if known is None or known[at] is None:
+                put_fetch(c.stream, wanted[at], False, False, None)
+                c.stream.put("\r\n", 2)
+        for at, i in enumerate(which):
             key, view, name = given[i]
             to = target_of(view, 0, &length)
-            size = -1 if results[i] is None else results[i]
-            if size < 0 and length <= SMALL_TARGET:
-                small.append(i)
-                continue
-            if size < 0:
-                size = self._fetch_into(key, to, length)
+            if known is not None and known[at] is not None:
+                size = copy_known(known[at][0], to, length)
+            else:
+                c.read_answer(first)
+                first = False
+                size = read_into(c, key, to, length, errors)
             problem = problem or (too_long(name, size, length) if size > length else None)
             results[i] = size if size >= 0 else None
-        if small:
-            problem = self._fetch_small(given, small, results) or problem
-        if problem is not None:
-            raise problem
-        return results
+    except BaseException:
+        session.drop(c)
+        raise
+    session.leave(c, errors)
+    return problem
 
-    cdef Py_ssize_t _fetch_into(self, bytes key, char *to, Py_ssize_t length) except -2:
-        # The length of the value, or -1.
-        cdef Connection c = self.enter(False, b"get_into")
-        cdef Stream s = c.stream
-        cdef list errors = []
-        cdef list known = None
-        cdef Py_ssize_t size = -1
-        try:
-            s.check_target(to, length)
-        except BaseException:
-            # Nothing was sent.
-            self.leave(c, None)
-            raise
-        try:
-            if s.remote:
-                known = read_values(c, [key])
-            if known is not None and known[0] is not None:
-                size = copy_known(known[0][0], to, length)
-            else:
-                put_fetch(s, key, False, False, None)
-                if s.remote and length > <Py_ssize_t>s.inline_limit:
-                    s.put_target(to, length)
-                s.put("\r\n", 2)
-                c.exchange()
-                size = self._read_into(c, key, to, length, errors)
-                s.release_sink()
-        except BaseException:
-            self.drop(c)
-            raise
-        self.leave(c, errors)
-        return size
 
-    cdef Py_ssize_t _read_into(self, Connection c, bytes key, char *to, Py_ssize_t length, list errors) except -2:
-        if c.reply.code == REPLY_VA:
-            c.check_value(key, False)
-            return c.value_into(to, length)
-        if c.reply.code != REPLY_EN:
-            c.refused(errors)
-        return -1
-
-    cdef object _fetch_small(self, list given, list which, list results):
-        # The exception for a too long value, or None.
-        cdef Connection c = self.enter(False, b"get_many_into")
-        cdef list errors = []
-        cdef list known = None
-        cdef list wanted = [given[i][0] for i in which]
-        cdef object problem = None
-        cdef Py_ssize_t length, size, i, at
-        cdef bint first = True
-        cdef char *to
-        try:
-            if c.stream.remote:
-                known = read_values(c, wanted)
-            for at in range(len(wanted)):
-                if known is None or known[at] is None:
-                    put_fetch(c.stream, wanted[at], False, False, None)
-                    c.stream.put("\r\n", 2)
-            for at, i in enumerate(which):
-                key, view, name = given[i]
-                to = target_of(view, 0, &length)
-                if known is not None and known[at] is not None:
-                    size = copy_known(known[at][0], to, length)
-                else:
-                    c.read_answer(first)
-                    first = False
-                    size = self._read_into(c, key, to, length, errors)
-                problem = problem or (too_long(name, size, length) if size > length else None)
-                results[i] = size if size >= 0 else None
-        except BaseException:
-            self.drop(c)
+cdef object get_view(Session session, object key, object default):
+    cdef object encoded = session.sendable_key(key)
+    cdef uint32_t flags = 0
+    cdef uint64_t cas = 0
+    try:
+        found = None
+        if session._reader is not None:
+            found = view_again(session, encoded, &flags)
+        if found is None:
+            found = pin_value(session, encoded, &flags)
+        if found is None and session._reader is not None:
+            # The server gives no view of the item. The client may still read the value directly.
+            found = look(session, encoded, &flags, &cas)
+            found = None if found is None else memoryview(found)
+        if found is None:
+            found = fetch(session, encoded, FETCH_VIEW, None, b"get_view", &flags)
+        elif isinstance(found, list):
+            if len(found) == 1:
+                found = found[0]
+            elif session.serde is not None:
+                found = memoryview(b"".join(found))
+        if found is not MISS:
+            return session.load(key, found, flags)
+    except Exception:
+        if not session.ignore_exc:
             raise
-        self.leave(c, errors)
-        return problem
+    return default
+
+
+cdef object prefault(Session session):
+    cdef DirectMemory memory = session.memory()
+    cdef uint64_t at = 0
+    cdef uint64_t mapped = 0
+    cdef bint more = True
+    cdef Connection c
+    if memory is None:
+        # A connection whose server has ended shows only when the server is asked.
+        c = session.enter(False, b"prefault")
+        try:
+            put_mark(c.stream)
+            c.exchange()
+        except BaseException:
+            session.drop(c)
+            raise
+        session.leave(c, None)
+        memory = session.memory()
+    while more and memory is not None:
+        with nogil:
+            more = direct_prefault(&memory.memory, &at, &mapped)
+        PyErr_CheckSignals()
+    return mapped
+
+
+cdef object make_buffer(Session session, object size):
+    if not isinstance(size, int) or size < 1:
+        raise ValueError(f"a Buffer has at least one byte, not {size!r}")
+    cdef Connection c = session.enter(True, b"buffer")
+    try:
+        return new_buffer(queue_of(c.stream), size)
+    finally:
+        session.leave(c, None)
+
+
+cdef object register_object(Session session, object memory):
+    cdef object view = view_of(memory)
+    cdef Connection c = session.enter(True, b"register")
+    try:
+        return register_memory(queue_of(c.stream), view)
+    finally:
+        session.leave(c, None)
+
+
+cdef object get_into(Session session, object key, object buffer, object offset, object default):
+    cdef bytes encoded = session.encoded_key(key)
+    cdef object view = target_view(buffer)
+    cdef Py_ssize_t length
+    cdef char *to = target_of(view, offset, &length)
+    cdef Py_ssize_t size = look_into(session, encoded, to, length) if session._reader is not None else -1
+    if size < 0:
+        size = fetch_into(session, encoded, to, length)
+    if size < 0:
+        return default
+    if size > length:
+        raise too_long(key, size, length)
+    return size
+
+
+cdef list get_many_into(Session session, object pairs):
+    cdef list given = [(session.encoded_key(key), target_view(buffer), key) for key, buffer in pairs]
+    cdef list results = [None] * len(given)
+    cdef list small = []
+    cdef Py_ssize_t length, size, i
+    cdef char *to
+    cdef object problem = None
+    if session._reader is not None:
+        look_all(session, given, results)
+    for i in range(len(given)):
+        key, view, name = given[i]
+        to = target_of(view, 0, &length)
+        size = -1 if results[i] is None else results[i]
+        if size < 0 and length <= SMALL_TARGET:
+            small.append(i)
+            continue
+        if size < 0:
+            size = fetch_into(session, key, to, length)
+        problem = problem or (too_long(name, size, length) if size > length else None)
+        results[i] = size if size >= 0 else None
+    if small:
+        problem = fetch_small(session, given, small, results) or problem
+    if problem is not None:
+        raise problem
+    return results

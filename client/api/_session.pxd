@@ -8,7 +8,7 @@ A thread's commands reach the server in their order. After a command sent withou
 Connection keeps this order. So no other thread gets this Connection before a reply has come on it.
 """
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.client.api._connection cimport Connection
 from rmemcached.client.transport._direct cimport DirectMemory, DirectReader
@@ -97,3 +97,7 @@ cdef class Session:
     # The same for put_fetch and put_store.
     cdef object sendable_key(self, object key)
     cdef bint is_quiet(self, object noreply) except -1
+    # The bytes to send for a value. The text of its flags goes to numbers.
+    cdef object serialize(self, object key, object value, object flags, list numbers)
+    # The value of stored bytes and flags.
+    cdef object load(self, object key, object value, uint32_t flags)

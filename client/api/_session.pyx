@@ -5,7 +5,7 @@ import sys
 import weakref
 
 from rmemcached.client.wire cimport _commands
-from rmemcached.client.wire._commands cimport answer, encode_key, put_bytes, put_mark
+from rmemcached.client.wire._commands cimport answer, encode_key, encode_value, number_text, put_bytes, put_mark
 from rmemcached.client.transport._direct cimport DirectMemory, DirectReader, is_same, new_reader, put_report
 from rmemcached.client.transport._forks cimport fork_count
 from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
@@ -99,6 +99,29 @@ cdef class Session:
             # The value may be the seconds meant for expire.
             check_choices(noreply=noreply)
         return noreply
+
+    cdef object serialize(self, object key, object value, object flags, list numbers):
+        cdef object number = 0
+        if self.serde is None and flags is None:
+            numbers.append(None)
+            return value if type(value) is bytes else encode_value(value, self.encoding)
+        if self.serde is not None:
+            try:
+                value, number = self.serde.serialize(key, value)
+            except OSError as error:
+                error.of_serde = True
+                raise
+        numbers.append(number_text(number if flags is None else flags, "flags"))
+        return encode_value(value, self.encoding)
+
+    cdef object load(self, object key, object value, uint32_t flags):
+        if self.serde is None:
+            return value
+        try:
+            return self.serde.deserialize(key, value, flags)
+        except OSError as error:
+            error.of_serde = True
+            raise
 
     # --- calls ---
 
