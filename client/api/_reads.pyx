@@ -14,6 +14,7 @@ from rmemcached.client.transport._endpoint cimport READ, READS
 from rmemcached.client.transport._errors cimport registration_error
 from rmemcached.client.transport._queue_pair cimport QueuePair
 from rmemcached.client.transport._rdma cimport RdmaStream
+from rmemcached.client.transport._spin cimport spin_budget, spin_result, spin_yield
 from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
 from rmemcached.direct cimport (
     DIRECT_FOREIGN,
@@ -226,7 +227,7 @@ cdef int reap_late(RdmaStream s) noexcept nogil:
 cdef int await_reads(RdmaStream s, int64_t *deadline) noexcept nogil:
     # Until all READs have completed. 1; 0: the connection has ended; a negative errno. After -EINTR the caller calls
     # again, with the same deadline, which is 0 at first.
-    cdef int64_t budget = s.spin_budget()
+    cdef int64_t budget = spin_budget(&s.spin)
     cdef int64_t until = 0
     cdef int64_t now = 0
     cdef int r
@@ -236,7 +237,7 @@ cdef int await_reads(RdmaStream s, int64_t *deadline) noexcept nogil:
             return r
         if r == READS_COMPLETE:
             if budget:
-                s.spin_result(True)
+                spin_result(&s.spin, True)
             return 1
         if now == 0:
             # A quick READ needs no clock.
@@ -246,9 +247,9 @@ cdef int await_reads(RdmaStream s, int64_t *deadline) noexcept nogil:
                 deadline[0] = now + <int64_t>s.timeout_ms * 1000000
         if budget:
             if now >= until:
-                s.spin_result(False)
+                spin_result(&s.spin, False)
                 budget = 0
-            elif not s.spin_yield(&now, 0):
+            elif not spin_yield(&s.spin, &now, 0):
                 budget = 0
             continue
         # A server with an endless flow of messages, but without an answer to a READ, lets no wait sleep.

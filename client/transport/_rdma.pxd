@@ -6,6 +6,7 @@ from rmemcached.client.transport._buffers cimport Buffer
 from rmemcached.client.transport._lane cimport lane_state
 from rmemcached.client.transport._memory cimport Sink, Source
 from rmemcached.client.transport._queue_pair cimport QueuePair
+from rmemcached.client.transport._spin cimport spinning
 from rmemcached.client.transport._stream cimport Stream
 from rmemcached.verbs.verbs cimport ibv_mr
 
@@ -22,6 +23,7 @@ cdef class Leaving:
 cdef class RdmaStream(Stream):
     cdef QueuePair queue             # closed with its last stream
     cdef lane_state *lane            # of the queue pair
+    cdef spinning spin
     cdef bint woke                   # the server had to be woken up for the last send
     cdef int looks                   # at rings between two yields, when the core is this thread's own
     cdef uint64_t received           # bytes so far

@@ -7,6 +7,7 @@ from libc.stdint cimport uint32_t, uintptr_t
 from rmemcached.client.transport._direct cimport DirectMemory
 from rmemcached.client.transport._buffers cimport Buffer, Pool, find_buffer, name_buffer, unname_buffer
 from rmemcached.client.transport._registered cimport Registrations
+from rmemcached.client.transport._spin cimport spin_begin, spin_budget, spin_has_core, spin_result, spin_yield
 from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client.transport._timeouts cimport milliseconds
 from rmemcached.client.transport._queue_pair cimport wait_hints
@@ -84,7 +85,7 @@ cdef class RdmaStream(Stream):
         finally:
             unlock_state(&shared_state)
         self.timeout_ms = milliseconds(timeout, -1)
-        self.spin_ns = spin
+        spin_begin(&self.spin, spin)
         self.remote = True
         self.inline_limit = queue.eager
         if queue.transport == SOFT_IW:
@@ -213,20 +214,20 @@ cdef class RdmaStream(Stream):
     cdef void take_hints(self) noexcept nogil:
         cdef wait_hints *hints = &self.queue.hints
         if relaxed_load(&self.queue.hinted):
-            self.spin_score = <int>relaxed_load(&hints.spin_score)
-            self.spin_skipped = <unsigned int>relaxed_load(&hints.spin_skipped)
-            self.spin_pause = <int64_t>relaxed_load(&hints.spin_pause)
-            self.spin_again = <int64_t>relaxed_load(&hints.spin_again)
+            self.spin.score = <int>relaxed_load(&hints.spin_score)
+            self.spin.skipped = <unsigned int>relaxed_load(&hints.spin_skipped)
+            self.spin.pause = <int64_t>relaxed_load(&hints.spin_pause)
+            self.spin.again = <int64_t>relaxed_load(&hints.spin_again)
             self.woken = <unsigned int>relaxed_load(&hints.woken)
             self.woken_ns[0] = <int64_t>relaxed_load(&hints.woken_ns[0])
             self.woken_ns[1] = <int64_t>relaxed_load(&hints.woken_ns[1])
 
     cdef void leave_hints(self) noexcept nogil:
         cdef wait_hints *hints = &self.queue.hints
-        relaxed_store(&hints.spin_score, self.spin_score)
-        relaxed_store(&hints.spin_skipped, self.spin_skipped)
-        relaxed_store(&hints.spin_pause, self.spin_pause)
-        relaxed_store(&hints.spin_again, self.spin_again)
+        relaxed_store(&hints.spin_score, self.spin.score)
+        relaxed_store(&hints.spin_skipped, self.spin.skipped)
+        relaxed_store(&hints.spin_pause, self.spin.pause)
+        relaxed_store(&hints.spin_again, self.spin.again)
         relaxed_store(&hints.woken, self.woken)
         relaxed_store(&hints.woken_ns[0], self.woken_ns[0])
         relaxed_store(&hints.woken_ns[1], self.woken_ns[1])
@@ -245,7 +246,7 @@ cdef class RdmaStream(Stream):
     cdef int await_more(self, bint draining) noexcept nogil:
         # Waits until something has been received, or, when draining, everything sent. Goes on sending meanwhile.
         cdef uint64_t received = self.received
-        cdef int64_t budget = self.spin_budget()
+        cdef int64_t budget = spin_budget(&self.spin)
         # While the server moves payloads, a sleeping thread is woken at every turn of the transfer. The next value in a
         # sink is expected to be as large as the last.
         cdef size_t expected = self.sink.last if self.sink_named else 0
@@ -257,7 +258,7 @@ cdef class RdmaStream(Stream):
         cdef bint copies = self.sink_named and self.sink.copies
         cdef int64_t began = 0
         cdef int64_t until = 0
-        cdef int r
+        cdef int looks, r
         self.woke = False
         if budget:
             began = now = now_ns()
@@ -267,7 +268,8 @@ cdef class RdmaStream(Stream):
             if copies:
                 self.sink.copy_on(queue_written(self.queue))
             # `wait` looks for input, too.
-            r = 1 if block else self.queue.reap(self, self.lane, self.looks if until and self.has_core() else 1)
+            looks = self.looks if until and spin_has_core(&self.spin) else 1
+            r = 1 if block else self.queue.reap(self, self.lane, looks)
             block = False
             if r > 0 and self.iov_next < self.iov_count:
                 r = self.push()
@@ -277,14 +279,14 @@ cdef class RdmaStream(Stream):
                 if woken:
                     self.woken_took(sleeps, now_ns() - began)
                 if until:
-                    self.spin_result(True)
+                    spin_result(&self.spin, True)
                 return 1
             if until:
                 if now >= until:
-                    self.spin_result(False)
+                    spin_result(&self.spin, False)
                     until = 0
                 # The server may be waiting for this very core.
-                elif not self.spin_yield(&now, bulk):
+                elif not spin_yield(&self.spin, &now, bulk):
                     until = 0
                 continue
             if self.timeout_ms >= 0:
@@ -384,7 +386,7 @@ cdef class RdmaStream(Stream):
     cdef int unexpose(self) except -1:
         if self.source.total:
             # To wait for bulk data says nothing about spinning for small replies.
-            self.spin_result(True)
+            spin_result(&self.spin, True)
             self.leave_hints()
             self.source.forget()
             self.named = 0
@@ -491,7 +493,7 @@ cdef class RdmaStream(Stream):
         self.large = length >= LARGE
         if length > size:
             raise MemcacheUnknownError(self.line[:min(self.line_length, <size_t>32)])
-        self.spin_result(True)
+        spin_result(&self.spin, True)
         self.leave_hints()
         return 0
 

@@ -66,13 +66,6 @@ cdef class Stream:
     cdef size_t noreplies    # commands without a reply since the last mark, or answer
     # waiting
     cdef int64_t until       # the end of a wait interrupted by a signal; 0: no such wait
-    cdef int64_t spin_ns     # poll for this long before blocking; 0: never
-    cdef int spin_score      # above 0: spinning has lately paid
-    cdef unsigned int spin_skipped
-    cdef int64_t spin_pause  # ns without spinning after a long yield; 0: no long yield lately
-    cdef int64_t spin_again  # now_ns() of the next spin at the earliest
-    cdef unsigned int well   # undisturbed yields and waits since the last change of the pause
-    cdef unsigned int lone_yields    # the last so many found nobody else for the core
     # memory named in requests
     cdef bint remote         # requests may name memory
     cdef size_t named        # bytes of values named in requests and perhaps not sent yet
@@ -106,13 +99,6 @@ cdef class Stream:
     cdef void sent(self, size_t n) noexcept nogil
     cdef int reserve_input(self, size_t length) noexcept nogil
     cdef int deliver(self, const char *data, size_t length) noexcept nogil
-    cdef int64_t spin_budget(self) noexcept nogil
-    cdef bint pauses(self) noexcept nogil
-    cdef bint spin_yield(self, int64_t *now, int64_t expected) noexcept nogil
-    # Whether nobody else wants the core, by the experience of past yields: then a yield at each turn is not needed.
-    cdef bint has_core(self) noexcept nogil
-    cdef void spun_well(self) noexcept nogil
-    cdef void spin_result(self, bint paid) noexcept nogil
 
     # the transport's part
     cdef int push(self) noexcept nogil                  # sends without waiting; 1, also when something is left

@@ -1,4 +1,4 @@
-"""The common part of all transports: the request buffer, the reply buffer, the decision to spin."""
+"""The common part of all transports: the request buffer and the reply buffer."""
 
 from libc.errno cimport EBADMSG, EMSGSIZE, ENOMEM
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -6,22 +6,12 @@ from libc.string cimport memchr, memcmp, memcpy, memmove
 
 from rmemcached.client.transport._direct cimport DirectMemory
 from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
-from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport assert_that
-from rmemcached.sys.linux cimport sched_yield
 
 from rmemcached.client.transport.sockets import duplicate
 
 
 cdef enum:
-    SPIN_SCORE_MAX = 16
-    SPIN_RETRY = 64          # while spinning does not pay, every 64th wait tries again
-    YIELD_LONG = 200000      # ns of a sched_yield after which the core is busy; a time slice has milliseconds
-    YIELD_SHORT = 1000       # ns of a sched_yield in which nobody else ran: two switches of processes take longer
-    LONE_YIELDS = 16         # short yields in a row, after which this thread has the core for itself
-    PAUSE_MIN = 10000000     # ns without spinning after a long yield, doubled with each further long yield, up to
-    PAUSE_MAX = 640000000
-    SPUN_WELL = 256          # undisturbed yields and waits, after which the pause is halved
     WBUF_SIZE = 4096         # bytes of the request buffer at first
     IOV_FIRST = 8            # entries of iov at first
     SPARE_MOST = 64          # buffers kept for the next calls,
@@ -62,7 +52,6 @@ cdef class Stream:
 
     def __cinit__(self):
         self.timeout_ms = -1
-        self.spin_score = SPIN_SCORE_MAX // 2
 
     def __dealloc__(self):
         if self.buffers != NULL:
@@ -333,61 +322,6 @@ cdef class Stream:
             return r
         self.behind_value = False
         return 1 if self.line_length == 3 and memcmp(self.line, b"END", 3) == 0 else -EBADMSG
-
-    # --- waiting ---
-
-    cdef int64_t spin_budget(self) noexcept nogil:
-        # Nanoseconds of spinning for the coming wait.
-        if self.spin_ns == 0 or self.spin_pause and self.pauses():
-            return 0
-        if self.spin_score > 0:
-            return self.spin_ns
-        self.spin_skipped += 1
-        return self.spin_ns if self.spin_skipped % SPIN_RETRY == 0 else 0
-
-    cdef bint pauses(self) noexcept nogil:
-        # Whether other threads want the core. The pause is halved after as long a time in which spinning was possible.
-        cdef int64_t since = now_ns() - self.spin_again
-        if since > self.spin_pause:
-            self.spin_pause = self.spin_pause // 2 if self.spin_pause > PAUSE_MIN else 0
-            self.spin_again += since
-        return since < 0
-
-    cdef bint spin_yield(self, int64_t *now, int64_t expected) noexcept nogil:
-        # Lets other threads run, and looks at the clock. `expected`: ns that they may need for this request. False:
-        # they had the core for longer. If busy processes want the core, each yield costs their time slices, and the
-        # kernel wakes a sleeping thread sooner.
-        cdef int64_t before = now[0]
-        sched_yield()
-        now[0] = now_ns()
-        self.lone_yields = min(self.lone_yields + 1, <unsigned int>LONE_YIELDS) if now[0] - before < YIELD_SHORT else 0
-        if now[0] - before <= YIELD_LONG + expected:
-            self.spun_well()
-            return True
-        self.well = 0
-        self.spin_pause = min(max(2 * self.spin_pause, <int64_t>PAUSE_MIN), <int64_t>PAUSE_MAX)
-        self.spin_again = now[0] + self.spin_pause
-        return False
-
-    cdef void spun_well(self) noexcept nogil:
-        # An idle stream halves its pause after a time as long as the pause (see pauses). A busy stream need not wait
-        # for so long: short visits of other threads now and then would keep the pause alive for ever.
-        if self.spin_pause == 0:
-            return
-        self.well += 1
-        if self.well == SPUN_WELL:
-            self.well = 0
-            self.spin_pause = self.spin_pause // 2 if self.spin_pause > PAUSE_MIN else 0
-
-    cdef bint has_core(self) noexcept nogil:
-        return self.lone_yields == LONE_YIELDS
-
-    cdef void spin_result(self, bint paid) noexcept nogil:
-        if paid:
-            self.spun_well()
-            self.spin_score = min(self.spin_score + 1, SPIN_SCORE_MAX)
-        elif self.spin_score > 0:
-            self.spin_score -= 1
 
     # --- the transport's part: the answers of a plain socket, or errors ---
 

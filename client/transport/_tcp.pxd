@@ -2,6 +2,7 @@
 
 from posix.uio cimport iovec
 
+from rmemcached.client.transport._spin cimport spinning
 from rmemcached.client.transport._stream cimport Stream
 
 
@@ -12,6 +13,7 @@ cdef bint hung_up(int fd) noexcept nogil
 cdef class TcpStream(Stream):
     cdef int fd              # -1: closed
     cdef int pid             # of the process of the stream's creation
+    cdef spinning spin
 
     cdef void begin_wait(self) noexcept nogil
     # Goes on with the present wait.

@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t
 from libc.string cimport memset
 from posix.unistd cimport getpid
 
+from rmemcached.client.transport._spin cimport spin_begin, spin_budget, spin_result, spin_yield
 from rmemcached.client.transport._timeouts cimport milliseconds, poll_timeout
 from rmemcached.client.transport._uninterrupted cimport take_descriptor
 from rmemcached.sys.clock cimport now_ns
@@ -69,7 +70,7 @@ cdef class TcpStream(Stream):
             limit.tv_sec = self.timeout_ms // 1000
             limit.tv_usec = self.timeout_ms % 1000 * 1000
         setsockopt(self.fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit))
-        self.spin_ns = spin
+        spin_begin(&self.spin, spin)
         self.inline_limit = <size_t>-1
 
     def __dealloc__(self):
@@ -168,22 +169,22 @@ cdef class TcpStream(Stream):
             r = self.wait(POLLIN | POLLOUT)
             if r <= 0:
                 return r
-        budget = self.spin_budget()
+        budget = spin_budget(&self.spin)
         if budget:
             now = now_ns()
             until = now + budget
             while True:
                 n = recvmsg(self.fd, &message, MSG_DONTWAIT)
                 if n >= 0:
-                    self.spin_result(True)
+                    spin_result(&self.spin, True)
                     return n
                 if errno != EAGAIN:
                     return -errno
                 if now >= until:
-                    self.spin_result(False)
+                    spin_result(&self.spin, False)
                     break
                 # The server may be waiting for this very core.
-                if not self.spin_yield(&now, 0):
+                if not spin_yield(&self.spin, &now, 0):
                     break
         while True:
             # The system call knows the whole time-out only.
