@@ -10,6 +10,7 @@ from rmemcached.client.api._client cimport Client
 from rmemcached.client.api._connection cimport Connection
 from rmemcached.client.transport._direct cimport DirectReader
 from rmemcached.client.api._request cimport Request
+from rmemcached.client.transport._lane_memory cimport LaneMemory
 from rmemcached.client.transport._stream cimport Stream
 
 cdef enum:
@@ -31,6 +32,7 @@ cdef class AsyncConnection:
     cdef readonly object loop
     cdef Connection connection   # None: closed
     cdef Stream stream           # the connection's
+    cdef LaneMemory memory       # the stream's; None: requests name no memory
     cdef object answers          # deque of Requests without an answer yet
     cdef object waiting          # deque of futures: of calls without room
     cdef list descriptors        # watched by the loop

@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from rmemcached.client.api._client cimport Client
-from rmemcached.client.wire._commands cimport answer, number_of, put_fetch, put_store
+from rmemcached.client.wire._commands cimport answer, number_of, put_fetch, put_sink, put_store
 from rmemcached.client.api._connection cimport Connection
 from rmemcached.client.transport._direct cimport DirectMemory, new_reader, put_report
 from rmemcached.client.transport._forks cimport fork_count
@@ -29,6 +29,7 @@ from rmemcached.client.api._request cimport (
     read_meta,
     take_answer,
 )
+from rmemcached.client.transport._rdma cimport RdmaStream, memory_of
 from rmemcached.client.transport._results cimport new_result
 from rmemcached.client.transport._stream cimport IDLE_MS, LINE_LIMIT, Stream
 from rmemcached.direct cimport DIRECT_LINE
@@ -73,6 +74,7 @@ cdef class AsyncConnection:
         self.loop = loop
         self.connection = connection
         self.stream = connection.stream
+        self.memory = memory_of(self.stream)
         self.answers = deque()
         self.waiting = deque()
         self.readers = deque()
@@ -96,7 +98,7 @@ cdef class AsyncConnection:
 
     cdef bint full(self):
         return (len(self.answers) >= ANSWERS_MOST or self.stream.wlen > OUTPUT_MOST or len(self.exposed) >= EXPOSED_MOST
-                or self.stream.copied > TURN_MOST or len(self.waiting) != 0)
+                or self.memory is not None and self.memory.copied > TURN_MOST or len(self.waiting) != 0)
 
     def room(self, size):
         """A future, done when `full` may be false. size: bytes of the waiting value."""
@@ -107,7 +109,7 @@ cdef class AsyncConnection:
     cdef int make_room(self) except -1:
         # Whoever waits is woken, as many as there is room for, and asks again.
         cdef Py_ssize_t free = ANSWERS_MOST - len(self.answers)
-        cdef Py_ssize_t copies = TURN_MOST - <Py_ssize_t>self.stream.copied
+        cdef Py_ssize_t copies = TURN_MOST - (0 if self.memory is None else <Py_ssize_t>self.memory.copied)
         cdef Py_ssize_t size
         if len(self.exposed) >= EXPOSED_MOST:
             return 0
@@ -138,8 +140,8 @@ cdef class AsyncConnection:
             if r.kind == REQUEST_GET or r.kind == REQUEST_GETS:
                 put_fetch(s, r.encoded, r.with_flags, r.kind == REQUEST_GETS, r.expire)
                 if s.remote and not self.sink_taken:
-                    s.put_sink(False)
-                    r.sinks = self.sink_taken = s.sink_named
+                    put_sink(<RdmaStream>s, False)
+                    r.sinks = self.sink_taken = self.memory.sink_named
                 s.put("\r\n", 2)
             elif r.kind == REQUEST_STORE:
                 if put_store(s, r.mode, r.encoded, r.data, r.flags, r.expire, r.cas, False):
@@ -149,7 +151,7 @@ cdef class AsyncConnection:
                 if put_meta(self.connection, r, not self.sink_taken):
                     self.exposed.append(r.data)
                 if s.remote and not self.sink_taken:
-                    r.sinks = self.sink_taken = s.sink_named
+                    r.sinks = self.sink_taken = self.memory.sink_named
             else:
                 put_request(self.connection, r)
         except BaseException as error:
@@ -255,7 +257,8 @@ cdef class AsyncConnection:
 
     def _flush(self):
         self.flushing = False
-        self.stream.copied = 0
+        if self.memory is not None:
+            self.memory.copied = 0
         if self.connection is not None:
             self._step()
 
@@ -395,7 +398,7 @@ cdef class AsyncConnection:
         s.dst = PyBytes_AS_STRING(self.body)
         s.dst_left = length
         if s.remote:
-            s.saw_length(length)
+            self.memory.saw_length(length)
         return True
 
     cdef bint take_body(self) except -1:
@@ -458,7 +461,7 @@ cdef class AsyncConnection:
             # The server may refuse a value before all of it was sent.
             self.exposed.append(r.data)
         if r.sinks:
-            self.stream.release_sink()
+            self.memory.release_sink()
             self.sink_taken = False
         if r.found and not failed and not r.raw and self.client.serde is not None and r.wanted():
             try:
@@ -486,7 +489,8 @@ cdef class AsyncConnection:
         # No request is under way.
         cdef Stream s = self.stream
         if s.buffers != NULL and self.all_sent():
-            s.unexpose()
+            if self.memory is not None:
+                self.memory.unexpose()
             s.end()
             self.exposed.clear()
         if s.arm():

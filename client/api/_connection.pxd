@@ -9,6 +9,7 @@ handlers run. They raise TimeoutError, OSError, MemoryError, MemcacheUnexpectedC
 from libc.stdint cimport int64_t, uint32_t
 
 from rmemcached.client.wire._reply cimport reply_line
+from rmemcached.client.transport._lane_memory cimport LaneMemory
 from rmemcached.client.transport._stream cimport Stream
 from rmemcached.client.api._views cimport Pins
 
@@ -76,6 +77,11 @@ cdef class Connection:
     cdef int synchronise(self) except -1
     # The end of a call with values: afterwards no value is needed any more.
     cdef int values_sent(self) except -1
+    # No request needs the sink any more.
+    cdef int release_sink(self) except -1
+    # The memory filled by the server with the value of the reply. Raises MemcacheUnknownError: no memory was named, or
+    # not enough.
+    cdef LaneMemory filled(self)
     # Checks that a VA line answers the request for this key. Raises MemcacheUnknownError.
     cdef int check_value(self, object key, bint with_cas) except -1
     # Reads the value behind a VA line.

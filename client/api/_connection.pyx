@@ -20,6 +20,7 @@ from rmemcached.client.wire._reply cimport (
     next_reply,
     read_reply,
 )
+from rmemcached.client.transport._rdma cimport RdmaStream, memory_of
 from rmemcached.client.transport._results cimport new_result
 
 from rmemcached.client.exceptions import (
@@ -48,7 +49,7 @@ cdef inline bytes whole_value(Connection c):
     if s.classic or c.reply.in_memory or come < 2 or n > come - 2 or data[n] != c'\r' or data[n + 1] != c'\n':
         return None
     if s.remote:
-        s.saw_length(n)
+        (<RdmaStream>s).memory.saw_length(n)
     s.rpos += n + 2
     return PyBytes_FromStringAndSize(data, n)
 
@@ -175,11 +176,12 @@ cdef class Connection:
         return self.step(PUSH_AND_READ, READ_REPLY)
 
     cdef int ahead(self, Py_ssize_t count, Py_ssize_t batch) except -1:
+        cdef Stream s = self.stream
         cdef int r
-        if self.stream.remote and (count % batch == 0 or self.stream.named >= AHEAD_BYTES):
-            self.stream.named = 0
-            self.stream.commit()
-            r = self.stream.push()
+        if s.remote and (count % batch == 0 or (<RdmaStream>s).memory.named >= AHEAD_BYTES):
+            (<RdmaStream>s).memory.named = 0
+            s.commit()
+            r = s.push()
             if r <= 0:
                 self.interrupted(r)
         return 0
@@ -227,7 +229,16 @@ cdef class Connection:
         if s.iov_next < s.iov_count:
             # The server answers a refused value before all of it was sent.
             self.send()
-        return s.unexpose()
+        return (<RdmaStream>s).memory.unexpose() if s.remote else 0
+
+    cdef int release_sink(self) except -1:
+        return (<RdmaStream>self.stream).memory.release_sink() if self.stream.remote else 0
+
+    cdef LaneMemory filled(self):
+        cdef LaneMemory memory = memory_of(self.stream)
+        if memory is None or not memory.sink_named or not memory.filled(self.reply.length):
+            raise self.broken(-EBADMSG)
+        return memory
 
     cdef int check_value(self, object key, bint with_cas) except -1:
         cdef Stream s = self.stream
@@ -236,29 +247,24 @@ cdef class Connection:
         return 0
 
     cdef bytes value(self):
-        cdef Stream s = self.stream
         cdef size_t n = self.reply.length
         cdef bytes value
-        if self.reply.in_memory and s.sink_named:
-            return s.take_sink(n)
-        if self.reply.in_memory or n > BODY_MAX:
+        if self.reply.in_memory:
+            return self.filled().take(n)
+        if n > BODY_MAX:
             raise self.broken(-EBADMSG)
         value = new_result(n)
         self.read_inline(PyBytes_AS_STRING(value), n)
         return value
 
     cdef object value_view(self):
-        cdef Stream s = self.stream
-        if self.reply.in_memory and s.sink_named:
-            return s.lend_sink(self.reply.length)
-        return memoryview(self.value())
+        return self.filled().lend(self.reply.length) if self.reply.in_memory else memoryview(self.value())
 
     cdef Py_ssize_t value_into(self, char *to, size_t size) except -1:
-        cdef Stream s = self.stream
         cdef size_t n = self.reply.length
-        if self.reply.in_memory and s.sink_named:
-            s.take_target(to, size, n)
-        elif self.reply.in_memory or n > size:
+        if self.reply.in_memory:
+            self.filled().take_into(to, size, n)
+        elif n > size:
             self.value()
         else:
             self.read_inline(to, n)
@@ -271,7 +277,7 @@ cdef class Connection:
         s.dst = to
         s.dst_left = length
         if s.remote:
-            s.saw_length(length)
+            (<RdmaStream>s).memory.saw_length(length)
         if s.rend - s.rpos >= length + 2 and not s.classic:
             r = s.read_body()
             if r > 0:

@@ -103,7 +103,7 @@ cdef class Batch:
                 first = False
                 self.results[i] = take_answer(c, r, self.errors)
             c.values_sent()
-            c.stream.release_sink()
+            c.release_sink()
             if c.has_more():
                 raise self.errors[0] if self.errors else c.unasked()
         except Exception as error:

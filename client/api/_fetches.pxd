@@ -5,6 +5,7 @@ server fills while the caller copies the value before.
 """
 
 from rmemcached.client.api._connection cimport Connection
+from rmemcached.client.transport._lane_memory cimport LaneMemory
 
 cdef enum:
     FETCHES_MOST = 8         # requests with memory and without an answer yet
@@ -12,6 +13,7 @@ cdef enum:
 
 cdef class Fetches:
     cdef Connection connection
+    cdef LaneMemory memory           # None: requests name none
     cdef list wanted                 # keys, encoded
     cdef bint with_flags
     cdef bint with_cas

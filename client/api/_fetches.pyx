@@ -1,8 +1,9 @@
 """See _fetches.pxd."""
 
-from rmemcached.client.wire._commands cimport put_fetch
+from rmemcached.client.wire._commands cimport put_fetch, put_sink
 from rmemcached.client.api._connection cimport AHEAD
 from rmemcached.client.wire._reply cimport REPLY_EN
+from rmemcached.client.transport._rdma cimport RdmaStream, memory_of
 from rmemcached.client.transport._stream cimport Stream
 
 
@@ -11,21 +12,22 @@ cdef class Fetches:
     cdef int ask(self) except -1:
         cdef Connection c = self.connection
         cdef Stream s = c.stream
+        cdef LaneMemory memory = self.memory
         cdef Py_ssize_t begun = self.sent
         cdef Py_ssize_t most = len(self.wanted)
         cdef int pushed
-        if self.got and (not s.large_values() or self.missed == self.sinks):
+        if self.window and self.got and (not memory.large or self.missed == self.sinks):
             self.window = 0
         if self.window:
             most = min(most, self.got + self.window)
         while self.sent < most:
             put_fetch(s, self.wanted[self.sent], self.with_flags, self.with_cas, self.expire)
             if self.window:
-                s.choose_sink(self.sent % self.sinks)
-                s.sink_named = False
-                s.put_sink(False)
-                s.copy_early()
-                self.named[self.sent % self.sinks] = s.sink_named
+                memory.choose_sink(self.sent % self.sinks)
+                memory.sink_named = False
+                put_sink(<RdmaStream>s, False)
+                memory.copy_early()
+                self.named[self.sent % self.sinks] = memory.sink_named
                 self.naming += 1
             s.put("\r\n", 2)
             self.sent += 1
@@ -39,14 +41,14 @@ cdef class Fetches:
         return 0
 
     cdef int answer(self) except -1:
-        cdef Stream s = self.connection.stream
         cdef Py_ssize_t slot
         self.ask()
-        s.sink_named = False
+        if self.memory is not None:
+            self.memory.sink_named = False
         if self.got < self.naming:
             slot = self.got % self.sinks
-            s.choose_sink(slot)
-            s.sink_named = self.named[slot]
+            self.memory.choose_sink(slot)
+            self.memory.sink_named = self.named[slot]
         self.connection.read_answer(self.got == 0)
         self.missed = self.missed + 1 if self.connection.reply.code == REPLY_EN else 0
         self.got += 1
@@ -60,5 +62,7 @@ cdef Fetches new_fetches(Connection c, list wanted, bint with_flags, bint with_c
     made.with_flags = with_flags
     made.with_cas = with_cas
     made.expire = expire
-    made.window = made.sinks = min(c.stream.sinks_at_once(), <Py_ssize_t>FETCHES_MOST)
+    made.memory = memory_of(c.stream)
+    if made.memory is not None:
+        made.window = made.sinks = min(made.memory.sinks_at_once(), <Py_ssize_t>FETCHES_MOST)
     return made

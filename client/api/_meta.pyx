@@ -222,7 +222,7 @@ cdef object exchange(Session client, Request r):
         c.exchange()
         result = take_answer(c, r, errors)
         c.values_sent()
-        s.release_sink()
+        c.release_sink()
     except BaseException:
         client.drop(c)
         raise

@@ -14,12 +14,14 @@ from rmemcached.client.wire._commands cimport (
     put_delete,
     put_fetch,
     put_meta_store,
+    put_sink,
     put_store,
     put_touch,
 )
 from rmemcached.client.wire._modes cimport STORE_CAS
 from rmemcached.client.wire._reply cimport REPLY_EN, REPLY_HD, REPLY_NF, REPLY_VA
 from rmemcached.client.api._connection cimport FETCH_VALUE, FETCH_VALUE_AND_CAS, MISS
+from rmemcached.client.transport._rdma cimport RdmaStream
 from rmemcached.client.transport._stream cimport Stream
 
 from rmemcached.client.exceptions import MemcacheUnknownCommandError, MemcacheUnknownError
@@ -113,7 +115,7 @@ cdef bint put_meta(Connection c, Request r, bint sink) except -1:
     put_bytes(s, r.line)
     if sink and r.sized and r.ignores and s.remote:
         # ma takes none.
-        s.put_sink(False)
+        put_sink(<RdmaStream>s, False)
     s.put("\r\n", 2)
     return False
 

@@ -8,7 +8,16 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from rmemcached.client.transport._buffers cimport Buffer, find_buffer, new_buffer, register_memory
-from rmemcached.client.wire._commands cimport answer, integer_text, is_error, put_fetch, put_mark, text_of
+from rmemcached.client.wire._commands cimport (
+    answer,
+    integer_text,
+    is_error,
+    put_fetch,
+    put_mark,
+    put_sink,
+    put_target,
+    text_of,
+)
 from rmemcached.client.transport._direct cimport DirectMemory, DirectReader, cas_bytes, direct_want
 from rmemcached.client.api._connection cimport FETCH_VALUE, FETCH_VALUE_AND_CAS, FETCH_VIEW, MISS, Connection
 from rmemcached.client.api._fetches cimport Fetches, new_fetches
@@ -99,13 +108,13 @@ cdef object fetch_on(Session session, Connection c, object key, fetch_form form,
         else:
             put_fetch(s, key, session.serde is not None, form == FETCH_VALUE_AND_CAS, expire)
             if s.remote:
-                s.put_sink(form == FETCH_VIEW)
+                put_sink(<RdmaStream>s, form == FETCH_VIEW)
                 if form != FETCH_VIEW:
-                    s.copy_early()
+                    (<RdmaStream>s).memory.copy_early()
             s.put("\r\n", 2)
             c.exchange()
             value = c.fetched(key, form, flags, errors)
-            s.release_sink()
+            c.release_sink()
     except BaseException:
         session.drop(c)
         raise
@@ -379,7 +388,7 @@ cdef dict fetch_many(Session session, list names, list encoded, bint with_cas, b
             if session.serde is not None:
                 loads[given] = flags
             found[given] = value
-        s.release_sink()
+        c.release_sink()
     except BaseException:
         session.drop(c)
         raise
@@ -401,12 +410,10 @@ cdef Py_ssize_t fetch_into(Session session, bytes key, char *to, Py_ssize_t leng
     cdef list errors = []
     cdef list known = None
     cdef Py_ssize_t size = -1
-    try:
-        s.check_target(to, length)
-    except BaseException:
+    if s.remote and is_lost(to, length):
         # Nothing was sent.
         session.leave(c, None)
-        raise
+        raise BufferError("a server that did not answer in time may still write to this Buffer")
     try:
         if s.remote:
             known = read_values(c, [key])
@@ -415,11 +422,11 @@ cdef Py_ssize_t fetch_into(Session session, bytes key, char *to, Py_ssize_t leng
         else:
             put_fetch(s, key, False, False, None)
             if s.remote and length > <Py_ssize_t>s.inline_limit:
-                s.put_target(to, length)
+                put_target(<RdmaStream>s, to, length)
             s.put("\r\n", 2)
             c.exchange()
             size = read_into(c, key, to, length, errors)
-            s.release_sink()
+            c.release_sink()
     except BaseException:
         session.drop(c)
         raise

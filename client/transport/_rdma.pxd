@@ -1,14 +1,13 @@
 """A memcached connection on a lane of a queue pair."""
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
-from rmemcached.client.transport._buffers cimport Buffer
 from rmemcached.client.transport._lane cimport lane_state
-from rmemcached.client.transport._memory cimport Sink, Source
+from rmemcached.client.transport._lane_memory cimport LaneMemory
+from rmemcached.client.transport._memory cimport Source
 from rmemcached.client.transport._queue_pair cimport QueuePair
 from rmemcached.client.transport._spin cimport spinning
 from rmemcached.client.transport._stream cimport Stream
-from rmemcached.verbs.verbs cimport ibv_mr
 
 
 cdef class Leaving:
@@ -31,21 +30,9 @@ cdef class RdmaStream(Stream):
     cdef int64_t woken_ns[2]         # how long they lately took
     cdef unsigned int woken          # how many there were
     cdef size_t message_limit        # bytes of the longest set with its value in messages, if messages are faster; or 0
-    cdef unsigned int small_values   # in a row
     cdef int64_t looked              # now_ns() of the last look whether the connection has ended
-    cdef Source source
-    cdef Sink sink                   # named by put_sink, for the present reply
-    cdef list sinks                  # all sinks; `sink` is the first, or the chosen sink (choose_sink)
-    cdef bint large                  # the last value was
-    cdef Buffer target               # named by the request in place of the sink
-    cdef ibv_mr *borrowed            # registration for this call of target memory outside Buffers
-    cdef size_t target_size          # bytes of either
+    cdef LaneMemory memory
 
-    cdef int put_memory(self, uint64_t address, uint32_t key, size_t size) except -1
-    # A value has come to `size` bytes of memory named in the request.
-    cdef int memory_filled(self, size_t length, size_t size) except -1
-    cdef bint has_target(self) noexcept
-    cdef void drop_target(self, bint lost) noexcept
     cdef void leave_queue(self, QueuePair queue) noexcept
     cdef bint goes_in_messages(self, size_t length) noexcept
     # Experience with waits belongs to the queue pair: few requests on many lanes teach as much as many on a single
@@ -58,3 +45,8 @@ cdef class RdmaStream(Stream):
     cdef int advance(self, bint draining) noexcept nogil
     cdef int await_more(self, bint draining) noexcept nogil
     cdef int look_late(self, bint draining, uint64_t received) noexcept nogil
+
+
+cdef inline LaneMemory memory_of(Stream s):
+    """None: requests of the stream name no memory."""
+    return (<RdmaStream>s).memory if s.remote else None

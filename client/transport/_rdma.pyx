@@ -1,11 +1,11 @@
-"""The RDMA transport: DATA messages of a queue pair as a byte stream, and memory named in requests."""
+"""The RDMA transport: DATA messages of a queue pair as a byte stream."""
 
 cimport cython
 from libc.errno cimport EAGAIN, EINTR, ETIMEDOUT
-from libc.stdint cimport uint32_t, uintptr_t
 
 from rmemcached.client.transport._direct cimport DirectMemory
-from rmemcached.client.transport._buffers cimport Buffer, Pool, find_buffer, name_buffer, unname_buffer
+from rmemcached.client.transport._buffers cimport Pool
+from rmemcached.client.transport._memory cimport Sink
 from rmemcached.client.transport._registered cimport Registrations
 from rmemcached.client.transport._spin cimport spin_begin, spin_budget, spin_has_core, spin_result, spin_yield
 from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
@@ -21,14 +21,11 @@ from rmemcached.client.transport._queue_events cimport (
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_LANE, live_add, live_sub
-from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE
 
 from rmemcached.client.transport._exchange import SOFT_IW, SOFT_SHM
-from rmemcached.client.exceptions import MemcacheUnknownError
 from rmemcached.client.transport.sockets import duplicate
 
 cdef enum:
-    NAMED_MOST = 0x7FFFFFFF  # bytes of memory named in a request
     BULK_BYTES_PER_NS = 2    # slower transfers than this are not worth polling for
     WOKEN_TRY = 64           # every 64th reply of a woken server is awaited in the other way
     WOKEN_MOST = 1000000     # ns; a longer time says nothing about waking
@@ -36,11 +33,7 @@ cdef enum:
     END_LENGTH = 8           # of " q\r\n" and "\r\n", and a little more
     LOOK_INTERVAL = 50000    # ns after which a connection without answers is looked at again
     RING_LOOKS = 16          # take as long as a yield
-    LARGE = 1 << 17          # bytes of values for which each request of a call names its own memory,
-    SINKS = 3                # ... so many at a time,
-    SINKS_BYTES = 1 << 26    # ... for so much in all
     LATE_WAIT = 250          # ms of a late call's wait for the caller's memory, which may change afterwards
-    SMALL_RUN = 32           # values in a row without need of memory, after which requests name none
 
 
 cdef class Leaving:
@@ -92,9 +85,7 @@ cdef class RdmaStream(Stream):
             # A READ costs a round trip and four system calls.
             self.message_limit = min(SET_MESSAGES * queue.room, queue.lane_bytes)
         self.looks = RING_LOOKS if queue.transport == SOFT_SHM else 1
-        self.source = Source(queue)
-        self.sink = Sink(queue)
-        self.sinks = [self.sink]
+        self.memory = LaneMemory(queue)
         self.lane = queue.join()
         self.queue = queue
         live_add(LIVE_CLIENT_LANE)
@@ -110,10 +101,12 @@ cdef class RdmaStream(Stream):
         live_sub(LIVE_CLIENT_LANE)
         lock_state(&shared_state)
         self.leave_queue(queue)
+        self.memory.queue = None
         unlock_state(&shared_state)
 
     cdef void leave_queue(self, QueuePair queue) noexcept:
         cdef Leaving leaving
+        cdef LaneMemory memory = self.memory
         cdef Pool pool
         cdef Registrations registered
         cdef Sink sink
@@ -126,26 +119,26 @@ cdef class RdmaStream(Stream):
         release_closed(queue)
         # The server may still read and write the memory named in the last request. A caller's memory is the caller's
         # again when this function returns; bytes objects are kept.
-        must_close = self.source.holds() or self.has_target()
+        must_close = self.memory.holds()
         patience = 0 if self.in_loop else <int>LATE_WAIT if self.late else self.timeout_ms
         if queue.leave(self.lane, must_close, patience):
             leaving = Leaving.__new__(Leaving)
             leaving.lane = self.lane
-            leaving.source = self.source
-            leaving.sinks = self.sinks
+            leaving.source = memory.source
+            leaving.sinks = memory.sinks
             queue.leaving.append(leaving)
         else:
             # Nobody can reach the memory through the queue pair any more. But a server without an answer may still use
             # its mappings. So regions are freed, lest the server read another lane's value there, and Buffers are
             # renewed. In the middle of a copy the server finds out only after the copy, too late for a WRITE.
-            lost = queue.failed and self.sink.pool.server_maps
+            lost = queue.failed and memory.sink.pool.server_maps
             if lost:
-                self.sink.pool.close()
-                self.source.renew()
-            self.source.close()
-            for sink in self.sinks:
+                memory.sink.pool.close()
+                memory.source.renew()
+            memory.source.close()
+            for sink in memory.sinks:
                 sink.close()
-            self.drop_target(lost)
+            memory.drop_target(lost)
         queue.users -= 1
         if queue.users == 0:
             queue.disconnect()
@@ -179,7 +172,7 @@ cdef class RdmaStream(Stream):
         return None if self.queue is None else self.queue.direct
 
     cdef bint may_stay(self) noexcept:
-        return self.keeps_pins() and not self.has_target() and not self.source.holds()
+        return self.keeps_pins() and not self.memory.holds()
 
     cdef bint keeps_pins(self) noexcept:
         cdef QueuePair queue = self.queue
@@ -221,6 +214,10 @@ cdef class RdmaStream(Stream):
             self.woken = <unsigned int>relaxed_load(&hints.woken)
             self.woken_ns[0] = <int64_t>relaxed_load(&hints.woken_ns[0])
             self.woken_ns[1] = <int64_t>relaxed_load(&hints.woken_ns[1])
+        # To wait for bulk data says nothing about spinning for small replies.
+        while self.memory.moved:
+            spin_result(&self.spin, True)
+            self.memory.moved -= 1
 
     cdef void leave_hints(self) noexcept nogil:
         cdef wait_hints *hints = &self.queue.hints
@@ -249,13 +246,13 @@ cdef class RdmaStream(Stream):
         cdef int64_t budget = spin_budget(&self.spin)
         # While the server moves payloads, a sleeping thread is woken at every turn of the transfer. The next value in a
         # sink is expected to be as large as the last.
-        cdef size_t expected = self.sink.last if self.sink_named else 0
-        cdef int64_t bulk = (self.source.total + expected) // BULK_BYTES_PER_NS
+        cdef size_t expected = self.memory.sink.last if self.memory.sink_named else 0
+        cdef int64_t bulk = (self.memory.source.total + expected) // BULK_BYTES_PER_NS
         cdef int64_t now
         cdef bint woken = self.woke and bulk == 0 and self.iov_next == self.iov_count and budget
         cdef bint sleeps = woken and self.sleeps_for_woken()
         cdef bint block = sleeps
-        cdef bint copies = self.sink_named and self.sink.copies
+        cdef bint copies = self.memory.sink_named and self.memory.sink.copies
         cdef int64_t began = 0
         cdef int64_t until = 0
         cdef int looks, r
@@ -266,7 +263,7 @@ cdef class RdmaStream(Stream):
                 until = now + budget + bulk
         while True:
             if copies:
-                self.sink.copy_on(queue_written(self.queue))
+                self.memory.sink.copy_on(queue_written(self.queue))
             # `wait` looks for input, too.
             looks = self.looks if until and spin_has_core(&self.spin) else 1
             r = 1 if block else self.queue.reap(self, self.lane, looks)
@@ -323,8 +320,7 @@ cdef class RdmaStream(Stream):
         return r
 
     cdef bint join_loop(self) noexcept:
-        self.source.join_loop()
-        self.sink.join_loop()
+        self.memory.join_loop()
         return Stream.join_loop(self)
 
     cdef bint must_authenticate(self) noexcept:
@@ -372,143 +368,3 @@ cdef class RdmaStream(Stream):
     cdef bint goes_in_messages(self, size_t length) noexcept:
         # Of a call's first value the server keeps so much at once. Later values would wait for each other.
         return self.iov_count == 0 and self.wlen + length + END_LENGTH <= self.message_limit
-
-    cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
-        if self.goes_in_messages(length):
-            return False
-        if not self.source.expose(value, data, length, address, key):
-            return False
-        self.named += length
-        if self.source.in_pool(length):
-            self.copied += length
-        return True
-
-    cdef int unexpose(self) except -1:
-        if self.source.total:
-            # To wait for bulk data says nothing about spinning for small replies.
-            spin_result(&self.spin, True)
-            self.leave_hints()
-            self.source.forget()
-            self.named = 0
-        return 0
-
-    cdef int put_memory(self, uint64_t address, uint32_t key, size_t size) except -1:
-        self.sink_named = True
-        self.put(" @", 2)
-        self.put_hex(address)
-        self.put(":", 1)
-        self.put_hex(key)
-        self.put(":", 1)
-        return self.put_hex(min(size, <size_t>NAMED_MOST))
-
-    cdef int put_sink(self, bint lends) except -1:
-        # For a series of small values, the name of the memory is most of a request. A large value comes in messages
-        # then, and later values have memory again.
-        if self.small_values == SMALL_RUN:
-            return 0
-        return self.put_memory(self.sink.address(), self.sink.key(), self.sink.size) if self.sink.prepare(lends) else 0
-
-    cdef Py_ssize_t sinks_at_once(self) noexcept:
-        # The caller copies from a sink while the server fills the rest.
-        if not self.large:
-            return 0
-        return <Py_ssize_t>max(<size_t>1, min(<size_t>SINKS, SINKS_BYTES // (<Sink>self.sinks[0]).next_size))
-
-    cdef bint large_values(self) noexcept:
-        return self.large
-
-    cdef int choose_sink(self, Py_ssize_t number) except -1:
-        cdef Sink made
-        if number == len(self.sinks):
-            made = Sink(self.queue)
-            made.next_size = self.sink.next_size
-            made.ring_from = self.sink.ring_from
-            made.last = self.sink.last
-            self.sinks.append(made)
-        self.sink = self.sinks[number]
-        return 0
-
-    cdef int copy_early(self) except -1:
-        if self.sink_named and self.sink.pool.server_maps:
-            self.sink.begin_copy(queue_written(self.queue))
-        return 0
-
-    cdef int release_sink(self) except -1:
-        cdef Sink more
-        self.sink_named = False
-        if len(self.sinks) > 1:
-            for more in self.sinks[1:]:
-                more.close()
-            del self.sinks[1:]
-            self.sink = self.sinks[0]
-        self.sink.forget()
-        self.drop_target(False)
-        return 0
-
-    cdef int check_target(self, const char *to, size_t size) except -1:
-        cdef Buffer found = find_buffer(NULL, to, size)
-        if found is not None and found.lost:
-            raise BufferError("a server that did not answer in time may still write to this Buffer")
-        return 0
-
-    cdef int put_target(self, char *to, size_t size) except -1:
-        cdef Buffer found = name_buffer(self.queue.pd, to, size)
-        if found is None and not self.sink.pooled and size >= LARGE:
-            # Registering is an entry in a table here.
-            self.borrowed = self.sink.register(to, size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
-        if self.borrowed != NULL:
-            self.target_size = size
-            return self.put_memory(<uint64_t><uintptr_t>to, self.borrowed.rkey, size)
-        if found is None:
-            return self.put_sink(False)
-        self.target = found
-        self.target_size = size
-        return self.put_memory(<uint64_t><uintptr_t>to, found.memory.mr.rkey, size)
-
-    cdef bint has_target(self) noexcept:
-        return self.target is not None or self.borrowed != NULL
-
-    cdef void drop_target(self, bint lost) noexcept:
-        if self.borrowed != NULL:
-            self.sink.release(self.borrowed)
-            self.borrowed = NULL
-        if self.target is not None:
-            self.target.lost |= lost
-            if lost:
-                self.target.renew()
-            unname_buffer(self.target)
-            self.target = None
-
-    cdef int take_target(self, char *to, size_t size, size_t length) except -1:
-        self.memory_filled(length, self.target_size if self.has_target() else self.sink.size)
-        if self.has_target():
-            self.sink.last = length
-        elif length <= size:
-            self.sink.take_into(to, length)
-        return 0
-
-    cdef int memory_filled(self, size_t length, size_t size) except -1:
-        self.sink_named = False
-        self.small_values = 0
-        self.large = length >= LARGE
-        if length > size:
-            raise MemcacheUnknownError(self.line[:min(self.line_length, <size_t>32)])
-        spin_result(&self.spin, True)
-        self.leave_hints()
-        return 0
-
-    cdef bytes take_sink(self, size_t length):
-        self.memory_filled(length, self.sink.size)
-        return self.sink.take(length)
-
-    cdef object lend_sink(self, size_t length):
-        self.memory_filled(length, self.sink.size)
-        return self.sink.lend(length)
-
-    cdef void saw_length(self, size_t length) noexcept:
-        self.large = length >= LARGE
-        if length > self.inline_limit:
-            self.small_values = 0
-            self.sink.saw_length(length)
-        elif self.small_values < SMALL_RUN:
-            self.small_values += 1

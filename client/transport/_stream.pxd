@@ -13,7 +13,7 @@ or a negative errno. -EINTR: signal handlers want to run, and the caller repeats
 the rest of its time.
 """
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from posix.uio cimport iovec
 
 from rmemcached.client.transport._direct cimport DirectMemory
@@ -66,15 +66,11 @@ cdef class Stream:
     cdef size_t noreplies    # commands without a reply since the last mark, or answer
     # waiting
     cdef int64_t until       # the end of a wait interrupted by a signal; 0: no such wait
-    # memory named in requests
-    cdef bint remote         # requests may name memory
-    cdef size_t named        # bytes of values named in requests and perhaps not sent yet
-    cdef bint sink_named     # the request names the sink
+    cdef bint remote         # an RdmaStream, whose requests may name memory (_lane_memory.pxd)
     cdef size_t inline_limit  # values up to this size are sent in the request, and in the reply
 
     cdef bint in_loop        # an event loop drives the stream: long work is cut in pieces
     cdef bint late           # the caller's time is over, or there is an event loop: close waits for no answer
-    cdef size_t copied       # bytes of values copied for requests since an event loop set this field to 0
 
     # requests: the first call is begin, the last one commit
     cdef int begin(self) except -1
@@ -105,9 +101,6 @@ cdef class Stream:
     cdef int drain(self) noexcept nogil                 # waits until everything is sent; keeps what arrives meanwhile
     cdef int fill(self) noexcept nogil                  # waits until rbuf has more; pushes meanwhile
     cdef int fill_body(self) noexcept nogil             # the same, straight into dst as far as possible
-    # Names a value for the server to read: its address, or a copy's, and the key. `value`: the bytes or memoryview with
-    # the memory, or a Gathered, whose data is NULL. False: the memory cannot be named.
-    cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
     # for event loops
     # From now on neither push nor close waits. False: the stream has no such mode.
     cdef bint join_loop(self) noexcept
@@ -120,23 +113,6 @@ cdef class Stream:
     cdef list descriptors(self)                         # readable when something comes, or the connection ends
     cdef bint tells_room(self) noexcept                 # the first descriptor gets writable when there is room
 
-    cdef int unexpose(self) except -1                   # no request of this call needs its exposed values any more
-    cdef int put_sink(self, bint lends) except -1       # appends " @addr:key:length" of the sink, or nothing
-    cdef int copy_early(self) except -1                 # before take_sink: values are copied as they come
-    cdef bytes take_sink(self, size_t length)           # the value written there by the server
-    cdef object lend_sink(self, size_t length)          # the same as a read-only memoryview, without a copy
-    cdef int release_sink(self) except -1               # no request needs the sink any more
-    # For a call of several requests with a sink each: how many sinks at a time; their numbers begin at 0. The methods
-    # above mean the chosen sink. 0: values come in the stream.
-    cdef Py_ssize_t sinks_at_once(self) noexcept
-    cdef bint large_values(self) noexcept               # whether sinks pay for values as large as the last
-    cdef int choose_sink(self, Py_ssize_t number) except -1
-    # For the caller's memory as the place of a value: refuses bad memory (BufferError); appends the name of the memory,
-    # or the sink's, or nothing; puts the value there that the server has written, if there is room.
-    cdef int check_target(self, const char *to, size_t size) except -1
-    cdef int put_target(self, char *to, size_t size) except -1
-    cdef int take_target(self, char *to, size_t size, size_t length) except -1
-    cdef void saw_length(self, size_t length) noexcept  # a value of so many bytes comes in the stream
     cdef DirectMemory direct_memory(self)               # the server's items for direct reads, or None
     cdef bint may_stay(self) noexcept                   # open behind its Connection: no memory of the caller's is named
     cdef bint keeps_pins(self) noexcept                 # whether still connected, as far as known; any thread

@@ -115,7 +115,6 @@ cdef class Stream:
             self.take_buffers()
         self.wlen = self.wmark = 0
         self.iov_next = self.iov_count = 0
-        self.sink_named = False
         return 0
 
     cdef int grow(self, size_t more) except -1:
@@ -364,48 +363,6 @@ cdef class Stream:
 
     cdef bint tells_room(self) noexcept:
         return False
-
-    cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
-        return False
-
-    cdef int unexpose(self) except -1:
-        return 0
-
-    cdef int put_sink(self, bint lends) except -1:
-        return 0
-
-    cdef int copy_early(self) except -1:
-        return 0
-
-    cdef bytes take_sink(self, size_t length):
-        return None
-
-    cdef int release_sink(self) except -1:
-        return 0
-
-    cdef Py_ssize_t sinks_at_once(self) noexcept:
-        return 0
-
-    cdef bint large_values(self) noexcept:
-        return False
-
-    cdef int choose_sink(self, Py_ssize_t number) except -1:
-        return 0
-
-    cdef int check_target(self, const char *to, size_t size) except -1:
-        return 0
-
-    cdef int put_target(self, char *to, size_t size) except -1:
-        return 0
-
-    cdef int take_target(self, char *to, size_t size, size_t length) except -1:
-        return 0
-
-    cdef object lend_sink(self, size_t length):
-        return None
-
-    cdef void saw_length(self, size_t length) noexcept:
-        return
 
     cdef bint may_stay(self) noexcept:
         return False

@@ -1,12 +1,13 @@
 """See _commands.pxd."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 from rmemcached.client.wire._classic cimport put_classic, put_classic_fetch, put_classic_store
 from rmemcached.client.transport._gathered cimport Gathered, holds_addresses
 from rmemcached.client.wire._modes cimport STORE_ADD, STORE_APPEND, STORE_PREPEND, STORE_REPLACE
+from rmemcached.client.transport._lane_memory cimport memory_name
 from rmemcached.client.transport._stream cimport COPY_LIMIT
 
 from rmemcached.client.exceptions import (
@@ -34,6 +35,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     KEY_MAX = 250            # bytes
+    NAMED_MOST = 0x7FFFFFFF  # bytes of memory named in a request
     NUMBER_MAX = 20          # digits of 2**64 - 1
 
 cdef uint64_t HIGHEST_BITS = 0x8080808080808080ULL
@@ -318,10 +320,40 @@ cdef int put_bytes_of(Stream s, object data, const char *address, size_t length)
     return s.put("\r\n", 2)
 
 
+cdef int put_name(Stream s, const memory_name *name) except -1:
+    s.put(" @", 2)
+    s.put_hex(name.address)
+    s.put(":", 1)
+    return s.put_hex(name.key)
+
+
+cdef int put_place(Stream s, const memory_name *name) except -1:
+    put_name(s, name)
+    s.put(":", 1)
+    return s.put_hex(min(name.size, <size_t>NAMED_MOST))
+
+
+cdef int put_sink(RdmaStream s, bint lends) except -1:
+    cdef memory_name name
+    if s.memory.name_sink(lends, &name):
+        put_place(s, &name)
+    return 0
+
+
+cdef int put_target(RdmaStream s, char *to, size_t size) except -1:
+    cdef memory_name name
+    if s.memory.name_target(to, size, &name):
+        put_place(s, &name)
+    return 0
+
+
+cdef bint expose(RdmaStream s, object data, const char *address, size_t length, memory_name *name) except -1:
+    return not s.goes_in_messages(length) and s.memory.expose(data, address, length, name)
+
+
 cdef bint put_value(Stream s, object data, const char *address, size_t length, bint quiet) except -1:
     # The end of ms, and the value or its place.
-    cdef uint64_t remote_address = 0
-    cdef uint32_t remote_key = 0
+    cdef memory_name name
     cdef char *to
     if not quiet and address != NULL and length <= min(s.inline_limit, <size_t>COPY_LIMIT):
         to = s.room(length + 4)
@@ -330,12 +362,8 @@ cdef bint put_value(Stream s, object data, const char *address, size_t length, b
         memcpy(to + 2 + length, "\r\n", 2)
         s.wlen += length + 4
         return False
-    if s.remote and length > s.inline_limit and s.expose(
-            data, address, length, &remote_address, &remote_key):
-        s.put(" @", 2)
-        s.put_hex(remote_address)
-        s.put(":", 1)
-        s.put_hex(remote_key)
+    if s.remote and length > s.inline_limit and expose(<RdmaStream>s, data, address, length, &name):
+        put_name(s, &name)
         s.put("\r\n", 2)
         return True
     put_end(s, quiet)
