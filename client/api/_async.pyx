@@ -11,7 +11,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.client.api._async_connection cimport ANSWERS_MOST, EXPOSED_MOST, AsyncConnection, Group, open_connection
 from rmemcached.client.api._client cimport Client
-from rmemcached.client.transport._direct cimport DirectMemory, cas_bytes
+from rmemcached.client.api._connection cimport MISS
 from rmemcached.client.api._meta cimport (
     exists_request,
     meta_arithmetic_request,
@@ -22,7 +22,6 @@ from rmemcached.client.api._meta cimport (
     meta_set_request,
     remaining_request,
 )
-from rmemcached.client.wire._modes cimport STORE_ADD, STORE_APPEND, STORE_CAS, STORE_PREPEND, STORE_REPLACE, STORE_SET
 from rmemcached.client.api._request cimport (
     REQUEST_GET,
     REQUEST_GETS,
@@ -33,9 +32,9 @@ from rmemcached.client.api._request cimport (
     store_request,
     touch_request,
 )
-
-from rmemcached.client.api._connection cimport MISS
 from rmemcached.client.api._retrieval cimport target_view, too_long
+from rmemcached.client.transport._direct cimport DirectMemory, cas_bytes
+from rmemcached.client.wire._modes cimport STORE_ADD, STORE_APPEND, STORE_CAS, STORE_PREPEND, STORE_REPLACE, STORE_SET
 from rmemcached.direct cimport direct_prefault
 
 from rmemcached.client.api import leases

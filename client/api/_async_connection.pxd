@@ -8,8 +8,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from rmemcached.client.api._client cimport Client
 from rmemcached.client.api._connection cimport Connection
-from rmemcached.client.transport._direct cimport DirectReader
 from rmemcached.client.api._request cimport Request
+from rmemcached.client.transport._direct cimport DirectReader
 from rmemcached.client.transport._lane_memory cimport LaneMemory
 from rmemcached.client.transport._stream cimport Stream
 

@@ -10,11 +10,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from rmemcached.client.api._client cimport Client
-from rmemcached.client.wire._commands cimport answer, number_of, put_fetch, put_sink, put_store
 from rmemcached.client.api._connection cimport Connection
-from rmemcached.client.transport._direct cimport DirectMemory, new_reader, put_report
-from rmemcached.client.transport._forks cimport fork_count
-from rmemcached.client.wire._reply cimport REPLY_VA, read_reply, reply_line
 from rmemcached.client.api._request cimport (
     REQUEST_ARITHMETIC,
     REQUEST_GET,
@@ -29,14 +25,18 @@ from rmemcached.client.api._request cimport (
     read_meta,
     take_answer,
 )
+from rmemcached.client.transport._direct cimport DirectMemory, new_reader, put_report
+from rmemcached.client.transport._forks cimport fork_count
 from rmemcached.client.transport._rdma cimport RdmaStream, memory_of
 from rmemcached.client.transport._results cimport new_result
 from rmemcached.client.transport._stream cimport IDLE_MS, LINE_LIMIT, Stream
+from rmemcached.client.wire._commands cimport answer, number_of, put_fetch, put_sink, put_store
+from rmemcached.client.wire._reply cimport REPLY_VA, read_reply, reply_line
 from rmemcached.direct cimport DIRECT_LINE
 from rmemcached.sys.clock cimport coarse_ms, now_ns
 
-from rmemcached.client.transport.connection import open_stream
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError, MemcacheUnknownError
+from rmemcached.client.transport.connection import open_stream
 
 cdef enum:
     OUTPUT_MOST = 1 << 20    # bytes of requests not sent yet, beyond which calls wait

@@ -8,10 +8,10 @@ handlers run. They raise TimeoutError, OSError, MemoryError, MemcacheUnexpectedC
 
 from libc.stdint cimport int64_t, uint32_t
 
-from rmemcached.client.wire._reply cimport reply_line
+from rmemcached.client.api._views cimport Pins
 from rmemcached.client.transport._lane_memory cimport LaneMemory
 from rmemcached.client.transport._stream cimport Stream
-from rmemcached.client.api._views cimport Pins
+from rmemcached.client.wire._reply cimport reply_line
 
 # Requests sent together while more follow, without values and with values: the first requests are on their way while
 # the next are written, and each message costs the server some time.

@@ -5,9 +5,11 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EAGAIN, EBADMSG, ECONNRESET, EINTR, EMSGSIZE, ENOMEM, EPIPE, EPROTO, ETIMEDOUT
 from libc.string cimport strerror
 
+from rmemcached.client.transport._forks cimport fork_count
+from rmemcached.client.transport._rdma cimport RdmaStream, memory_of
+from rmemcached.client.transport._results cimport new_result
 from rmemcached.client.wire._classic cimport is_value_of
 from rmemcached.client.wire._commands cimport answer, bytes_of_key, error_of, is_error, number_of, put_mark
-from rmemcached.client.transport._forks cimport fork_count
 from rmemcached.client.wire._reply cimport (
     REPLY_EN,
     REPLY_EX,
@@ -20,8 +22,6 @@ from rmemcached.client.wire._reply cimport (
     next_reply,
     read_reply,
 )
-from rmemcached.client.transport._rdma cimport RdmaStream, memory_of
-from rmemcached.client.transport._results cimport new_result
 
 from rmemcached.client.exceptions import (
     MemcacheError,

@@ -6,11 +6,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.errno cimport EAGAIN, ETIMEDOUT
 from libc.stdint cimport int64_t, uint64_t
 
-from rmemcached.client.wire._commands cimport encode_key, expire_text
 from rmemcached.client.api._connection cimport AHEAD_WITH_VALUES
-from rmemcached.client.transport._direct cimport DirectReader, cas_bytes
 from rmemcached.client.api._fetches cimport new_fetches
-from rmemcached.client.wire._modes cimport STORE_SET
 from rmemcached.client.api._request cimport (
     REQUEST_GET,
     REQUEST_GETS,
@@ -24,7 +21,10 @@ from rmemcached.client.api._request cimport (
     take_answer,
 )
 from rmemcached.client.api._storage cimport prepared, store_prepared
+from rmemcached.client.transport._direct cimport DirectReader, cas_bytes
 from rmemcached.client.transport._stream cimport Stream
+from rmemcached.client.wire._commands cimport encode_key, expire_text
+from rmemcached.client.wire._modes cimport STORE_SET
 from rmemcached.sys.clock cimport now_ns
 
 

@@ -1,10 +1,10 @@
 """See _fetches.pxd."""
 
-from rmemcached.client.wire._commands cimport put_fetch, put_sink
 from rmemcached.client.api._connection cimport AHEAD
-from rmemcached.client.wire._reply cimport REPLY_EN
 from rmemcached.client.transport._rdma cimport RdmaStream, memory_of
 from rmemcached.client.transport._stream cimport Stream
+from rmemcached.client.wire._commands cimport put_fetch, put_sink
+from rmemcached.client.wire._reply cimport REPLY_EN
 
 
 cdef class Fetches:

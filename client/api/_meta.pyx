@@ -4,15 +4,15 @@ import base64
 import functools
 import re
 
+from rmemcached.client.api._connection cimport Connection
+from rmemcached.client.api._request cimport REQUEST_META, Request, load_result, no_meta, put_meta, take_answer
+from rmemcached.client.transport._stream cimport Stream
 from rmemcached.client.wire._commands cimport (
     cas_text,
     delta_text,
     exact_bytes,
     integer_text,
 )
-from rmemcached.client.api._connection cimport Connection
-from rmemcached.client.api._request cimport REQUEST_META, Request, load_result, no_meta, put_meta, take_answer
-from rmemcached.client.transport._stream cimport Stream
 
 from rmemcached.client.exceptions import MemcacheIllegalInputError
 from rmemcached.client.wire.meta import description_of, item_of, known, number_of, result_of

@@ -9,7 +9,6 @@ from rmemcached.client.api._meta cimport (
     meta_get_request,
     meta_set_request,
 )
-from rmemcached.client.wire._modes cimport STORE_ADD, STORE_APPEND, STORE_CAS, STORE_PREPEND, STORE_REPLACE, STORE_SET
 from rmemcached.client.api._request cimport (
     REQUEST_GET,
     REQUEST_GETS,
@@ -22,6 +21,7 @@ from rmemcached.client.api._request cimport (
     take_answer,
     touch_request,
 )
+from rmemcached.client.wire._modes cimport STORE_ADD, STORE_APPEND, STORE_CAS, STORE_PREPEND, STORE_REPLACE, STORE_SET
 
 from rmemcached.client.exceptions import MemcacheError
 

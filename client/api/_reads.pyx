@@ -8,7 +8,6 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 from posix.unistd cimport getpid
 
-from rmemcached.client.wire._commands cimport answer, text_of
 from rmemcached.client.api._connection cimport Connection
 from rmemcached.client.transport._endpoint cimport READ, READS
 from rmemcached.client.transport._errors cimport registration_error
@@ -16,6 +15,7 @@ from rmemcached.client.transport._queue_pair cimport QueuePair
 from rmemcached.client.transport._rdma cimport RdmaStream
 from rmemcached.client.transport._spin cimport spin_budget, spin_result, spin_yield
 from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
+from rmemcached.client.wire._commands cimport answer, text_of
 from rmemcached.direct cimport (
     DIRECT_FOREIGN,
     DIRECT_FOUND,

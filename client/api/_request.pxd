@@ -5,9 +5,9 @@ A Request is made after the check of its arguments. Then it is put into a Stream
 
 from libc.stdint cimport uint32_t
 
-from rmemcached.client.wire._modes cimport store_mode
 from rmemcached.client.api._connection cimport Connection
 from rmemcached.client.api._session cimport Session
+from rmemcached.client.wire._modes cimport store_mode
 
 cdef enum request_kind:
     REQUEST_GET

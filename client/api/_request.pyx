@@ -2,6 +2,9 @@
 
 cimport cython
 
+from rmemcached.client.api._connection cimport FETCH_VALUE, FETCH_VALUE_AND_CAS, MISS
+from rmemcached.client.transport._rdma cimport RdmaStream
+from rmemcached.client.transport._stream cimport Stream
 from rmemcached.client.wire._commands cimport (
     answer,
     cas_text,
@@ -20,9 +23,6 @@ from rmemcached.client.wire._commands cimport (
 )
 from rmemcached.client.wire._modes cimport STORE_CAS
 from rmemcached.client.wire._reply cimport REPLY_EN, REPLY_HD, REPLY_NF, REPLY_VA
-from rmemcached.client.api._connection cimport FETCH_VALUE, FETCH_VALUE_AND_CAS, MISS
-from rmemcached.client.transport._rdma cimport RdmaStream
-from rmemcached.client.transport._stream cimport Stream
 
 from rmemcached.client.exceptions import MemcacheUnknownCommandError, MemcacheUnknownError
 

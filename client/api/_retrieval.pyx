@@ -7,7 +7,16 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
+from rmemcached.client.api._connection cimport FETCH_VALUE, FETCH_VALUE_AND_CAS, FETCH_VIEW, MISS, Connection
+from rmemcached.client.api._fetches cimport Fetches, new_fetches
+from rmemcached.client.api._reads cimport read_values
+from rmemcached.client.api._views cimport Pin, Pins, new_pins
 from rmemcached.client.transport._buffers cimport Buffer, find_buffer, new_buffer, register_memory
+from rmemcached.client.transport._direct cimport DirectMemory, DirectReader, cas_bytes, direct_want
+from rmemcached.client.transport._queue_pair cimport QueuePair
+from rmemcached.client.transport._rdma cimport RdmaStream
+from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
+from rmemcached.client.transport._stream cimport Stream
 from rmemcached.client.wire._commands cimport (
     answer,
     integer_text,
@@ -18,16 +27,7 @@ from rmemcached.client.wire._commands cimport (
     put_target,
     text_of,
 )
-from rmemcached.client.transport._direct cimport DirectMemory, DirectReader, cas_bytes, direct_want
-from rmemcached.client.api._connection cimport FETCH_VALUE, FETCH_VALUE_AND_CAS, FETCH_VIEW, MISS, Connection
-from rmemcached.client.api._fetches cimport Fetches, new_fetches
-from rmemcached.client.transport._queue_pair cimport QueuePair
-from rmemcached.client.transport._rdma cimport RdmaStream
-from rmemcached.client.api._reads cimport read_values
 from rmemcached.client.wire._reply cimport REPLY_EN, REPLY_VA
-from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
-from rmemcached.client.transport._stream cimport Stream
-from rmemcached.client.api._views cimport Pin, Pins, new_pins
 from rmemcached.direct cimport DIRECT_FOUND, direct_hit, direct_prefault
 
 cdef extern from "Python.h":

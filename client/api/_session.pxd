@@ -11,8 +11,8 @@ Connection keeps this order. So no other thread gets this Connection before a re
 from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.client.api._connection cimport Connection
-from rmemcached.client.transport._direct cimport DirectMemory, DirectReader
 from rmemcached.client.api._views cimport Pins, Releases
+from rmemcached.client.transport._direct cimport DirectMemory, DirectReader
 
 
 cdef class Session:

@@ -4,21 +4,21 @@ import socket
 import sys
 import weakref
 
-from rmemcached.client.wire cimport _commands
-from rmemcached.client.wire._commands cimport answer, encode_key, encode_value, number_text, put_bytes, put_mark
+from rmemcached.client.api._views cimport Pins, Releases
 from rmemcached.client.transport._direct cimport DirectMemory, DirectReader, is_same, new_reader, put_report
 from rmemcached.client.transport._forks cimport fork_count
 from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client.transport._stream cimport IDLE_MS, Stream
-from rmemcached.client.api._views cimport Pins, Releases
+from rmemcached.client.wire cimport _commands
+from rmemcached.client.wire._commands cimport answer, encode_key, encode_value, number_text, put_bytes, put_mark
 from rmemcached.direct cimport DIRECT_LINE
 from rmemcached.sys.clock cimport coarse_ms
 from rmemcached.sys.debug cimport assert_that
 
+from rmemcached.client.exceptions import MemcacheError
 from rmemcached.client.transport._exchange import SOFT_SHM
 from rmemcached.client.transport.arguments import as_port, check_choices, is_number
 from rmemcached.client.transport.authentication import check_answer, checked_credentials, request
-from rmemcached.client.exceptions import MemcacheError
 from rmemcached.client.transport.connection import TRANSPORTS, open_stream, tell_what_blocks
 from rmemcached.client.transport.sockets import KeepaliveOpts, check_sockets, current_greenlet
 from rmemcached.client.urls import chosen_transport, normalize_server, read_transports

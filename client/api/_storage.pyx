@@ -1,5 +1,7 @@
 """See _storage.pxd."""
 
+from rmemcached.client.api._connection cimport AHEAD_WITH_VALUES, Connection
+from rmemcached.client.transport._stream cimport Stream
 from rmemcached.client.wire._commands cimport (
     delta_text,
     expire_text,
@@ -9,10 +11,8 @@ from rmemcached.client.wire._commands cimport (
     put_store,
     put_touch,
 )
-from rmemcached.client.api._connection cimport AHEAD_WITH_VALUES, Connection
 from rmemcached.client.wire._modes cimport STORE_SET
 from rmemcached.client.wire._reply cimport REPLY_EN, REPLY_HD, REPLY_NF
-from rmemcached.client.transport._stream cimport Stream
 
 
 cdef bint are_plain(Session session, list names, list values):

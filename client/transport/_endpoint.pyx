@@ -63,8 +63,8 @@ from rmemcached.verbs.verbs cimport (
 
 from rmemcached.host import host_identity
 
-from rmemcached.client.transport._exchange import SOFT_SHM
 from rmemcached.client.exceptions import MemcacheServerError
+from rmemcached.client.transport._exchange import SOFT_SHM
 
 cdef enum:
     REMOTE_ACCESS = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE

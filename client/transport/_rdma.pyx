@@ -3,14 +3,9 @@
 cimport cython
 from libc.errno cimport EAGAIN, EINTR, ETIMEDOUT
 
-from rmemcached.client.transport._direct cimport DirectMemory
 from rmemcached.client.transport._buffers cimport Pool
+from rmemcached.client.transport._direct cimport DirectMemory
 from rmemcached.client.transport._memory cimport Sink
-from rmemcached.client.transport._registered cimport Registrations
-from rmemcached.client.transport._spin cimport spin_begin, spin_budget, spin_has_core, spin_result, spin_yield
-from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
-from rmemcached.client.transport._timeouts cimport milliseconds
-from rmemcached.client.transport._queue_pair cimport wait_hints
 from rmemcached.client.transport._queue_events cimport (
     queue_arm,
     queue_descriptors,
@@ -18,6 +13,11 @@ from rmemcached.client.transport._queue_events cimport (
     queue_lives,
     queue_written,
 )
+from rmemcached.client.transport._queue_pair cimport wait_hints
+from rmemcached.client.transport._registered cimport Registrations
+from rmemcached.client.transport._spin cimport spin_begin, spin_budget, spin_has_core, spin_result, spin_yield
+from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
+from rmemcached.client.transport._timeouts cimport milliseconds
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_LANE, live_add, live_sub

@@ -3,8 +3,8 @@
 Their answers are read as the equivalent meta replies (_reply.pxd). Arguments are the same as in _commands.pxd.
 """
 
-from rmemcached.client.wire._modes cimport store_mode
 from rmemcached.client.transport._stream cimport Stream
+from rmemcached.client.wire._modes cimport store_mode
 
 # get, gets, gat or gats, without its end.
 cdef int put_classic_fetch(Stream s, bytes key, bint with_cas, bytes expire) except -1

@@ -3,9 +3,9 @@
 Nothing here waits or sends. The functions are called with the GIL, in the Stream's thread.
 """
 
-from rmemcached.client.wire._modes cimport store_mode
 from rmemcached.client.transport._rdma cimport RdmaStream
 from rmemcached.client.transport._stream cimport Stream
+from rmemcached.client.wire._modes cimport store_mode
 
 # --- keys, values and numbers; MemcacheIllegalInputError for input that memcached does not take ---
 

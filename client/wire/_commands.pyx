@@ -4,11 +4,11 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-from rmemcached.client.wire._classic cimport put_classic, put_classic_fetch, put_classic_store
 from rmemcached.client.transport._gathered cimport Gathered, holds_addresses
-from rmemcached.client.wire._modes cimport STORE_ADD, STORE_APPEND, STORE_PREPEND, STORE_REPLACE
 from rmemcached.client.transport._lane_memory cimport memory_name
 from rmemcached.client.transport._stream cimport COPY_LIMIT
+from rmemcached.client.wire._classic cimport put_classic, put_classic_fetch, put_classic_store
+from rmemcached.client.wire._modes cimport STORE_ADD, STORE_APPEND, STORE_PREPEND, STORE_REPLACE
 
 from rmemcached.client.exceptions import (
     FULL,
