@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from ._gathered import Gathered
+from .transport._gathered import Gathered
 
 FLAG_BYTES = 0
 FLAG_PICKLE = 1 << 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rmemcached.client import Client, ClusterClient
-from rmemcached.client.servers import CLIENT_OPTIONS, Servers
+from rmemcached.client.api.servers import CLIENT_OPTIONS, Servers
 from rmemcached.client.urls import SCHEMES, is_url, parse_server, shown
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
 from rmemcached.client import Client, ClusterClient
-from rmemcached.client.servers import Servers
+from rmemcached.client.api.servers import Servers
 
 from ._clients import expiry
 

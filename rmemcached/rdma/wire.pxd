@@ -2,7 +2,7 @@
 
 The codec covers messages (section 5), the request at the beginning of a second connection (section 3), and rdma_cm's
 private data (section 9). Functions on borrowed memory: no I/O, no state, no allocation. Integers on the wire are
-big-endian. Exchange lines are text: see rdma/exchange for the daemon, client/_exchange for the client.
+big-endian. Exchange lines are text: see rdma/exchange for the daemon, client/transport/_exchange for the client.
 """
 
 from libc.stddef cimport size_t

@@ -16,9 +16,9 @@ from rmemcached.client import (
     MemcacheServerError,
     MemcacheUnexpectedCloseError,
 )
-from rmemcached.client.connection import TRANSPORTS
 from rmemcached.client.exceptions import one_line
-from rmemcached.client.sockets import server_text
+from rmemcached.client.transport.connection import TRANSPORTS
+from rmemcached.client.transport.sockets import server_text
 from rmemcached.client.urls import is_url, parse_server, shown
 
 _T = TypeVar("_T")

@@ -28,7 +28,7 @@ from rmemcached.client import (
     MemcacheUnexpectedCloseError,
     MemcacheUnknownError,
 )
-from rmemcached.client._buffers import usage
+from rmemcached.client.transport._buffers import usage
 
 LARGE = bytes(range(256)) * 256
 TOO_LARGE = bytes(9 << 20)

@@ -25,7 +25,7 @@ from rmemcached.client import (
     MemcacheServerError,
     MemcacheUnknownError,
 )
-from rmemcached.client.authentication import KEY
+from rmemcached.client.transport.authentication import KEY
 
 ServerFactory = Callable[..., Server]
 TRANSPORTS = [("memcached", "tcp"), ("rmemcached", "auto"), ("rmemcached", "tcp")]

@@ -17,9 +17,9 @@ from suspended import suspended
 from transport import PACE, RDMA_TRANSPORTS
 
 from rmemcached.client import Client
-from rmemcached.client._buffers import usage
-from rmemcached.client._queue_pair import QueuePair
-from rmemcached.client._registered import Registrations
+from rmemcached.client.transport._buffers import usage
+from rmemcached.client.transport._queue_pair import QueuePair
+from rmemcached.client.transport._registered import Registrations
 
 TIMEOUT = 20.0 * PACE
 MB = 1 << 20

@@ -41,7 +41,7 @@ from rmemcached.client import (
     MemcacheUnknownCommandError,
     MemcacheUnknownError,
 )
-from rmemcached.client.discovery import configured_servers
+from rmemcached.client.api.discovery import configured_servers
 from rmemcached.connectors._blocks import Blocks
 from rmemcached.connectors._clients import make_client
 from rmemcached.connectors.lmcache import RMemcachedConnector

@@ -18,7 +18,7 @@ from servers import Server
 from transport import RDMA_TRANSPORTS, rdma, rounds
 
 from rmemcached.client import Buffer, Client
-from rmemcached.client._buffers import usage
+from rmemcached.client.transport._buffers import usage
 
 ServerFactory = Callable[..., Server]
 

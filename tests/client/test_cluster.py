@@ -28,7 +28,7 @@ from servers import Server, free_port
 from suspended import suspended
 from transport import RDMA_TRANSPORTS, within
 
-import rmemcached.client.servers
+import rmemcached.client.api.servers
 from rmemcached.client import (
     Client,
     ClusterClient,
@@ -401,7 +401,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(rmemcached.client.servers, "monotonic", clock)
+    monkeypatch.setattr(rmemcached.client.api.servers, "monotonic", clock)
     monkeypatch.setattr(pymemcache.client.hash, "time", types.SimpleNamespace(time=clock))
     return clock
 

@@ -25,7 +25,7 @@ from rmemcached.client import (
     MemcacheIllegalInputError,
     serde,
 )
-from rmemcached.client.discovery import read_configuration
+from rmemcached.client.api.discovery import read_configuration
 from rmemcached.client.observed import ObservedClient
 
 TIMEOUT = 20.0

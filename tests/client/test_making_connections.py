@@ -16,7 +16,8 @@ from scripted import serving
 from servers import Server
 from transport import PACE, RDMA_TRANSPORTS, rounds
 
-from rmemcached.client import Client, exchange
+from rmemcached.client import Client
+from rmemcached.client.transport import exchange
 
 TIMEOUT = 20.0 * PACE
 
@@ -89,7 +90,8 @@ def test_a_signal_handler_connects_while_its_thread_does() -> None:
 
 LOADED_LATER = """
 import sys
-from rmemcached.client import Client, exchange
+from rmemcached.client import Client
+from rmemcached.client.transport import exchange
 before = set(sys.modules)
 with Client((sys.argv[1], int(sys.argv[2])), transport=sys.argv[3], timeout=float(sys.argv[4])) as client:
     client.version()

@@ -24,7 +24,7 @@ from pymemcache.client.hash import HashClient
 from transport import RDMA_TRANSPORTS
 
 from rmemcached.client import AsyncClient, Client, Gathered, MemcacheIllegalInputError, serde
-from rmemcached.client._buffers import usage
+from rmemcached.client.transport._buffers import usage
 
 
 class Point:

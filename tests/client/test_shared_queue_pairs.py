@@ -19,9 +19,10 @@ from servers import Server
 from suspended import suspended
 from transport import PACE, RDMA_TRANSPORTS, rounds
 
-from rmemcached.client import Client, exchange
-from rmemcached.client._queue_pair import QueuePair
+from rmemcached.client import Client
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
+from rmemcached.client.transport import exchange
+from rmemcached.client.transport._queue_pair import QueuePair
 
 TIMEOUT = 20.0 * PACE
 SIZES = (10, 3000, 5000, 70_000, 900_000)

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from daemon_tools import Conversation, child, descriptors, eventually, rdma_at_rest, room_for
 from guest_selection import OVER_CM
-from guest_tools import DEVICE, ROOT, SYSTEM_PYTHON, resources, run
+from guest_tools import DEVICE, REFERENCE, ROOT, SYSTEM_PYTHON, resources, run
 from servers import Server, free_port
 from suspended import suspended
 
 from rmemcached.client import Client, KeepaliveOpts, MemcacheError
-from rmemcached.client.connection import TransportUnavailable
+from rmemcached.client.transport.connection import TransportUnavailable
 
 HERE = "10.0.2.15"
 HERE_TOO = "10.0.2.16"
@@ -75,9 +75,9 @@ class Daemon:
         )
 
     def reference(self, host: str = HERE, before: str = "") -> subprocess.CompletedProcess[str]:
-        """Runs client/reference.py over librdmacm, after some lines that change the client."""
+        """Runs tests/client/reference.py over librdmacm, after some lines that change the client."""
         script = [
-            f"import sys; sys.path.insert(0, {str(ROOT / 'client')!r}); import reference",
+            f"import sys; sys.path.insert(0, {str(Path(REFERENCE).parent)!r}); import reference",
             before,
             f"sys.argv = ['reference.py', '--rdma-cm', '{self.cm_port}', {host!r}, '{self.server.port}']",
             "sys.exit(reference.main())",

@@ -26,7 +26,7 @@ KB = 1 << 10
 # The modules are loaded while still root: others may not be able to read their folder.
 NOBODY = """
 import dataclasses, encodings.idna, json, os, resource, sys
-import rmemcached.client._rdma
+import rmemcached.client.transport._rdma
 from rmemcached.tools.doctor import Examination
 if int(sys.argv[2]):
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (int(sys.argv[2]), int(sys.argv[2])))

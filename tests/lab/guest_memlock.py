@@ -23,7 +23,7 @@ WITHIN = 20.0
 KB, MB = 1 << 10, 1 << 20
 NOBODY = """
 import encodings.idna, logging, os, resource, sys
-import rmemcached.cli, rmemcached.client, rmemcached.client._rdma, rmemcached.server.server
+import rmemcached.cli, rmemcached.client, rmemcached.client.transport._rdma, rmemcached.server.server
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (int(sys.argv[1]), int(sys.argv[1])))
 os.setgroups([])
 os.setgid(65534)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-REFERENCE = str(ROOT / "client" / "reference.py")
+REFERENCE = str(ROOT / "tests" / "client" / "reference.py")
 SYSTEM_PYTHON = "/usr/bin/python3"  # the interpreter with pyverbs
 DEVICE = "rxe0"
 DEVICE_FILES = Path("/dev/infiniband")

@@ -31,7 +31,7 @@ WITHIN = 40.0
 # The modules are loaded while still root: others may not be able to read their folder.
 NOBODY = """
 import encodings.idna, os, sys
-import rmemcached.client._rdma, rmemcached.tools.doctor
+import rmemcached.client.transport._rdma, rmemcached.tools.doctor
 rmemcached.tools.doctor.make_parser().format_help()
 os.setgroups([])
 os.setgid(65534)
