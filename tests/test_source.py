@@ -34,13 +34,13 @@ PARAMETERS = 7
 PARAMETERS_REASON = "Parameters: "
 # Functions with more, and without a reason. The table only shrinks: no name is added, and a mended function leaves it.
 MANY_PARAMETERS = {
-    "client/_classic.pyx": ["put_classic_store"],
-    "client/_client.pyx": ["__init__"],
-    "client/_commands.pyx": ["put_store"],
-    "client/_request.pyx": ["store_request"],
-    "client/_session.pyx": ["configure"],
-    "client/_storage.pyx": ["_store"],
-    "client/servers.py": ["__init__"],
+    "client/api/_client.pyx": ["__init__"],
+    "client/api/_request.pyx": ["store_request"],
+    "client/api/_session.pyx": ["configure"],
+    "client/api/_storage.pyx": ["store"],
+    "client/api/servers.py": ["__init__"],
+    "client/wire/_classic.pyx": ["put_classic_store"],
+    "client/wire/_commands.pyx": ["put_store"],
     "rmemcached/rdma_conn.pyx": ["rdma_exchange"],
 }
 

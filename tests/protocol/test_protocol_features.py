@@ -86,7 +86,7 @@ def test_verbosity_reaches_the_server() -> None:
 
 def test_exchange_line() -> None:
     machine = Machine(Server(exchange=True))
-    assert machine.feed(b"rdma version=2 x=noreply\r\n") == b"RDMA got rdma version=1 x=noreply\r\n"
+    assert machine.feed(b"rdma version=2 x=noreply\r\n") == b"RDMA got rdma version=2 x=noreply\r\n"
 
 
 def test_counters() -> None:
