@@ -213,8 +213,7 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"unexpected_napi_ids", relaxed_load(&s.unexpected_napi_ids))
     stat_append(out, b"round_robin_fallback", relaxed_load(&s.round_robin_fallback))
     general_items(&st, &config, out)
-    if config.direct:
-        direct_text(s, &t, out)
+    direct_text(s, &t, out)
 
 
 cdef void settings_basic(server *s, const store_config *config, stat_buf *out) noexcept nogil:
