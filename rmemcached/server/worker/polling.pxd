@@ -17,5 +17,5 @@ cdef struct polling:
 
 # Before a sleep: whether to poll instead. If so, yields the core once.
 cdef bint polling_on(polling *p) noexcept nogil
-# The worker has something to serve: adds the time since polling began to p.polled.
+# The worker polls (p.since) and has something to serve: adds the time since polling began to p.polled.
 cdef void polling_end(polling *p, int64_t now) noexcept nogil

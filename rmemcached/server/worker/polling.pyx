@@ -9,8 +9,6 @@ cdef enum:
 cdef void polling_end(polling *p, int64_t now) noexcept nogil:
     """Takes the polled time off the worker's credit."""
     cdef int64_t polled = now - p.since
-    if p.since == 0:
-        return
     p.credit -= polled
     p.polled += polled
     p.since = 0
@@ -41,7 +39,8 @@ cdef bint polling_on(polling *p) noexcept nogil:
         return False
     now = now_ns()
     if now >= p.expected or not may_poll(p, now):
-        polling_end(p, now)
+        if p.since:
+            polling_end(p, now)
         p.expected = 0
         return False
     if p.since == 0:

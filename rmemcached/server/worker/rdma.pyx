@@ -130,8 +130,10 @@ cdef unsigned int pending_devices(const rdma_source *r) noexcept nogil:
     return found
 
 
-cdef void count_polled(rdma_source *r) noexcept nogil:
-    if r.polling.polled and r.threads[r.expecting] != NULL:
+cdef inline void count_polled(rdma_source *r) noexcept nogil:
+    if r.polling.polled == 0:
+        return
+    if r.threads[r.expecting] != NULL:
         rdma_thread_polled(r.threads[r.expecting], r.polling.polled)
     r.polling.polled = 0
 
@@ -235,8 +237,9 @@ cdef void serve_devices(rdma_source *r, unsigned int ready) noexcept nogil:
     cdef int64_t now = r.came
     if now == 0 and r.polling.gap_max:
         now = now_ns()
-    polling_end(&r.polling, now)
-    count_polled(r)
+    if r.polling.since:
+        polling_end(&r.polling, now)
+        count_polled(r)
     r.left = 0
     for k in range(<unsigned int>RDMA_DEVICES):
         if r.threads[k] != NULL and rdma_thread_gives_way(r.threads[k]):
