@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -143,6 +144,11 @@ def test_a_value_that_cannot_be_sent(
             lost = [name for name in values if cluster.hasher.get_node(name) == node]
             assert cluster.set_many(values, noreply=noreply) == lost
             assert cluster.get_many(values) == {name: b"good" for name in values if name not in lost}
+        else:
+            # Without answers the error of an option is not hidden.
+            with pytest.raises(error) if noreply else contextlib.nullcontext():
+                assert sorted(cluster.set_many(values, expire=expire, noreply=noreply)) == sorted(values)
+            assert cluster.get_many(values) == {}
 
 
 @pytest.mark.parametrize("noreply", [False, True])
@@ -165,5 +171,8 @@ def test_a_value_that_a_task_cannot_send(
                 lost = [name for name in values if cluster.hasher.get_node(name) == node]
                 assert await cluster.set_many(values, noreply=noreply) == lost
                 assert await cluster.get_many(values) == {name: b"good" for name in values if name not in lost}
+            else:
+                assert sorted(await cluster.set_many(values, expire=expire, noreply=noreply)) == sorted(values)
+                assert await cluster.get_many(values) == {}
 
     run(main())
