@@ -181,7 +181,7 @@ cdef bytes raw_command(Session session, object given, object end_tokens):
             c.epoch -= 1
             s.rpos = s.rend
         else:
-            # Whatever comes all the same is not the answer to the next command.
+            # Anything that still comes belongs to this command, not to the next.
             s.noreplies += 1
         if s.iov_next < s.iov_count:
             # The server has answered before it had all of the line.

@@ -580,7 +580,8 @@ cdef class AsyncClient:
         cdef bint more = True
         if c is None or not c.usable or not c.reader.is_alive():
             c = await self._room(0)
-            # Only a request shows the end of a connection's server. A server with memory for direct reads knows mn.
+            # Only a request shows the end of a connection's server. Every server with RDMA knows mn; another server may
+            # not know meta commands.
             await (self.meta_noop() if c.stream.remote else self.version())
             c = self.reads_from()
         memory = None if c is None else c.reader.memory
@@ -694,7 +695,8 @@ cdef class AsyncClient:
     # --- administration: on connections of their own ---
 
     async def _in_thread(self, function, *arguments):
-        # The server has carried out earlier requests by then, as far as this client waits for their answers.
+        # Runs on a connection of its own. Only requests whose answers the caller has awaited are certain to come
+        # before.
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, function, *arguments)
 

@@ -121,8 +121,8 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
     - MemcacheIllegalInputError, and TypeError for a key: the arguments cannot be sent. Nothing was sent.
     - MemcacheClientError, MemcacheServerError: the server's error line. The connection stays.
-    - MemcacheUnknownCommandError, MemcacheUnknownError: the answer is ERROR, or no answer of memcached's. These errors,
-      and the following, close the connection.
+    - MemcacheUnknownCommandError, MemcacheUnknownError: the answer is ERROR, or is not one of memcached's. These
+      errors and those below close the connection.
     - MemcacheUnexpectedCloseError, OSError: the connection has ended, or cannot be made. TimeoutError: the server does
       not answer within the time limit.
     """

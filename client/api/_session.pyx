@@ -378,7 +378,7 @@ cdef class Session:
             self._reader.told_later = False
         idle = self._idle is not None and not self._unanswered and not self._idle.home
         unlock_state(&shared_state)
-        # A get without need of a connection makes none for this. The next request takes the rest of the report.
+        # A get that needs no connection makes none just to report. The next request takes the rest of the report.
         if not idle:
             return 0
         try:

@@ -1,4 +1,4 @@
-"""A client of several servers: pymemcache's HashClient, with requests to all servers at once and further methods."""
+"""A client of several servers: pymemcache's HashClient, with requests to all servers at once and more methods."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class ClusterClient(Servers[Client], ClusterMeta):
 
     def _refresh_soon(self) -> None:
         with self._lock:
-            # A refresh that waits is enough.
+            # One thread at a time: the present refresh may wait for long.
             if self._refreshing is None or not self._refreshing.is_alive():
                 thread = threading.Thread(target=self._refresh_quietly, name="rmemcached refresh", daemon=True)
                 try:

@@ -165,7 +165,7 @@ NUMBERS = ("exp", "la", "cas", "cls", "size", "flags")
 
 def parse_item(line: bytes) -> dict[str, Any]:
     """A line of metadump: key (bytes, as stored), exp (seconds since 1970; -1: never), la, cas, cls, size as integers,
-    fetch as a bool, and further words of a server as text."""
+    fetch as a bool, and any other words as text."""
     item: dict[str, Any] = {}
     for word in line.decode("utf-8", "surrogateescape").split():
         name, _, value = word.partition("=")

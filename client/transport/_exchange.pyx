@@ -38,7 +38,7 @@ LINE_MAX = RDMA_LINE_MAX
 SHM_REPLY = SHM_REPLY_KEY[:SHM_KEY_LENGTH]
 """The answer to shm_request."""
 SHM_MEMORY_PARTS = MEMORY_PARTS
-"""Descriptors that come with it, if the server gives its items' memory."""
+"""Descriptors that come with SHM_REPLY, if the server gives its items' memory."""
 
 
 cdef int read_offer(Offer offer, dict tokens, str transport) except -1:

@@ -50,7 +50,7 @@ cdef class QueuePair(Endpoint):
     cdef int64_t waits_since         # ... and now_ns() then
     cdef lane_state *send_lanes[SEND_BUFFERS]    # whose SENDs these are; NULL: nobody's
     # waiting
-    cdef bint sleeping               # a thread sleeps for completions
+    cdef bint sleeping               # a thread sleeps for completions; a poll by another thread must wake it
     cdef uint32_t slept              # changes when the sleeping thread wakes up, if threads wait for that:
     cdef unsigned int awaiters       # their number
     cdef int kick_fd                 # an eventfd to wake the sleeping thread

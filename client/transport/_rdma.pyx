@@ -27,7 +27,7 @@ from rmemcached.client.transport.sockets import duplicate
 
 cdef enum:
     BULK_BYTES_PER_NS = 2    # slower transfers than this are not worth polling for
-    WOKEN_TRY = 64           # every 64th reply of a woken server is awaited in the other way
+    WOKEN_TRY = 64           # one reply in 64 of a woken server is awaited the slower way, to measure that way again
     WOKEN_MOST = 1000000     # ns; a longer time says nothing about waking
     SET_MESSAGES = 2         # messages for a set of a value above the server's eager size over soft_iw
     END_LENGTH = 8           # of " q\r\n" and "\r\n", and a little more

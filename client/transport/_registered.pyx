@@ -51,7 +51,7 @@ cdef class Registrations:
             one.mr = self.provider.reg_mr(
                 self.pd, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value), IBV_ACCESS_REMOTE_READ)
             if one.mr == NULL:
-                # The process may lock too little memory.
+                # The limit of locked memory may be too low.
                 return None
             count_registration()
             one.value = value

@@ -31,8 +31,8 @@ cdef extern from "Python.h":
 cdef enum:
     KEPT_MOST = 256          # objects
     SEEN_MOST = 256          # made lately
-    FREE_MOST = 8            # new objects until an unused object is dropped that fitted none of them,
-    VAIN_MOST = 1024         # ... and until an object in use is dropped, to make room for keeping others
+    FREE_MOST = 8            # an unused object is dropped after so many new objects of unfit sizes,
+    VAIN_MOST = 1024         # ... and an object in use after so many, to make room for keeping others
     HUGE_PAGE = 1 << 21
 
 cdef struct place:

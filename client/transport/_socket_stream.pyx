@@ -103,7 +103,8 @@ cdef class SocketStream(Stream):
         cdef char *to
         if v.iov_len >= PIECE or self.iov_next + 1 == self.iov_count:
             return PyMemoryView_FromMemory(<char *>v.iov_base, v.iov_len, PyBUF_READ)
-        # After a lack of room, TLS wants the same bytes again: they depend only on the rest of the output.
+        # After a send that found no room, TLS must be given the same bytes again: they depend only on the rest of the
+        # output.
         while last < self.iov_count and total < PIECE:
             total += min(self.iov[last].iov_len, PIECE - total)
             last += 1

@@ -64,7 +64,7 @@ def request(credentials: tuple[bytes, bytes]) -> bytes:
 
 def check_answer(line: bytes, credentials: tuple[bytes, bytes]) -> None:
     """The answer to `request`. Raises MemcacheClientError when the server does not know the client, MemcacheServerError
-    for SERVER_ERROR, MemcacheUnknownError for any further answer."""
+    for SERVER_ERROR, MemcacheUnknownError for any other answer."""
     if line == FULL:
         raise too_many_connections()
     if credentials[1] in line:

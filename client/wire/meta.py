@@ -71,7 +71,7 @@ MARKS = {b"W": "won", b"X": "stale", b"Z": "waits"}
 
 
 def numeral(text: bytes) -> int:
-    """The number in a server's text. Raises ValueError for further texts of int(), as 1_0 or +1."""
+    """The number in a server's text. Raises ValueError for other texts that int() takes, such as 1_0 or +1."""
     if NUMERAL.fullmatch(text) is None:
         raise ValueError(text)
     return int(text)
