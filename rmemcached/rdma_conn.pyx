@@ -100,7 +100,7 @@ cdef void answer_ready(rdma_conn *rc) noexcept nogil:
 
 cdef void take_data(rdma_conn *rc, const message_header *header, char *payload, size_t length) noexcept nogil:
     cdef rdma_thread *t = rc.q.t
-    # All messages of a run belong to the same request. An empty message only reports a used reply.
+    # For the pace the messages of one run count as one request. An empty message only reports a used reply.
     if t.now > rc.pace.served and length:
         pace_note(&rc.pace, t.now, t.limit)
     if header.credits and lanes_blocked(rc) and not rc.q.closing:
@@ -325,7 +325,7 @@ cdef void serve_ready(rdma_thread *t) noexcept nogil:
     while more and left and not thread_turn_over(t):
         left -= 1
         rc = t.ready
-        # Service may destroy the connection.
+        # Compared now: serving may free rc.
         more = rc != last
         thread_unready(rc)
         serve(rc)
@@ -504,7 +504,7 @@ cdef bint is_near(const rdma_device *dev, const exchange_request *req) noexcept 
 cdef bint few_descriptors(int fd) noexcept nogil:
     """Whether the last free descriptors are left, which are for plain connections: a client without RDMA goes on over
     its plain connection. The system gives the lowest free number. So this function takes as many descriptors as a queue
-    pair, and looks at the last number."""
+    pair needs, and looks at the last number."""
     cdef rlimit limit
     cdef int[PAIR_DESCRIPTORS] taken
     cdef int i, following = 0

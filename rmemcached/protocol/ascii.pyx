@@ -196,7 +196,8 @@ cdef void process_get_command(conn *c, const char *p, const char *end, uint8_t f
     if stop == end:
         get_end(c)
     elif stop != NULL:
-        # The rest of the line becomes input again, for resume_get.
+        # The rest of the line becomes input again; resume_get goes on at once, or when replies have left if the output
+        # is full.
         c.rbytes += <size_t>(c.rcurr - stop)
         c.rcurr = <char *>stop
         conn_set_state(c, conn_resume)

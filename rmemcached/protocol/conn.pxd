@@ -3,7 +3,7 @@
 One worker thread owns a connection and everything behind its pointers (conn_thread.owner); there are no locks. An
 engine (`rmemcached/server`, `rmemcached/rdma_conn`) embeds `conn` as the first member of its own structure, supplies
 input in ``rcurr``/``rbytes``, calls ``drive_machine``, and sends the extents from ``conn_gather``. The table
-``conn.engine`` has the engine's further functions for a connection.
+``conn.engine`` has the engine's other functions for a connection.
 
 The command modules append replies through `reply`; the functions below are for engines and for the machine.
 

@@ -2,7 +2,7 @@
 
 OPEN makes a lane, if the server has room for one more connection. The lane is gone when both sides have sent CLOSE.
 
-Output without room to be posted stays in the lane's reply list, and the lane waits in a list of its connection. The
+Output that cannot be posted stays in the lane's reply list, and the lane waits in a list of its connection. The
 next completion lets the lane go on. A lane that has sent as much as its client keeps goes on when the client has used
 some. A lane that has used up its share of the turn goes on in the next turn.
 

@@ -261,7 +261,8 @@ cdef void lane_leave_place(rdma_lane *lane) noexcept nogil:
 
 
 cdef void lane_wait(rdma_lane *lane, lane_place place) noexcept nogil:
-    """Puts the lane at the end of the place's list."""
+    """Puts the lane at the end of the place's list. Counts nothing: waiting replies stay counted in the worker's
+    response_obj_count and response_obj_bytes (protocol/conn)."""
     cdef lane_list *list = place_list(lane.rc, place)
     lane_leave_place(lane)
     lane.place = place

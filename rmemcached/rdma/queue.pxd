@@ -54,7 +54,7 @@ cdef struct rdma_queue:
     unsigned int free_bulk       # entries of free_wr
     size_t read_bytes            # of the READs under way
     size_t write_bytes           # of the WRITEs under way
-    uint32_t bulk_moved          # store time of the last completed READ or WRITE, or of the first posted
+    uint32_t bulk_moved          # store time of the last completed READ or WRITE, or of the post of the first under way
     uint16_t free_wr[BULK_DEPTH]
     rdma_wr wrs[SEND_DEPTH]
     bint closing                 # the client has ended: nothing is sent any more, no credit is given back

@@ -149,7 +149,7 @@ cdef const char *setup_reads(conn *c, uint64_t place, char *reply, size_t reply_
     if mr == NULL:
         return b"NOT_FOUND\r\n"
     if not rc.remote:
-        # The keys are of no use to further queue pairs of the device.
+        # The keys are of no use to the device's other queue pairs, which lack this right.
         if verbs_qp_allow(&dev.port, rc.q.qp, IBV_ACCESS_REMOTE_READ) != 0:
             return b"SERVER_ERROR rdma: the device refuses remote reads\r\n"
         rc.remote = store_direct_give(s, &memory[0], &memory[1])

@@ -134,7 +134,7 @@ cdef class Pace:
         memset(&self.pace, 0, sizeof(self.pace))
 
     def note(self, now, limit):
-        """The gap to poll through after a request, in nanoseconds; None: no polling."""
+        """The gap to poll through after a request, in nanoseconds; None: no polling. now, limit: nanoseconds."""
         cdef uint32_t gap = pace_note(&self.pace, now, limit)
         return None if gap == UINT32_MAX else gap
 

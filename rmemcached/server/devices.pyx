@@ -42,7 +42,7 @@ from rmemcached.verbs.system_cm cimport (
 from rmemcached.verbs.verbs cimport ibv_device, verbs_provider
 
 cdef enum:
-    LOOK_NS = 1000000000         # between two checks of an open device, or two looks for a device
+    LOOK_NS = 1000000000         # between two checks of an open device, or between two searches for one
     PAUSE_MAX = 64               # looks between two attempts to open an unusable device, at most
     WHY_SIZE = 256
     CM_EVENTS_PER_TURN = 64

@@ -92,10 +92,10 @@ cdef bint soft_channel_arm(ibv_comp_channel *channel) noexcept nogil
 # For a program with one thread for all posts and all progress of a channel: the program may begin the channel's turns
 # itself. Until the next call all polls and posts together do about `work` (soft/domain.pxd defines the unit), for any
 # number of queue pairs. Once the work is used up, only short messages still leave before the next turn, and
-# get_cq_event returns EAGAIN instead of waiting. The function returns the unused work of the last turn: all of the work
-# if there was nothing to do; 0 or less if more may be left. If the channel was joined, the thread takes no locks from
-# now on except those of queue pairs. soft_channel_end_turns is the thread's last call, before another thread may
-# destroy any object of the channel.
+# get_cq_event fails with EAGAIN instead of waiting (on a joined channel: always). The function returns the unused work
+# of the last turn: all of the work if there was nothing to do; 0 or less if more may be left. If the channel was
+# joined, the thread takes no locks from now on except those of queue pairs. soft_channel_end_turns is the thread's last
+# call, before another thread may destroy any object of the channel.
 cdef int64_t soft_channel_begin_turn(ibv_comp_channel *channel, uint32_t work) noexcept nogil
 cdef void soft_channel_end_turns(ibv_comp_channel *channel) noexcept nogil
 

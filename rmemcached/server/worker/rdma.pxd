@@ -26,7 +26,7 @@ cdef struct rdma_source:
 cdef bint rdma_source_init(worker *w) noexcept nogil
 # Frees the worker's parts of the devices. The connections and their lanes have ended. The joining thread.
 cdef void rdma_source_destroy(rdma_source *r) noexcept nogil
-# Carries out another thread's order, and reports to the thread.
+# Takes or gives up a device, as the devices' thread has ordered; lowers change.pending, and signals at 0.
 cdef void change_device(worker *w, device_change *change) noexcept nogil
 # Whether there is any device to agree on a queue pair with.
 cdef bint has_device(const rdma_source *r) noexcept nogil

@@ -14,6 +14,7 @@ cdef bint has_device(const rdma_source *r) noexcept nogil:
 
 
 cdef bint take_device(rdma_source *r, unsigned int transport, rdma_device *device) noexcept nogil:
+    """Makes the worker's part of the device, and watches its descriptor. False: the system refuses; errno says why."""
     cdef worker *w = r.w
     cdef epoll_event ev
     cdef rdma_thread *t
