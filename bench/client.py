@@ -424,7 +424,7 @@ def add_row(sheet: Sheet, group: str, row: Row, taken: dict[tuple[str, str], flo
         if name != row.name:
             continue
         wanted = BOUNDS.get((row.name, contender), "")
-        # A bound beside another client holds only where the client is installed.
+        # A bound relative to another client applies only if that client is installed.
         wanted = " and ".join(
             bound
             for bound in filter(None, wanted.split(" and "))

@@ -309,9 +309,8 @@ def limits(found: Document, records: Sequence[dict[str, Any]]) -> tuple[list[dic
 def judge(found: Document, records: Sequence[dict[str, Any]], cases: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns (a line for each ratio of these cases, the worse cases). Raises BenchError for a case without a ratio.
 
-    A case is worse when all its ratios are: a neighbour on the same core slows a floor and a server down differently,
-    and a change of ours shows beside each. A floor is always there; memcached may have a version other than the
-    recorded.
+    A case is worse only if all its ratios are. A busy neighbour changes some ratios; a change of ours changes all. A
+    floor is always there; memcached may have a version other than the recorded.
     """
     taken, versions = ratios(found), peers(found)
     expected, said = limits(found, records)

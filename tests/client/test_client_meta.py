@@ -58,7 +58,7 @@ class Awaited:
 
 
 class Piped:
-    """Commands in a Pipeline, between further commands."""
+    """Commands in a Pipeline, between other commands."""
 
     def __init__(self, client: Client) -> None:
         self.client = client

@@ -334,7 +334,7 @@ def test_exceptions_are_pymemcaches() -> None:
 
 def test_methods_take_pymemcaches_arguments() -> None:
     """Each public method of pymemcache's client is ours, with the same parameters in the same order and the same
-    defaults. Further parameters are optional."""
+    defaults. Any more parameters are optional."""
     for name, method in vars(PymemcacheClient).items():
         if inspect.isfunction(method) and not name.startswith("_"):
             theirs, ours = (list(inspect.signature(one).parameters.values()) for one in (method, getattr(Client, name)))

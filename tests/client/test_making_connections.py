@@ -140,7 +140,7 @@ def connect_until(alarm: float, client: Client) -> None:
 @pytest.mark.parametrize("transport", ["auto", "tcp", *RDMA_TRANSPORTS])
 @pytest.mark.usefixtures("alarm")
 def test_a_handler_that_raises(rmemcached_server: Callable[..., Server], transport: str) -> None:
-    """Wherever the handler raises, the caller gets the handler's exception only, and further threads can connect."""
+    """Wherever the handler raises, the caller gets the handler's exception only, and other threads can connect."""
     server = rmemcached_server()
     source = random.Random(3)
     done = threading.Event()

@@ -53,7 +53,7 @@ def warm(client: Client) -> None:
 
 
 def frames(server: Server) -> int:
-    """The number of iWARP frames at the daemon: a frame for each READ, and for each further message of a client."""
+    """The number of iWARP frames at the daemon: a frame for each READ, and for each other message of a client."""
     with Client(server.address, **{**OPTIONS, "transport": "tcp"}) as other:
         return int(other.stats("rdma")[b"iw_rx_fpdus"])
 

@@ -78,7 +78,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "test_payload_path": {"test_frames_carry_the_payload_once": STREAM},
 }
 
-# Files mostly about other things, and their tests that run.
+# Files mostly about other things, and the tests to run.
 CHOSEN = {
     "test_daemon": "test_stop_with_clients_and_transfers[SIGTERM]",
     "test_pressure": "test_greedy_rdma_client test_lane_that_waits_for_a_read_stops_its_client test_long_multigets"
@@ -179,7 +179,7 @@ OVER_CM: dict[str, dict[str, str]] = {
 # Of tests/perftest, without options. Each starts two processes.
 PERFTEST = "test_latency test_bandwidth"
 
-# Further values of parameters for the transport.
+# Other values of parameters for the transport.
 OTHERS = {"tcp", "unix", "soft_iw", "soft_shm"}
 
 REPORT = pytest.StashKey[list[str]]()

@@ -41,7 +41,7 @@ def in_child(body: Callable[[], object]) -> None:
     ended(fork(body))
 
 
-# The answers of a present memcached to the first requests of a client.
+# The answers of today's memcached to the first requests of a client.
 KNOWN = {b"mn\r\n": b"MN\r\n", b"version\r\n": b"VERSION 1.6.45\r\n"}
 
 

@@ -402,7 +402,7 @@ def test_the_end_does_not_wait_for_references() -> None:
 
 @pytest.mark.parametrize("emptied", [False, True])
 def test_a_move_out_of_the_pool_ends_when_the_threads_end(emptied: bool) -> None:
-    """A move out of the pool ends with the threads, even if others have used up the pool meanwhile."""
+    """After the threads' end a move out of the pool still ends, even if others have used up the pool meanwhile."""
     with Store(slab_reassign=True, maxbytes=4 * MB) as store:
         clsid = class_of(store, 6000)
         keys = fill(store, 4, clsid, 6000)

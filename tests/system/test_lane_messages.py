@@ -240,7 +240,7 @@ class Ordered(Lanes):
 
 
 def test_a_small_reply_overtakes_a_large_value() -> None:
-    """The send queue has only a part of a large value: a reply of a further lane need not wait for the rest."""
+    """The send queue has only a part of a large value: a reply of another lane need not wait for the rest."""
     size = 8_000_000
     with (
         start_rmemcached("-m", "64", "-I", "16m", "-t", "1") as server,
