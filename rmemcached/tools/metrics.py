@@ -370,8 +370,8 @@ def by_class(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def sets_alone(found: Mapping[str, Any]) -> float | None:
-    """Returns the sets without cas; cmd_set counts both. The server reads cas's counters a
-    moment later, so the difference may be negative: then 0."""
+    """Returns the sets without cas; cmd_set counts both. The server reads cas's counters a moment later,
+    so the difference may be negative: then 0."""
     if "cmd_set" not in found:
         return None
     cas = sum(number(found.get(name, 0)) or 0.0 for name in ("cas_hits", "cas_misses", "cas_badval"))

@@ -214,7 +214,7 @@ def test_fuzzed_lines(server: Server) -> None:
     """Any line of bytes gets one line of answer, and the connection goes on."""
     source = random.Random(8)
     good = f"rdma {without('gid')} gid={'0' * 32} ird=16 ord=16 crc=0".encode()
-    # all octets that end neither the line nor a word
+    # all octets but NUL and a line's end
     letters = bytes(set(range(256)) - set(b"\r\n\0"))
     with Conversation(server) as talk:
         for _ in range(rounds(2000)):
