@@ -160,9 +160,12 @@ def test_places_of_all_lengths(megabytes: int, least: int, local: int, by_read: 
         values = {b"key-%d" % number: os.urandom(number * 331 % 20_000) for number in range(1000)}
         for key, value in values.items():
             store.set(key, value)
-        assert {key: reader.get(key) for key in values} == values
+        # The hash has a secret of this process: by chance a bucket of the index has too many items.
+        found = {key: value for key in values if (value := reader.get(key)) is not None}
+        assert len(values) - len(found) == store.direct_stats()["left_out"] <= 10
+        assert found == {key: values[key] for key in found}
         if remote:
-            assert {key: reader.read_lines(key)[0] for key in values} == values
+            assert {key: reader.read_lines(key)[0] for key in found} == found
         store.check()
 
 
