@@ -46,6 +46,9 @@ PACKAGES = (
     "rmemcached.server",
     "rmemcached.tools",
     "rmemcached.client",
+    "rmemcached.client.api",
+    "rmemcached.client.wire",
+    "rmemcached.client.transport",
     "rmemcached.connectors",
     "rmemcached.bench",
     "rmemcached.reference",
@@ -108,7 +111,8 @@ DIRECTIVES = {
 # without Python.
 WITHOUT_GIL = (
     "rmemcached",
-    *(f"rmemcached.{name}" for name in ("bench", "client", "rdma", "sys", "verbs")),
+    *(f"rmemcached.{name}" for name in ("bench", "rdma", "sys", "verbs")),
+    *(f"rmemcached.client{floor}" for floor in ("", ".api", ".wire", ".transport")),
 )
 
 

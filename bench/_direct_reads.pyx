@@ -3,10 +3,10 @@
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
-from rmemcached.client._connection cimport Connection
-from rmemcached.client._direct cimport DirectReader
-from rmemcached.client._reads cimport time_read
-from rmemcached.client._session cimport Session
+from rmemcached.client.api._connection cimport Connection
+from rmemcached.client.transport._direct cimport DirectReader
+from rmemcached.client.api._reads cimport time_read
+from rmemcached.client.api._session cimport Session
 from rmemcached.direct cimport DIRECT_FOUND, direct_answer, direct_copy, direct_find, direct_hit, direct_memory
 from rmemcached.sys.clock cimport now_ns, ns_timespec
 from rmemcached.sys.linux cimport nanosleep, timespec

@@ -13,12 +13,12 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset, strerror, strlen
 
-from rmemcached.client._connection cimport Connection
-from rmemcached.client._queue_events cimport queue_lives
-from rmemcached.client._rdma cimport RdmaStream
-from rmemcached.client._session cimport Session
-from rmemcached.client._stream cimport Stream
-from rmemcached.client._tcp cimport TcpStream
+from rmemcached.client.api._connection cimport Connection
+from rmemcached.client.transport._queue_events cimport queue_lives
+from rmemcached.client.transport._rdma cimport RdmaStream
+from rmemcached.client.api._session cimport Session
+from rmemcached.client.transport._stream cimport Stream
+from rmemcached.client.transport._tcp cimport TcpStream
 from rmemcached.direct cimport leading_zeros
 from rmemcached.sys.clock cimport now_ns, ns_timespec
 from rmemcached.sys.linux cimport (

@@ -120,7 +120,7 @@ def connect(name: str, server: Server) -> Any:
         return PymemcacheClient(server.address, timeout=TIMEOUT, no_delay=True, default_noreply=False)
     import pylibmc
 
-    return pylibmc.Client([f"{server.host}:{server.port}"], behaviors={"tcp_nodelay": True})
+    return pylibmc.Client([server.place], behaviors={"tcp_nodelay": True})
 
 
 def plain_rows(client: Any, name: str) -> dict[str, Sample]:
@@ -424,7 +424,7 @@ def add_row(sheet: Sheet, group: str, row: Row, taken: dict[tuple[str, str], flo
         if name != row.name:
             continue
         wanted = BOUNDS.get((row.name, contender), "")
-        # A bound beside another client holds only where the client is installed.
+        # A bound relative to another client applies only if that client is installed.
         wanted = " and ".join(
             bound
             for bound in filter(None, wanted.split(" and "))

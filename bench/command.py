@@ -56,7 +56,7 @@ SUBCOMMANDS: dict[str, ModuleType] = {
     "bounds": bounds,
     "selection": selection,
 }
-# The rest judge rather than show.
+# `selection` passes a judgement, and is not part of the report.
 SHOWN = [name for name in SUBCOMMANDS if name != "selection"]
 # Options of a small selection.
 QUICK = {
@@ -275,7 +275,7 @@ def missed_limits(options: argparse.Namespace, result: Document) -> bool:
 def run_all(options: argparse.Namespace) -> int:
     """Runs the subcommands that measure, one after the other, and writes a page of all.
 
-    The page is there, too, of those that have ended when one fails or somebody interrupts it. Raises BenchError.
+    After a failure or an interruption the page has the finished subcommands. Raises BenchError.
     """
     folder = options.folder
     try:
@@ -301,7 +301,7 @@ def run_each(options: argparse.Namespace, results: list[Document]) -> int:
         elif options.memcached and chooses(SUBCOMMANDS[name]):
             theirs = f"memcached={options.memcached}"
             chosen = [other.replace("memcached", theirs, 1) for other in SUBCOMMANDS[name].CONTENDERS]
-            # "memcached" stands first in the names of all of memcached's contenders, and in no further name.
+            # "memcached" stands first in the names of all of memcached's contenders, and nowhere else.
             words += ["--contenders", ",".join(chosen)]
         asked = parser.parse_args(words)
         results.append(measured(asked, words))

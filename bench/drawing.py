@@ -57,7 +57,7 @@ class Drawing:
     """A figure to be drawn.
 
     axis: the parameter of the x axis, "": bars. reference: the reference of ratios; "": memcached if installed, else
-    tcp. method: how, in sentences. lacks: further parts of the original, each with the reason for its absence.
+    tcp. method: how, in sentences. lacks: parts of the original missing here, each with the reason for its absence.
     obstacle: the reason against drawing here, "" without. machine and options: what the figure's command has before and
     behind it, in the clone.
     """

@@ -27,7 +27,7 @@ KERNEL = "2"  # the parent of the kernel's threads, invisible in a container
 
 
 def busy_seconds(cores: set[int]) -> float:
-    """Time spent by these cores on processes and on further guests."""
+    """Time spent by these cores on processes and on other guests."""
     names = {f"cpu{core}" for core in cores}
     lines = [line.split() for line in Path("/proc/stat").read_text().splitlines() if line.startswith("cpu")]
     return sum(int(line[column]) for line in lines if line[0] in names for column in BUSY) / TICKS

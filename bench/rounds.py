@@ -81,7 +81,7 @@ def run_round(words: Sequence[str], now: Round, heard: Callable[[float, str], No
 def measure(words: Sequence[str], rounds: int, turns: int, record: Record, alone: bool = True) -> None:
     """Measures all rounds of a subcommand, and adds them to the record. Raises BenchError, ChildProcessError.
 
-    alone: the benchmark starts all its processes itself, so any further CPU use is a disturbance, reported by a note.
+    alone: the benchmark starts all its processes itself, so any other CPU use is a disturbance, reported by a note.
     """
     bar = Progress()
     others: list[float] = []

@@ -165,7 +165,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
         for name in options.cases:
             case = case_of(name)
             with contextlib.ExitStack() as connected:
-                runs = runs_of_case(name, case, options, servers, echo, ours, connected, record)
+                runs = runs_of_case(name, options, servers, echo, ours, connected, record)
                 if runs:
                     record.case(case, take_turns(case, runs, record.round, steps))
     if set(options.cases) & {START, ITEM}:
@@ -174,7 +174,6 @@ def measure(options: argparse.Namespace, record: Record) -> None:
 
 def runs_of_case(
     name: str,
-    case: Case,
     options: argparse.Namespace,
     servers: dict[str, Server],
     echo: Server,
@@ -184,6 +183,7 @@ def runs_of_case(
 ) -> dict[str, Run]:
     """{contender: its run} of a case over sockets or queue pairs, or of calls."""
     if name in OVER_TCP:
+        case = case_of(name)
         made = {who: cpu.run_of(server, case, options.seconds, False) for who, server in servers.items()}
         made[TCP] = cpu.run_of(echo, case, options.seconds, True)
     elif name == ASKS_NOBODY:
@@ -309,9 +309,8 @@ def limits(found: Document, records: Sequence[dict[str, Any]]) -> tuple[list[dic
 def judge(found: Document, records: Sequence[dict[str, Any]], cases: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns (a line for each ratio of these cases, the worse cases). Raises BenchError for a case without a ratio.
 
-    A case is worse when all its ratios are: a neighbour on the same core slows a floor and a server down differently,
-    and a change of ours shows beside each. A floor is always there; memcached may have a version other than the
-    recorded.
+    A case is worse only if all its ratios are. A busy neighbour changes some ratios; a change of ours changes all. A
+    floor is always there; memcached may have a version other than the recorded.
     """
     taken, versions = ratios(found), peers(found)
     expected, said = limits(found, records)

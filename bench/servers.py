@@ -55,8 +55,9 @@ class Server:
     """A running daemon.
 
     Attributes: host and port ("" and 0 for a UNIX socket), path (of the UNIX socket, or None), process
-    (subprocess.Popen), pid, started_after (seconds from exec to the first accepted connection). Raises StartError, also
-    as a context manager: when the daemon ended by itself and so made something else fail.
+    (subprocess.Popen), pid, started_after (seconds from exec to the first accepted connection). Raises StartError if
+    the daemon ended by itself, or accepts no connection. As a context manager it raises StartError in place of the
+    error caused by the daemon's end.
     """
 
     def __init__(self, command: Sequence[str], port: int, path: str | None = None) -> None:
@@ -67,7 +68,8 @@ class Server:
         self.ended_by_us = False
         self._ended_by = 0
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
-        # As for an installed daemon: without byte code each start would compile the modules, and use 1 MB more.
+        # Let Python use byte code, as for an installed daemon: otherwise each start would compile the modules, and use
+        # 1 MB more.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         begin = time.perf_counter()
         self.process = subprocess.Popen(
@@ -88,6 +90,11 @@ class Server:
     def address(self) -> tuple[str, int] | str:
         """The server argument of a client."""
         return (self.host, self.port) if self.path is None else self.path
+
+    @property
+    def place(self) -> str:
+        """The server as commands and URLs name it."""
+        return f"{self.host}:{self.port}" if self.path is None else self.path
 
     def told(self) -> str:
         """The command line."""

@@ -56,7 +56,7 @@ def interval(row: dict[str, Any]) -> str:
 
 
 def block(document: Document, case: dict[str, Any]) -> Block:
-    """The main figure in full; of each further figure the median and the ratio."""
+    """The main figure in full; of each other figure the median and the ratio."""
     rows = {(row["contender"], row["figure"]): row for row in document["results"] if row["case"] == case["name"]}
     main, *others = case["figures"]
     names = [known["name"] for known in document["contenders"] if (known["name"], main["name"]) in rows]

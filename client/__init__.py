@@ -1,4 +1,4 @@
-"""The Python client of rmemcached: pymemcache's methods, over RDMA where both ends have it.
+"""The Python client of rmemcached: pymemcache's methods, over RDMA between ends with RDMA.
 
 >>> from rmemcached.client import Client
 >>> with Client("127.0.0.1", 11211) as client:
@@ -8,20 +8,22 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from rmemcached import import_error
 
 try:
-    from ._buffers import Buffer
-    from ._client import Client
-    from ._gathered import Gathered
-    from ._pipeline import Pipeline
-    from ._views import PinnedMemory
+    from .api._client import Client
+    from .api._pipeline import Pipeline
+    from .api._views import PinnedMemory
+    from .transport._buffers import Buffer
+    from .transport._gathered import Gathered
 except ModuleNotFoundError as error:
     raise import_error(error) from None
-from .cluster import ClusterClient
+from .api.cluster import ClusterClient
 from .exceptions import (
     MemcacheClientError,
     MemcacheError,
@@ -34,12 +36,12 @@ from .exceptions import (
     TransportRefused,
     TransportUnavailable,
 )
-from .meta import MetaItem, MetaNumber, MetaResult
-from .sockets import KeepaliveOpts
+from .transport.sockets import KeepaliveOpts
+from .wire.meta import MetaItem, MetaNumber, MetaResult
 
 if TYPE_CHECKING:
-    from ._async import AsyncClient
-    from .async_cluster import AsyncClusterClient
+    from .api._async import AsyncClient
+    from .api.async_cluster import AsyncClusterClient
 
 __all__ = [
     "AsyncClient",
@@ -68,7 +70,7 @@ __all__ = [
 
 
 # asyncio takes longer to import than all the rest.
-_LATER = {"AsyncClient": "._async", "AsyncClusterClient": ".async_cluster"}
+_LATER = {"AsyncClient": ".api._async", "AsyncClusterClient": ".api.async_cluster"}
 
 
 def __getattr__(name: str) -> object:
@@ -77,3 +79,33 @@ def __getattr__(name: str) -> object:
     found: object = getattr(import_module(_LATER[name], __name__), name)
     globals()[name] = found
     return found
+
+
+# Modules named by pickles of 0.1.0, and the present places of their classes and functions.
+_MOVED = {
+    "_async": ".api._async",
+    "_client": ".api._client",
+    "_rendezvous": ".api._rendezvous",
+    "async_cluster": ".api.async_cluster",
+    "cluster": ".api.cluster",
+    "discovery": ".api.discovery",
+    "meta": ".wire.meta",
+    "sockets": ".transport.sockets",
+}
+
+
+def _moved(name: str, place: str) -> ModuleType:
+    """A module that stands for another, and imports it for the first of its attributes."""
+
+    def find(attribute: str) -> object:
+        if attribute.startswith("__"):
+            raise AttributeError(f"module {module.__name__!r} has no attribute {attribute!r}")
+        found: object = getattr(import_module(place, __name__), attribute)
+        return found
+
+    module = ModuleType(f"{__name__}.{name}")
+    vars(module)["__getattr__"] = find
+    return module
+
+
+sys.modules.update({f"{__name__}.{name}": _moved(name, place) for name, place in _MOVED.items()})

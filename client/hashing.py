@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from hashlib import md5
 from typing import Any, Protocol
 
-from ._rendezvous import RendezvousHash
-from .arguments import is_integer
-from .sockets import DEFAULT_PORT, Server
+from .api._rendezvous import RendezvousHash
+from .transport.arguments import is_integer
+from .transport.sockets import DEFAULT_PORT, Server
 
 
 class Hasher(Protocol):

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from ._async import AsyncClient
-from ._client import Client
-from .sockets import Server
+from .api._async import AsyncClient
+from .api._client import Client
+from .transport.sockets import Server
 
 try:
     from hdrh.histogram import HdrHistogram

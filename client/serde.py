@@ -1,7 +1,7 @@
 """Serdes: how objects other than bytes are stored. Pass a serde to a client as ``serde=``.
 
 The serdes with pymemcache's names (pymemcache/serde.py) write the same bytes and flags, and read pymemcache's values.
-The rest have flags of their own, and leave values with further flags unchanged. Unpickling runs code: take pickles only
+The rest have flags of their own, and leave values with other flags unchanged. Unpickling runs code: take pickles only
 from servers that nobody else can write to.
 
 A serde has ``serialize(key, value) -> (value, flags)`` and ``deserialize(key, value, flags) -> value``. All of these
@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from ._gathered import Gathered
+from .transport._gathered import Gathered
 
 FLAG_BYTES = 0
 FLAG_PICKLE = 1 << 0
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 def serialize_simple(value: Any) -> tuple[bytes, int] | None:
-    """The stored form of bytes, str and int; None for further objects, and for objects of subclasses."""
+    """The stored form of bytes, str and int; None for all other objects, and for objects of subclasses."""
     kind = type(value)
     if kind is bytes:
         return value, FLAG_BYTES
@@ -87,7 +87,7 @@ def python_memcache_deserializer(key: Any, value: Any, flags: int) -> Any:
 
 
 class PickleSerde:
-    """bytes, str and int as they are, further objects pickled by a version of pickle's protocol."""
+    """bytes, str and int as they are, all other objects pickled by a version of pickle's protocol."""
 
     def __init__(self, pickle_version: int = DEFAULT_PICKLE_VERSION) -> None:
         self.pickle_version = pickle_version
@@ -255,7 +255,7 @@ class NumpySerde:
     """NumPy's arrays, in the .npy format of version 1.0 (numpy.lib.format), without pickle: dtype, shape and order.
 
     `get` returns arrays as read-only views of the value's memory; writable=True: copies. Arrays of Python objects are
-    refused, with ValueError. Further objects go to another serde; without another serde bytes, str and int are stored
+    refused, with ValueError. All other objects go to another serde; without another serde bytes, str and int are stored
     as by pymemcache, and the rest is refused, with TypeError.
     """
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from ._exchange import SOFT_IW, SOFT_SHM, VERBS
-from .arguments import as_port, looks_like_port
-from .sockets import DEFAULT_PORT, Server
+from .transport._exchange import SOFT_IW, SOFT_SHM, VERBS
+from .transport.arguments import as_port, looks_like_port
+from .transport.sockets import DEFAULT_PORT, Server
 
 # Each scheme, and its transport. None: the argument or option names the transport.
 SCHEMES = {

@@ -24,7 +24,7 @@ html_theme = "furo"
 html_title = f"rmemcached {release}"
 html_copy_source = False
 html_use_index = False
-# A page opened from a disk may not fetch further pages, so the search cannot quote them.
+# A page opened from a disk may not fetch other pages, so the search cannot quote them.
 html_show_search_summary = False
 html_show_sphinx = False
 html_show_copyright = False

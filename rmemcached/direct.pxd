@@ -282,6 +282,7 @@ cdef int direct_look(const direct_chunks *chunks, const direct_bucket *bucket, u
 # Whether a copy of the item at this place, made line by line in any order, has the key's value at a moment of the READ.
 # copy: at a multiple of 8. DIRECT_TORN: the copy is no item with a seal. DIRECT_FOREIGN: the item has another key.
 # hit.data points into the copy.
+# Parameters: the place, what came from there, and the key that is looked for, each in a structure of the caller's own.
 cdef direct_answer direct_verify(const hash_secrets *secrets, const direct_clock *clock, uint64_t place, uint32_t hv,
                                  const char *copy, size_t size, const char *key, size_t nkey,
                                  direct_hit *hit) noexcept nogil

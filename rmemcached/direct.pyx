@@ -373,7 +373,7 @@ cdef size_t direct_line(direct_report *r, const direct_header *h, char *out) noe
     r.told_ms = coarse_ms()
     if r.total == 0:
         return 0
-    # Counts without room wait for the next line.
+    # Counts that do not fit wait for the next line.
     used = snprintf(out, DIRECT_LINE, "rdma_hits")
     for i in range(r.used):
         used += snprintf(out + used, DIRECT_LINE - used, " @%x:%llx", r.named[i].hv,

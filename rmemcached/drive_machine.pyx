@@ -7,13 +7,14 @@ from posix.uio cimport iovec
 
 from rmemcached.sys.atomics cimport counter_add, relaxed_load
 from rmemcached.sys.debug cimport assert_owner, assert_that
-from rmemcached.protocol.ascii cimport complete_nread_ascii, try_read_command_ascii
+from rmemcached.protocol.ascii cimport complete_nread_ascii, resume_get, try_read_command_ascii
 from rmemcached.protocol.binary cimport complete_nread_binary, try_read_command_binary
 from rmemcached.protocol.conn cimport (
     CONN_NAME, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, ascii_prot,
     binary_prot, conn, conn_charge, conn_closing, conn_logs, conn_mwrite, conn_name, conn_new_cmd, conn_nread,
     conn_output_full, conn_parse_cmd, conn_payload_iov, conn_payload_received, conn_rdma_read, conn_read,
-    conn_state_name, conn_states, conn_swallow, conn_waiting, conn_want, conn_watch, negotiating_prot,
+    conn_read_keys, conn_resume, conn_state_name, conn_states, conn_swallow, conn_waiting, conn_want, conn_watch,
+    negotiating_prot,
 )
 from rmemcached.protocol.protocol_binary cimport PROTOCOL_BINARY_REQ
 from rmemcached.protocol.reply cimport resp_rollback
@@ -51,6 +52,17 @@ cdef inline bint try_read_command(conn *c) noexcept nogil:
     return try_read_command_binary(c)
 
 
+cdef inline void count_command(conn *c) noexcept nogil:
+    """Takes a command off the share of this call. Past the memory limit, ends the connection."""
+    c.reqs_left -= 1
+    if not conn_charge(c):
+        # As in memcached, waiting replies are dropped.
+        if not c.engine.remote:
+            resp_rollback(c, NULL, 0)
+        c.mget = 0
+        c.state = conn_closing
+
+
 cdef void log_change(const conn *c, conn_states was, conn_states state) noexcept nogil:
     cdef char name[CONN_NAME]
     fprintf(stderr, b"%s: going from %s to %s\n", conn_name(c, name), conn_state_name(was), conn_state_name(state))
@@ -82,17 +94,13 @@ cdef conn_want drive_machine(conn *c) noexcept nogil:
     while True:
         assert_that(c.item != NULL or (c.state != conn_nread and c.state != conn_rdma_read))
         assert_that(c.item != NULL or c.rlbytes == 0)
+        assert_that((c.mget != 0) == (c.state == conn_resume or c.state == conn_read_keys))
         if logs and c.state != was:
             log_state(c, was)
             was = <conn_states>c.state
         if c.state == conn_parse_cmd:
             if try_read_command(c):
-                c.reqs_left -= 1
-                if not conn_charge(c):
-                    # As in memcached, waiting replies are dropped.
-                    if not c.engine.remote:
-                        resp_rollback(c, NULL, 0)
-                    c.state = conn_closing
+                count_command(c)
             elif c.state == conn_parse_cmd:
                 c.state = conn_waiting
         elif c.state == conn_new_cmd:
@@ -136,6 +144,20 @@ cdef conn_want drive_machine(conn *c) noexcept nogil:
             if conn_output_full(c):
                 return WANT_FLUSH
             c.state = conn_new_cmd
+        elif c.state == conn_resume:
+            if conn_output_full(c):
+                return WANT_FLUSH
+            if c.reqs_left == 0:
+                counter_add(&c.thread.stats.conn_yields, 1)
+                return WANT_YIELD
+            if resume_get(c):
+                count_command(c)
+            else:
+                waited = False
+        elif c.state == conn_read_keys:
+            if c.rbytes == 0 or not waited:
+                return WANT_INPUT
+            c.state = conn_resume
         elif c.state == conn_watch:
             return WANT_LENT
         else:

@@ -87,6 +87,12 @@ cdef struct log_stats:
     uint64_t worker_dropped
     uint64_t worker_written
 
+cdef struct log_item:            # an item of the store, or the key of a command
+    const char *key
+    size_t nkey
+    int32_t nbytes               # as in item.nbytes, with the line end; 0: no item
+    unsigned int clsid
+
 # ring_size: bytes of each writing thread's buffer. NULL: no memory, or no descriptor (errno).
 cdef logger *logger_create(size_t ring_size) noexcept nogil
 # After this no thread may log.
@@ -101,17 +107,12 @@ cdef inline bint log_wants(const logger *log, uint32_t eflags) noexcept nogil:
 # --- writing; any thread ---
 # The entries of the calling thread show *sfd as cfd=. Each entry reads *sfd, so the variable must outlive the thread.
 cdef void log_thread_sfd(const int *sfd) noexcept nogil
-# nbytes as in item.nbytes, with the line end; 0: no item
-cdef void log_item_get(logger *log, log_fetch_status status, const char *key, size_t nkey, int32_t nbytes,
-                       unsigned int clsid) noexcept nogil
+cdef void log_item_get(logger *log, log_fetch_status status, const log_item *it) noexcept nogil
 # status: a store_item_type; cmd: a store_op, 0: none; ttl: seconds, 0: never expires
-cdef void log_item_store(logger *log, int status, int cmd, const char *key, size_t nkey, int32_t nbytes, uint32_t ttl,
-                         unsigned int clsid) noexcept nogil
+cdef void log_item_store(logger *log, int status, int cmd, const log_item *it, uint32_t ttl) noexcept nogil
 # ttl: seconds, -1: never expires; la: seconds since the last access
-cdef void log_eviction(logger *log, const char *key, size_t nkey, bint fetched, int64_t ttl, uint32_t la,
-                       unsigned int clsid, int32_t nbytes) noexcept nogil
-cdef void log_deletion(logger *log, log_delete_cmd cmd, const char *key, size_t nkey, unsigned int clsid,
-                       int32_t nbytes) noexcept nogil
+cdef void log_eviction(logger *log, const log_item *it, bint fetched, int64_t ttl, uint32_t la) noexcept nogil
+cdef void log_deletion(logger *log, log_delete_cmd cmd, const log_item *it) noexcept nogil
 # sfd, lane: as a conn has them
 cdef void log_conn_new(logger *log, const log_peer *peer, int sfd, uint32_t lane) noexcept nogil
 cdef void log_conn_close(logger *log, const log_peer *peer, int sfd, uint32_t lane,

@@ -208,64 +208,54 @@ cdef void log_wake(logger *log) noexcept nogil:
             pass
 
 
-cdef inline item_body *item_entry(logger *log, log_events event, uint32_t eflags, const char *key, size_t nkey,
+cdef inline item_body *item_entry(logger *log, log_events event, uint32_t eflags, const log_item *it,
                                   log_ring **ring) noexcept nogil:
-    cdef log_entry *e = reserve(log, event, eflags, sizeof(item_body) + nkey, ring)
+    cdef log_entry *e = reserve(log, event, eflags, sizeof(item_body) + it.nkey, ring)
     cdef item_body *b
     if e == NULL:
         return NULL
     b = <item_body *>(e + 1)
-    memcpy(b + 1, key, nkey)
-    b.nkey = <uint8_t>nkey
+    memcpy(b + 1, it.key, it.nkey)
+    b.nkey = <uint8_t>it.nkey
+    b.nbytes = it.nbytes
+    b.clsid = <uint8_t>it.clsid
     b.sfd = own_sfd()
     return b
 
 
-cdef void log_item_get(logger *log, log_fetch_status status, const char *key, size_t nkey, int32_t nbytes,
-                       unsigned int clsid) noexcept nogil:
+cdef void log_item_get(logger *log, log_fetch_status status, const log_item *it) noexcept nogil:
     cdef log_ring *ring
-    cdef item_body *b = item_entry(log, LOGGER_ITEM_GET, LOG_FETCHERS, key, nkey, &ring)
+    cdef item_body *b = item_entry(log, LOGGER_ITEM_GET, LOG_FETCHERS, it, &ring)
     if b != NULL:
         b.status = status
-        b.nbytes = nbytes
-        b.clsid = <uint8_t>clsid
         publish(log, ring)
 
 
-cdef void log_item_store(logger *log, int status, int cmd, const char *key, size_t nkey, int32_t nbytes, uint32_t ttl,
-                         unsigned int clsid) noexcept nogil:
+cdef void log_item_store(logger *log, int status, int cmd, const log_item *it, uint32_t ttl) noexcept nogil:
     cdef log_ring *ring
-    cdef item_body *b = item_entry(log, LOGGER_ITEM_STORE, LOG_MUTATIONS, key, nkey, &ring)
+    cdef item_body *b = item_entry(log, LOGGER_ITEM_STORE, LOG_MUTATIONS, it, &ring)
     if b != NULL:
         b.status = status
         b.cmd = cmd
-        b.nbytes = nbytes
         b.ttl = ttl
-        b.clsid = <uint8_t>clsid
         publish(log, ring)
 
 
-cdef void log_eviction(logger *log, const char *key, size_t nkey, bint fetched, int64_t ttl, uint32_t la,
-                       unsigned int clsid, int32_t nbytes) noexcept nogil:
+cdef void log_eviction(logger *log, const log_item *it, bint fetched, int64_t ttl, uint32_t la) noexcept nogil:
     cdef log_ring *ring
-    cdef item_body *b = item_entry(log, LOGGER_EVICTION, LOG_EVICTIONS, key, nkey, &ring)
+    cdef item_body *b = item_entry(log, LOGGER_EVICTION, LOG_EVICTIONS, it, &ring)
     if b != NULL:
         b.status = fetched
         b.ttl = ttl
         b.la = la
-        b.clsid = <uint8_t>clsid
-        b.nbytes = nbytes
         publish(log, ring)
 
 
-cdef void log_deletion(logger *log, log_delete_cmd cmd, const char *key, size_t nkey, unsigned int clsid,
-                       int32_t nbytes) noexcept nogil:
+cdef void log_deletion(logger *log, log_delete_cmd cmd, const log_item *it) noexcept nogil:
     cdef log_ring *ring
-    cdef item_body *b = item_entry(log, LOGGER_DELETIONS, LOG_DELETIONS, key, nkey, &ring)
+    cdef item_body *b = item_entry(log, LOGGER_DELETIONS, LOG_DELETIONS, it, &ring)
     if b != NULL:
         b.cmd = cmd
-        b.clsid = <uint8_t>clsid
-        b.nbytes = nbytes
         publish(log, ring)
 
 

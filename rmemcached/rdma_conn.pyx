@@ -1,9 +1,8 @@
-"""Connections over RDMA (see rdma_conn.pxd): how they are made, served and ended. The parts are included below.
+"""Makes, serves and ends connections over RDMA (see rdma_conn.pxd). The parts are included below.
 
-All queue pairs of a worker on a device complete into one queue (rdma/completions), so that the worker polls one place
-and idle connections cost nothing. A connection owns one registered buffer, cut into receive and send messages; item
-memory is registered once for the whole device. What cannot be posted for want of credits, send buffers or send queue
-entries stays in the reply list of its lane, and is tried again at the next completion.
+All queue pairs of a worker on a device share a completion queue (rdma/completions), so the worker polls a single place
+and idle connections cost nothing. Item memory is registered once for the whole device. Without credits, send buffers or
+send queue entries a reply stays in the reply list of its lane, and the next completion tries again.
 """
 
 from libc.limits cimport INT_MAX, UINT_MAX
@@ -27,10 +26,9 @@ from rmemcached.rdma.device cimport (
 )
 from rmemcached.rdma.exchange cimport exchange_offer, exchange_request, key_is, parse_exchange, write_offer
 from rmemcached.rdma.wire cimport (
-    MESSAGE_CLOSE, MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_OPEN, MESSAGE_READY, MESSAGE_USED_MAX,
-    RDMA_CREDITS_HELD_MAX, RDMA_LANES_1, RDMA_QPN_MAX, RDMA_VERSION_1, RDMA_VERSION_2, SHM_MEMORY_PARTS,
-    TRANSPORT_VERBS, attach_request, get_message_header, lane_word, message_header, put_message_header, transport_name,
-    word_lane, word_used,
+    MESSAGE_CLOSE, MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_OPEN, MESSAGE_READY, RDMA_CREDITS_HELD_MAX,
+    RDMA_QPN_MAX, RDMA_VERSION, SHM_MEMORY_PARTS, TRANSPORT_VERBS, attach_request, get_message_header,
+    put_message_header, transport_name,
 )
 from rmemcached.store.store cimport (
     SLAB_PAGE_SIZE, ITEM_ntotal, item_iov, item_pin, item_remove, item_unpin, store, store_direct_base,
@@ -58,7 +56,7 @@ from rmemcached.verbs.verbs cimport (
     IBV_WC_WR_FLUSH_ERR,
     IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, ibv_context, ibv_mr, ibv_poll_cq, ibv_post_recv, ibv_post_send,
     ibv_post_srq_recv, ibv_qp_attr, ibv_qp_init_attr, ibv_recv_wr,
-    ibv_req_notify_cq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc,
+    ibv_req_notify_cq, ibv_srq_attr, ibv_srq_init_attr,
 )
 
 include "rdma/pace.pyx"
@@ -76,7 +74,7 @@ cdef enum:
     SERVED_PER_TURN = 256        # connections
     TURN_COMPLETIONS = 64        # of a connection
     COMPLETIONS_LEAST = 8        # ... if many go on
-    SPARE_DESCRIPTORS = 16       # these and a sixteenth are left to plain connections
+    SPARE_DESCRIPTORS = 16       # descriptors left to plain connections, and a sixteenth of all
     PAIR_DESCRIPTORS = 5         # of a queue pair of soft_shm
 
 cdef struct cm_id:               # a connection of rdma_cm
@@ -86,66 +84,64 @@ cdef struct cm_id:               # a connection of rdma_cm
 
 # ---- completions -----------------------------------------------------------------------------------------------------
 
-cdef bint take_ready(rdma_conn *rc, const message_header *header, unsigned int index) noexcept nogil:
-    """The first message. False: its receive has been given back, since the answer says so."""
+cdef void take_first(rdma_conn *rc, const message_header *header) noexcept nogil:
     if header.kind != MESSAGE_READY:
         queue_fail(&rc.q, b"a first message that is not READY", IBV_WC_SUCCESS)
-        return True
+        return
     rc.ready = True
     setup_end(rc)
-    queue_give_back(&rc.q, index)
+
+
+cdef void answer_ready(rdma_conn *rc) noexcept nogil:
+    """The receive of the client's READY has been given back: the answer announces it."""
     if not rc.q.failed and queue_has_buffer(&rc.q):
-        queue_send(&rc.q, MESSAGE_READY, 0, queue_take_buffer(&rc.q), 0)
-    return False
+        queue_send(&rc.q, MESSAGE_READY, 0, 0, queue_take_buffer(&rc.q), 0)
 
 
-cdef bint take_data(rdma_conn *rc, unsigned int index, const message_header *header, size_t length) noexcept nogil:
-    """DATA. False: it stays in receive `index`."""
+cdef void take_data(rdma_conn *rc, const message_header *header, char *payload, size_t length) noexcept nogil:
     cdef rdma_thread *t = rc.q.t
-    # Messages of one run are one request, or came with one. An empty one says that a reply has been used.
+    # For the pace the messages of one run count as one request. An empty message only reports a used reply.
     if t.now > rc.pace.served and length:
         pace_note(&rc.pace, t.now, t.limit)
     if header.credits and lanes_blocked(rc) and not rc.q.closing:
-        # Replies that wait go before what this message asks for.
+        # Waiting replies go before this message's commands.
         lanes_retry_blocked(rc)
-    return rc.q.failed or lane_take_data(rc, index, header.lane, length)
+    if not rc.q.failed:
+        lane_take_data(rc, header, payload, length)
 
 
-cdef bint take_message(rdma_conn *rc, unsigned int index, size_t length) noexcept nogil:
-    """A SEND of the client has arrived in receive `index`. False: the receive is not to be given back now."""
+cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcept nogil:
+    """A SEND of the client has arrived in receive `index`."""
     cdef rdma_queue *q = &rc.q
-    cdef const char *data
+    cdef char *message = queue_message(q, index, length)
     cdef message_header header
     counter_add(&q.t.counters.recvs, 1)
     rc.last_active = store_time(q.t.worker.store)
     if q.rx_credits == 0:
         queue_fail(q, b"a message without a credit", IBV_WC_SUCCESS)
-        return True
+        return
     q.rx_credits -= 1
-    queue_take_received(q, index, length)
-    data = queue_received(q, index)
-    if not get_message_header(data, length, &header):
+    if not get_message_header(message, length, &header):
         queue_fail(q, b"a message shorter than its header", IBV_WC_SUCCESS)
-        return True
+        return
     counter_add(&q.t.counters.recv_bytes, length - MESSAGE_HEADER)
     q.tx_credits += header.credits
     if q.tx_credits > RDMA_CREDITS_HELD_MAX:
         queue_fail(q, b"more credits than any client has", IBV_WC_SUCCESS)
     elif not rc.ready:
-        return take_ready(rc, &header, index)
+        take_first(rc, &header)
     elif header.kind == MESSAGE_DATA:
-        return take_data(rc, index, &header, length - MESSAGE_HEADER)
-    elif header.kind == MESSAGE_OPEN and rc.version != RDMA_VERSION_1:
-        lane_take_open(rc, word_lane(header.lane))
-    elif header.kind == MESSAGE_CLOSE and rc.version != RDMA_VERSION_1:
-        lane_take_close(rc, word_lane(header.lane))
+        take_data(rc, &header, message + MESSAGE_HEADER, length - MESSAGE_HEADER)
+    elif header.kind == MESSAGE_OPEN:
+        lane_take_open(rc, header.lane)
+    elif header.kind == MESSAGE_CLOSE:
+        lane_take_close(rc, header.lane)
     elif header.kind != MESSAGE_CREDIT:
         queue_fail(q, b"a message of unknown type", IBV_WC_SUCCESS)
-    return True
 
 
-cdef void take_sent(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
-    """A work request of the send queue has completed."""
+cdef void request_done(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
+    """A SEND, READ or WRITE has completed."""
     cdef rdma_counters *counters = &rc.q.t.counters
     if entry.kind != WR_PROBE:
         rc.last_active = store_time(rc.q.t.worker.store)
@@ -161,7 +157,7 @@ cdef void take_sent(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
 
 
 cdef void peer_gone(rdma_conn *rc, ibv_wc_status status) noexcept nogil:
-    """The queue pair is of no use any more. Lanes that have given way still do what they have been sent."""
+    """The queue pair is of no use any more. Lanes that have given way still do their received commands."""
     if lanes_runnable(rc):
         lanes_client_ended(rc)
         rc.lost = True
@@ -169,8 +165,8 @@ cdef void peer_gone(rdma_conn *rc, ibv_wc_status status) noexcept nogil:
         queue_fail(&rc.q, NULL, status)
 
 
-cdef void take_failure(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) noexcept nogil:
-    """A work request failed or was flushed."""
+cdef void request_failed(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) noexcept nogil:
+    """A SEND, READ or WRITE has failed, or was flushed."""
     cdef rdma_counters *counters = &rc.q.t.counters
     if entry.kind == WR_READ and status != IBV_WC_WR_FLUSH_ERR:
         counter_add(&counters.read_errors, 1)
@@ -184,41 +180,42 @@ cdef void take_failure(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) noex
     peer_gone(rc, status)
 
 
-cdef void take_receive(rdma_conn *rc, uint32_t index, const rdma_kept *wc) noexcept nogil:
-    """A receive has completed, or failed, or tells of the end."""
-    cdef bint used = index != NO_RECEIVE
+cdef void take_receive(rdma_conn *rc, uint32_t index, const ibv_wc *wc) noexcept nogil:
+    """A receive has completed or failed, or the queue pair has ended."""
+    cdef bint was_ready = rc.ready
     if wc.status == IBV_WC_WR_FLUSH_ERR:
         peer_gone(rc, wc.status)
     elif wc.status != IBV_WC_SUCCESS:
-        # A receive that fails by itself is a message of the peer that did not fit.
+        # A receive fails by itself when a message of the peer does not fit.
         queue_fail(&rc.q, b"receive failed", wc.status)
     elif not rc.q.failed:
-        used = take_message(rc, index, wc.byte_len)
-    if used:
+        take_message(rc, index, wc.byte_len)
+    if index != NO_RECEIVE:
         queue_give_back(&rc.q, index)
+    if rc.ready and not was_ready:
+        answer_ready(rc)
 
 
-cdef void take_completion(rdma_conn *rc, const rdma_kept *wc) noexcept nogil:
-    cdef uint32_t index = wc.wr_id
+cdef void take_completion(rdma_conn *rc, const ibv_wc *wc) noexcept nogil:
+    cdef uint32_t index = <uint32_t>wc.wr_id
     cdef rdma_wr *entry
     if index & RECV_WR:
         take_receive(rc, index & (RECV_WR - 1), wc)
         return
     entry = queue_completed(&rc.q, index)
     if wc.status == IBV_WC_SUCCESS:
-        take_sent(rc, entry)
+        request_done(rc, entry)
     else:
-        take_failure(rc, entry, wc.status)
+        request_failed(rc, entry, wc.status)
 
 
 cdef bint credits_add_up(const rdma_conn *rc) noexcept nogil:
-    """Each receive is the peer's credit, owed to it, or held back by a lane. For assertions."""
-    cdef unsigned int held = lanes_held(rc)
-    return held == rc.q.nheld and rc.q.rx_credits + rc.q.owed + held == rc.q.t.dev.limits.credits
+    """Whether each receive is a credit of the peer, or owed to the peer. For assertions."""
+    return rc.q.rx_credits + rc.q.owed == rc.q.t.dev.limits.credits
 
 
 cdef void end_turn(rdma_conn *rc) noexcept nogil:
-    """Gives back what can be given back, and posts what the turn has chained."""
+    """Returns credits, and posts the chained work requests of the turn."""
     if not rc.q.failed:
         queue_return_credits(&rc.q)
         if not rc.q.closing:
@@ -227,12 +224,12 @@ cdef void end_turn(rdma_conn *rc) noexcept nogil:
 
 
 cdef unsigned int share_of_turn(const rdma_thread *t) noexcept nogil:
-    """Completions that a connection takes, so that none uses up the turn of those behind it."""
+    """Completions for a connection in this turn, which leave room for the next connections."""
     return max(<unsigned int>TURN_COMPLETIONS // max(t.left_over, <unsigned int>1), <unsigned int>COMPLETIONS_LEAST)
 
 
 cdef inline void begin_turn(rdma_conn *rc) noexcept nogil:
-    """A connection that is served twice in a turn of the worker has one share all the same."""
+    """A connection served twice in a turn of the worker has a single share."""
     cdef const rdma_thread *t = rc.q.t
     if rc.turn != t.turn:
         rc.turn = t.turn
@@ -241,10 +238,9 @@ cdef inline void begin_turn(rdma_conn *rc) noexcept nogil:
 
 
 cdef void serve(rdma_conn *rc) noexcept nogil:
-    """Lets its lanes go on that gave way, and takes completions, until its share of the turn is used up. The connection
-    may have been destroyed when it returns."""
+    """Lets lanes go on that gave way, and takes completions, until the connection's share of the turn is used up. The
+    call may destroy the connection."""
     cdef rdma_thread *t = rc.q.t
-    cdef rdma_kept done
     assert_owner(t.worker.owner)
     assert_that(t.nchain == 0)
     begin_turn(rc)
@@ -254,12 +250,11 @@ cdef void serve(rdma_conn *rc) noexcept nogil:
         queue_fail(&rc.q, NULL, IBV_WC_SUCCESS)
     if lanes_runnable(rc) and not rc.q.failed:
         lanes_resume_runnable(rc)
-    # Of a client that has ended: behind what it has sent may be the failure, which waits for what lanes have to do.
+    # After a client's end a failure may follow its last messages: the failure waits for the lanes' commands.
     while rc.nkept and rc.completions_left and (rc.q.failed or not must_wait(rc)):
-        completions_next(rc, &done)
         rc.completions_left -= 1
         t.turn_left -= 1
-        take_completion(rc, &done)
+        take_completion(rc, completions_next(rc))
     if lanes_blocked(rc) and not rc.q.failed:
         lanes_retry_blocked(rc)
     end_turn(rc)
@@ -273,12 +268,12 @@ cdef void serve(rdma_conn *rc) noexcept nogil:
 
 
 cdef inline bint must_wait(const rdma_conn *rc) noexcept nogil:
-    """Whether completions are left for the next turn."""
+    """Whether the next completions wait for the next turn."""
     return lanes_end_turn(rc) or rc.q.closing and lanes_runnable(rc)
 
 
 cdef void end_if_done(rdma_conn *rc) noexcept nogil:
-    """Ends a connection that has failed, and one whose client has ended when all is done that it has sent."""
+    """Ends a failed connection, and a connection whose client has ended and has no more commands to be done."""
     if rc.q.closing and not rc.listed and not rc.q.failed:
         if not rc.lost:
             rc.q.t.failed(rc.owner, NULL)
@@ -289,14 +284,14 @@ cdef void end_if_done(rdma_conn *rc) noexcept nogil:
 
 
 cdef void report_failure(rdma_conn *rc) noexcept nogil:
-    """Tells the owner that the connection is lost; the last thing that is done with it."""
+    """Reports the loss of the connection to the owner. The connection may be gone afterwards."""
     cdef rdma_queue *q = &rc.q
     cdef rdma_thread *t = q.t
     cdef char line[256]
     cdef ibv_wc_status status
     cdef int opcode
     if q.failure == NULL and t.dev.software and soft_qp_terminated(q.qp, &opcode, &status):
-        # A WRITE that the client refuses has completed here before its Terminate arrives.
+        # A WRITE completes here before the Terminate of a refusing client arrives.
         q.failure = b"RDMA WRITE failed" if opcode == <int>IBV_WR_RDMA_WRITE else b"SEND failed"
         q.failure_status = status
         if opcode == <int>IBV_WR_RDMA_WRITE:
@@ -306,7 +301,7 @@ cdef void report_failure(rdma_conn *rc) noexcept nogil:
         if q.failure != NULL:
             q.failure_status = IBV_WC_SUCCESS
     if q.failure != NULL or q.failure_status != IBV_WC_WR_FLUSH_ERR:
-        # Otherwise the client has ended it, which often is seen here before the end of the lifeline.
+        # Otherwise the client has ended the queue pair, often before its lifeline.
         counter_add(&t.counters.qp_errors, 1)
     if q.failure == NULL:
         t.failed(rc.owner, NULL)
@@ -320,17 +315,17 @@ cdef void report_failure(rdma_conn *rc) noexcept nogil:
 
 
 cdef void serve_ready(rdma_thread *t) noexcept nogil:
-    """Serves the connections that have something to do, those first that have waited. They may go on in the next turn.
-    """
+    """Serves the connections with something to do, the longest waiting first. Connections may go on in the next
+    turn."""
     cdef rdma_conn *last = t.ready_last
     cdef rdma_conn *rc
     cdef bint more = last != NULL
-    # Bounded, so that busy queue pairs do not starve the sockets of the same worker.
+    # Bounded: busy queue pairs must not starve the sockets of the same worker.
     cdef unsigned int left = SERVED_PER_TURN
     while more and left and not thread_turn_over(t):
         left -= 1
         rc = t.ready
-        # The last of those that were there? It may be gone when it has been served.
+        # Compared now: serving may free rc.
         more = rc != last
         thread_unready(rc)
         serve(rc)
@@ -347,7 +342,7 @@ cdef bint rdma_thread_run(rdma_thread *t, int64_t now, int64_t limit) noexcept n
     t.least_gap = UINT32_MAX
     completions_take(t, TAKEN_AT_A_TIME)
     serve_ready(t)
-    # What software devices have posted may have completed meanwhile.
+    # Work requests of software devices may have completed meanwhile.
     while t.dev.software and t.ready == NULL and not thread_turn_over(t) and completions_pending(t):
         completions_take(t, TAKEN_AT_A_TIME)
         serve_ready(t)
@@ -428,7 +423,8 @@ cdef bint bring_up(rdma_conn *rc, const exchange_request *req, const cm_id *cm) 
 
 
 cdef bint choose_psn(rdma_conn *rc) noexcept nogil:
-    """Random, so that nobody who knows the queue pair's number knows its first packet's. False: the system has none."""
+    """Chooses a random number for the first packet, which nobody can guess from the queue pair's number. False: the
+    system has no random octets."""
     if getrandom(&rc.psn, sizeof(rc.psn), 0) != sizeof(rc.psn):
         return False
     rc.psn &= RDMA_QPN_MAX
@@ -436,8 +432,7 @@ cdef bint choose_psn(rdma_conn *rc) noexcept nogil:
 
 
 cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *req, const cm_id *cm) noexcept nogil:
-    """cm: how the queue pair gets to its peer through rdma_cm; NULL: by the addresses in req. NULL: out of resources.
-    """
+    """cm: the connection of rdma_cm; NULL: the peer's address is in req. Returns NULL if out of resources."""
     cdef rdma_conn *rc
     if not rdma_device_admit(t.dev):
         return NULL
@@ -447,12 +442,10 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
         return NULL
     live_add(LIVE_RDMA_CONN)
     rc.owner = owner
-    rc.version = <unsigned int>req.version
     rc.direct = req.direct != 0
     rc.lane_bytes = <uint32_t>req.lane_bytes
-    rc.table.size = RDMA_LANES_1 if rc.version == RDMA_VERSION_1 else t.dev.limits.lanes
-    if queue_create(&rc.q, t, <unsigned int>req.credits, <unsigned int>req.msgsize,
-                    t.dev.software and rc.version != RDMA_VERSION_1):
+    rc.table.size = t.dev.limits.lanes
+    if queue_create(&rc.q, t, <unsigned int>req.credits, <unsigned int>req.msgsize):
         rc.q.qp.qp_context = rc
         completions_enter(rc)
         if choose_psn(rc) and bring_up(rc, req, cm) and setup_begin(rc):
@@ -493,7 +486,7 @@ cdef bint rdma_conn_free(rdma_conn *rc, unsigned int *lanes) noexcept nogil:
 
 
 cdef void conn_discard(rdma_conn *rc) noexcept nogil:
-    """One that the owner never had: it has no lanes."""
+    """Frees a connection without lanes that its owner never got."""
     cdef unsigned int none = 0
     assert_that(rc.first_lane == NULL)
     rdma_conn_stop(rc)
@@ -503,15 +496,15 @@ cdef void conn_discard(rdma_conn *rc) noexcept nogil:
 # ---- the exchange ----------------------------------------------------------------------------------------------------
 
 cdef bint is_near(const rdma_device *dev, const exchange_request *req) noexcept nogil:
-    """Whether a client that says where it is can reach the endpoint of soft_shm."""
+    """Whether a client on this host and network namespace can reach the endpoint of soft_shm."""
     return (key_is(req.host, req.host_length, dev.endpoint.host)
             and (dev.endpoint.netns == 0 or dev.endpoint.netns == req.netns))
 
 
 cdef bint few_descriptors(int fd) noexcept nogil:
-    """Whether those that are left are for plain connections: a client that cannot have RDMA goes on with one. The
-    system gives the lowest number that is free, so the last of as many as a queue pair takes says whether it would
-    take one of the last."""
+    """Whether the last free descriptors are left, which are for plain connections: a client without RDMA goes on over
+    its plain connection. The system gives the lowest free number. So this function takes as many descriptors as a queue
+    pair needs, and looks at the last number."""
     cdef rlimit limit
     cdef int[PAIR_DESCRIPTORS] taken
     cdef int i, following = 0
@@ -530,7 +523,7 @@ cdef bint few_descriptors(int fd) noexcept nogil:
 
 
 cdef rdma_thread *thread_by_name(rdma_thread **threads, const exchange_request *req) noexcept nogil:
-    """The worker's part of the device with the transport that a client asks for. NULL: there is none."""
+    """The worker's part of the device with the client's transport. NULL: there is no such device."""
     cdef unsigned int i
     for i in range(<unsigned int>RDMA_DEVICES):
         if (threads[i] != NULL and not threads[i].dev.port.cm_only
@@ -540,7 +533,7 @@ cdef rdma_thread *thread_by_name(rdma_thread **threads, const exchange_request *
 
 
 cdef rdma_thread *first_thread(rdma_thread **threads) noexcept nogil:
-    """The one that counts an exchange for a device that is not there."""
+    """The part that counts an exchange for a missing device."""
     cdef unsigned int i = 0
     while threads[i] == NULL:
         i += 1
@@ -551,7 +544,6 @@ cdef void answer(rdma_conn *rc, char *reply, size_t reply_size) noexcept nogil:
     """Writes the server's line of the exchange."""
     cdef rdma_device *dev = rc.q.t.dev
     cdef exchange_offer offer
-    offer.version = rc.version
     offer.workers = dev.limits.workers
     offer.worker = rc.q.t.number
     offer.lanes = rc.table.size
@@ -579,7 +571,7 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
                               const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
     cdef exchange_request req
     cdef const char *wrong = parse_exchange(line, length, &req)
-    cdef bint known = wrong == NULL and req.version <= RDMA_VERSION_2
+    cdef bint known = wrong == NULL and req.version == RDMA_VERSION
     cdef rdma_thread *t = thread_by_name(threads, &req) if known else NULL
     cdef rdma_thread *counting = t if t != NULL else first_thread(threads)
     cdef rdma_conn *rc = NULL
@@ -589,8 +581,8 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
         snprintf(reply, reply_size, b"CLIENT_ERROR rdma: %s\r\n", wrong)
     elif not known:
         snprintf(reply, reply_size,
-                 b"CLIENT_ERROR rdma: version %lu is not supported, this server speaks %d and %d\r\n", req.version,
-                 <int>RDMA_VERSION_1, <int>RDMA_VERSION_2)
+                 b"CLIENT_ERROR rdma: version %lu is not supported, this server speaks %d\r\n", req.version,
+                 <int>RDMA_VERSION)
     elif has_one:
         snprintf(reply, reply_size, b"CLIENT_ERROR rdma: this connection has a queue pair\r\n")
     elif t == NULL:
@@ -629,9 +621,9 @@ cdef rdma_conn *rdma_cm_accept(rdma_thread **threads, void *owner, int cm_fd,
     counter_add(&counting.counters.exchanges, 1)
     if wrong != NULL:
         snprintf(line, sizeof(line), b"CLIENT_ERROR rdma: %s", wrong)
-    elif req.version != RDMA_VERSION_1:
+    elif req.version != RDMA_VERSION:
         snprintf(line, sizeof(line), b"CLIENT_ERROR rdma: version %lu is not supported, this server speaks %d",
-                 req.version, <int>RDMA_VERSION_1)
+                 req.version, <int>RDMA_VERSION)
     elif dev == NULL:
         snprintf(line, sizeof(line), b"SERVER_ERROR rdma: no device of the system is in use here")
     elif request.where.node_guid != dev.port.node_guid or request.where.port_num != dev.port.port_num:
@@ -647,7 +639,7 @@ cdef rdma_conn *rdma_cm_accept(rdma_thread **threads, void *owner, int cm_fd,
         rc.local = request.where.local
         rc.by_cm = True
         fetch_add(&dev.cm_queue_pairs, 1)
-        if send_welcome(dev, rc.q.qp.qp_num, &req, cm_fd, request.id):
+        if send_welcome(dev, t.number, rc.q.qp.qp_num, &req, cm_fd, request.id):
             return rc
         # The client has gone.
         conn_discard(rc)
@@ -682,7 +674,7 @@ cdef uint32_t rdma_conn_stalled_since(const rdma_conn *rc) noexcept nogil:
 cdef void rdma_conn_probe(rdma_conn *rc) noexcept nogil:
     assert_owner(rc.q.t.worker.owner)
     if rc.q.failed or rc.q.free_bulk < BULK_DEPTH:
-        # A READ or WRITE that is under way serves as well.
+        # A READ or WRITE under way serves as well.
         return
     queue_probe(&rc.q)
     queue_ring_doorbell(&rc.q)
@@ -702,7 +694,7 @@ cdef void rdma_conn_lanes(const rdma_conn *rc, void (*each)(void *arg, const con
 cdef unsigned int rdma_conn_end_idle(rdma_conn *rc, unsigned int seconds, uint32_t *oldest) noexcept nogil:
     cdef unsigned int ended
     assert_owner(rc.q.t.worker.owner)
-    if rc.version == RDMA_VERSION_1 or rc.q.failed or rc.q.closing:
+    if rc.q.failed or rc.q.closing:
         return 0
     ended = lanes_end_idle(rc, seconds, oldest)
     queue_ring_doorbell(&rc.q)
@@ -713,6 +705,6 @@ cdef unsigned int rdma_conn_end_idle(rdma_conn *rc, unsigned int seconds, uint32
 
 cdef void rdma_conn_finish(rdma_conn *rc) noexcept nogil:
     assert_owner(rc.q.t.worker.owner)
-    # As it gives no credit back, a client that goes on cannot prolong it.
+    # A closing queue returns no credits, so a client that goes on cannot prolong its end.
     lanes_client_ended(rc)
     thread_ready(rc)

@@ -137,6 +137,12 @@ def rmemcached_server() -> Iterator[ServerFactory]:
     yield from _factory(start_rmemcached)
 
 
+@pytest.fixture(scope="module")
+def module_server() -> Iterator[ServerFactory]:
+    """module_server(*flags, path=None) starts our daemon for the tests of a module."""
+    yield from _factory(start_rmemcached)
+
+
 @pytest.fixture
 def memcached_server() -> Iterator[ServerFactory]:
     """memcached_server(*flags, path=None) starts the installed memcached. The fixture stops the server at the end."""
@@ -166,11 +172,9 @@ def shared_rmemcached() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def module_rmemcached() -> Iterator[Server]:
+def module_rmemcached(module_server: ServerFactory) -> Server:
     """A daemon of ours (-m 256 -I 8m -t 2) for the tests of a module, which may fill its memory."""
-    server = start_rmemcached("-m", "256", "-I", "8m", "-t", "2")
-    yield server
-    _stop_all([server])
+    return module_server("-m", "256", "-I", "8m", "-t", "2")
 
 
 @pytest.fixture(scope="session")

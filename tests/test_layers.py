@@ -64,7 +64,9 @@ LINES = {
     "cython, from a package": ("from rmemcached.store cimport store", "rmemcached/logger.pyx", "store"),
     "cython, all names": ("from rmemcached.rdma_conn cimport *", "rmemcached/protocol/wrong.pyx", "rdma_conn"),
     "client": ("from rmemcached.client import Client", "rmemcached/cli.py", "client"),
-    "client's module": ("from rmemcached.client._rdma cimport X", "rmemcached/verbs/wrong.pxd", "client"),
+    "client's module": ("from rmemcached.client.transport._x cimport X", "rmemcached/logger.pxd", "client_transport"),
+    "client's floor": ("from ..api import _client", "client/wire/wrong.py", "client"),
+    "client's public module": ("from ..exceptions import MemcacheError", "client/wire/wrong.py", None),
     "beside": ("from rmemcached.verbs.verbs cimport ibv_qp", "rmemcached/store/wrong.pxd", "verbs"),
     "a part": ("from rmemcached.cli import main", "rmemcached/store/part/part.pyx", "cli"),
     "downward": ("from rmemcached.store.store cimport item", "rmemcached/protocol/wrong.pyx", None),
@@ -78,7 +80,8 @@ FILES = (
     *("rmemcached/__init__.py", "rmemcached/cli.py", "rmemcached/settings.py", "rmemcached/server/server.pyx"),
     *("rmemcached/rdma_conn.pxd", "rmemcached/rdma_conn.pyx", "rmemcached/logger.pxd", "rmemcached/logger.pyx"),
     *("rmemcached/store/__init__.py", "rmemcached/store/store.pxd", "rmemcached/store/store.pyx"),
-    *("rmemcached/verbs/verbs.pxd", "client/__init__.py", "client/_rdma.pxd", "bench/servers.py"),
+    *("rmemcached/verbs/verbs.pxd", "client/__init__.py", "client/exceptions.py", "client/api/_client.pyx"),
+    *("client/transport/_x.pxd", "bench/servers.py"),
 )
 
 

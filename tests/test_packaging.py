@@ -45,7 +45,7 @@ def setup(*arguments: str, testing: bool, tree: Path = ROOT) -> str:
 @pytest.mark.parametrize("testing", [False, True])
 def test_modules_for_tests_are_built_for_tests_only(testing: bool) -> None:
     modules = setup("-c", LIST, testing=testing).split()
-    assert "rmemcached.store.store" in modules and "rmemcached.client._client" in modules
+    assert "rmemcached.store.store" in modules and "rmemcached.client.api._client" in modules
     ours = {name for name in modules if "_testing" in name}
     assert ours >= {"rmemcached.store._testing", "rmemcached.protocol._testing"} if testing else not ours
 
@@ -54,7 +54,7 @@ def test_modules_for_tests_are_built_for_tests_only(testing: bool) -> None:
 def test_files_of_modules_for_tests(testing: bool, tmp_path: Path) -> None:
     setup("setup.py", "-q", "build_py", "--build-lib", str(tmp_path), testing=testing)
     files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")}
-    assert {"rmemcached/store/store.pxd", "rmemcached/client/connection.py", "rmemcached/client/_client.pyi"} <= files
+    assert {"rmemcached/store/store.pxd", "rmemcached/client/serde.py", "rmemcached/client/api/_client.pyi"} <= files
     assert {"rmemcached/cli.py", "rmemcached/py.typed", "rmemcached/client/py.typed"} <= files
     assert any("_testing" in name for name in files) == testing
     assert not [name for name in files if name.endswith((".c", ".so", ".pyx", ".pxi")) or name.startswith("tests")]
@@ -122,7 +122,7 @@ def test_metadata(unpacked: tuple[set[str], Path]) -> None:
 
 def test_what_is_looked_for_in_a_wheel() -> None:
     """The check of script/package finds missing and superfluous files."""
-    right = ["rmemcached/py.typed", "rmemcached/client/_client.pyi", "rmemcached/sys/clock.cpython-311-x.so"]
+    right = ["rmemcached/py.typed", "rmemcached/client/api/_client.pyi", "rmemcached/sys/clock.cpython-311-x.so"]
     right += ["rmemcached/sys/clock.pxd", "rmemcached-1.dist-info/RECORD", "rmemcached.libs/libisal-1.so.2"]
     assert wheel_content.faults(right, {"rmemcached.sys.clock"}) == []
     for missing in right[:3]:

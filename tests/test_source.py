@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 import re
 import subprocess
@@ -28,6 +29,20 @@ INLINE_IN_UNIT = re.compile(r".* implemented and marked inline in .*\n")
 FUNCTION_LINES = 60
 FILE_LINES = 800
 REASON = "Long: "
+# Parameters of a function, without self and keyword-only parameters.
+PARAMETERS = 7
+PARAMETERS_REASON = "Parameters: "
+# Functions with more, and without a reason. The table only shrinks: no name is added, and a mended function leaves it.
+MANY_PARAMETERS = {
+    "client/api/_client.pyx": ["__init__"],
+    "client/api/_request.pyx": ["store_request"],
+    "client/api/_session.pyx": ["configure"],
+    "client/api/_storage.pyx": ["store"],
+    "client/api/servers.py": ["__init__"],
+    "client/wire/_classic.pyx": ["put_classic_store"],
+    "client/wire/_commands.pyx": ["put_store"],
+    "rmemcached/rdma_conn.pyx": ["rdma_exchange"],
+}
 
 TREE = Tree()
 FILES, OWNERS = TREE.files, TREE.owners
@@ -62,6 +77,7 @@ class Function(NamedTuple):
     line: int
     length: int
     text: str
+    parameters: int
 
 
 def python_functions(text: str) -> Iterator[Function]:
@@ -70,7 +86,25 @@ def python_functions(text: str) -> Iterator[Function]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             body = "\n".join(lines[node.lineno - 1 : node.end_lineno])
-            yield Function(node.name, node.lineno, node.end_lineno - node.lineno + 1, body)
+            names = [argument.arg for argument in node.args.posonlyargs + node.args.args]
+            count = sum(name not in ("self", "cls") for name in names)
+            yield Function(node.name, node.lineno, node.end_lineno - node.lineno + 1, body, count)
+
+
+def cython_parameters(head: str) -> int:
+    """Counts the parameters in a function's first lines, without self and keyword-only parameters."""
+    depth, parameters = 0, [""]
+    for letter in head[head.index("(") + 1 :]:
+        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(letter, 0)
+        if depth < 0:
+            break
+        if letter == "," and depth == 0:
+            parameters.append("")
+        else:
+            parameters[-1] += letter
+    texts = [text.strip() for text in parameters]
+    keywords = next((i for i, text in enumerate(texts) if text.startswith("*")), len(texts))
+    return sum(text not in ("", "self", "cls") for text in texts[:keywords])
 
 
 def cython_functions(text: str) -> Iterator[Function]:
@@ -94,7 +128,8 @@ def cython_functions(text: str) -> Iterator[Function]:
                 if len(code[number]) - len(code[number].lstrip()) <= len(start[1]):
                     break
                 last = number
-        yield Function(name[1], first + 1, last - first + 1, "\n".join(lines[first : last + 1]))
+        text = "\n".join(lines[first : last + 1])
+        yield Function(name[1], first + 1, last - first + 1, text, cython_parameters(head))
 
 
 def functions(file: str) -> Iterator[Function]:
@@ -139,6 +174,62 @@ cdef class Two(One):
     assert found == [("one", 2, 9), ("two", 14, 2), ("three", 19, 2)]
     python = "class A:\n    def f(self):\n        def g():\n            pass\n\n        return g\n"
     assert [(f.name, f.line, f.length) for f in python_functions(python)] == [("f", 2, 5), ("g", 3, 2)]
+
+
+def comment_above(text: str, line: int) -> str:
+    """The comment that ends before this line."""
+    above = [line.strip() for line in text.split("\n")[: line - 1]]
+    return "\n".join(itertools.takewhile(lambda text: text.startswith("#"), reversed(above)))
+
+
+def has_parameters_reason(file: str, function: Function) -> bool:
+    """Looks into the docstring, and into the comments above the function and above its declaration in the header."""
+    places = [function.text, comment_above((ROOT / file).read_text(), function.line)]
+    header = (ROOT / file).with_suffix(".pxd")
+    if header.exists():
+        text = header.read_text()
+        found = re.finditer(rf"^cdef .*\b{function.name}\(", text, re.MULTILINE)
+        places += [comment_above(text, text.count("\n", 0, declared.start()) + 1) for declared in found]
+    return any(re.search(rf"^\W*{PARAMETERS_REASON}", place, re.MULTILINE) for place in places)
+
+
+def test_functions_have_few_parameters() -> None:
+    many: dict[str, list[str]] = {}
+    for file in FILES:
+        if file.startswith(("rmemcached/", "client/", "bench/")) and not file.endswith(".pyi"):
+            for function in functions(file):
+                if function.parameters > PARAMETERS and not has_parameters_reason(file, function):
+                    many.setdefault(file, []).append(function.name)
+    advice = (
+        f"{PARAMETERS} at most besides self and keyword-only parameters: a structure has the rest; or a line of the "
+        f"docstring or the comment above begins with {PARAMETERS_REASON!r} and gives the reason. The table only shrinks"
+    )
+    assert many == MANY_PARAMETERS, advice
+    assert sum(map(len, MANY_PARAMETERS.values())) <= 8
+
+
+def test_parameters_are_counted() -> None:
+    cython = """
+cdef int one(const char *p, void *(*start)(void *, int) noexcept nogil,
+             int (*f)(), size_t n) noexcept nogil:
+    pass
+def two(self, int a=max(1, 2), (int, int) b=(3, 4), *, c=None, d=None):
+    pass
+cdef void three() noexcept:
+    pass
+def four(a, *more, b=None, **rest):
+    pass
+"""
+    assert [(function.name, function.parameters) for function in cython_functions(cython)] == [
+        ("one", 4),
+        ("two", 2),
+        ("three", 0),
+        ("four", 1),
+    ]
+    python = "class A:\n    def f(self, a, /, b, *c, d, **e):\n        def g():\n            pass\n"
+    assert [(function.name, function.parameters) for function in python_functions(python)] == [("f", 2), ("g", 0)]
+    text = "# One.\n\n# Parameters: two.\n# Three.\ncdef f()\n"
+    assert comment_above(text, 5) == "# Three.\n# Parameters: two."
 
 
 def test_files_are_of_readable_size() -> None:

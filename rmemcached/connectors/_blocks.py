@@ -133,7 +133,7 @@ class Blocks:
 
     def piece_size(self) -> int:
         """Returns the largest size of an item in bytes, from the server's -I."""
-        piece = self._piece  # a second thread may reset the field meanwhile
+        piece = self._piece  # another thread may reset the field meanwhile
         if not piece:
             limit = self.client.stats("settings").get(b"item_size_max")
             whole = limit if isinstance(limit, int) else USUAL_ITEM
@@ -241,7 +241,7 @@ class Blocks:
     def load_many(self, names: Sequence[str | bytes], memories: Sequence[memoryview]) -> Iterable[bool | str]:
         """Loads blocks. Yields for each block in turn the result of `load`, or the server's reason for a refusal.
 
-        Direct reads copy all their blocks at once, while further threads of Python run.
+        Direct reads copy all their blocks at once, while other threads of Python run.
         """
         try:
             memories = [flat(memory) for memory in memories]
@@ -279,7 +279,7 @@ class Blocks:
             yield found or next(stored)
 
     def exist(self, names: Sequence[str | bytes]) -> list[bool]:
-        """Returns for each block whether the server has it, in one round trip, without a look for pieces."""
+        """Returns for each block whether the server has it, in one round trip. Does not look for the pieces."""
         with self.client.pipeline() as pipeline:
             for name in names:
                 pipeline.meta_get(self.key(name), value=False)

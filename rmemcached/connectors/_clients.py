@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rmemcached.client import Client, ClusterClient
-from rmemcached.client.servers import CLIENT_OPTIONS, Servers
+from rmemcached.client.api.servers import CLIENT_OPTIONS, Servers
 from rmemcached.client.urls import SCHEMES, is_url, parse_server, shown
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def expiry(seconds: float | None) -> int:
 def fitting_key(key: str, room: int) -> str:
     """Returns the key if memcached takes it in `room` bytes, else a key of 67 bytes with its SHA-256.
 
-    A key in the form of such a hash is hashed as well, so nobody can choose a key equal to a second key's hash.
+    A key in the form of such a hash is hashed as well, so nobody can choose a key equal to another key's hash.
     """
     encoded = key.encode("utf-8", "surrogatepass")
     if encoded and len(encoded) <= room and not key.startswith(HASHED) and not UNFIT.search(encoded):
@@ -68,8 +68,8 @@ def settled(
 ) -> tuple[list[Any], dict[str, Any], bool]:
     """Returns (servers, arguments of a client, whether the client must be a cluster).
 
-    defaults: for arguments missing in the options and in a URL. Options about keys, values and failures in the URL of a
-    single server become arguments. Raises ValueError without a server, or for an option given twice.
+    defaults: for arguments that neither the options nor a URL gives. Options about keys, values and failures in the URL
+    of a single server become arguments. Raises ValueError without a server, or for an option given twice.
     """
     found = server_list(servers)
     if not found:

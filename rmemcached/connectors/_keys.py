@@ -1,6 +1,6 @@
 """Keys for memcached from names of blocks, with any length and characters.
 
-A key begins with its kind, so no name makes the key of a second name, or of a piece.
+A key begins with its kind, so no name makes the key of another name, or of a piece.
 """
 
 from __future__ import annotations

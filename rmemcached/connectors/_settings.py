@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rmemcached.client.servers import OF_THE_CLUSTER
+from rmemcached.client.api.servers import OF_THE_CLUSTER
 from rmemcached.client.urls import parse_server, shown
 
 

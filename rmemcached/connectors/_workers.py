@@ -28,7 +28,8 @@ def groups_of(size: int, nbytes: int, group: int) -> list[slice]:
 
 
 class Outcome(NamedTuple):
-    """Of a batch. ok: no part failed. error: the first failure. done: for each block, whether its row succeeded."""
+    """The result of a batch. ok: no part failed. error: the first failure. done: for each block, whether its row
+    succeeded."""
 
     number: int
     ok: bool
@@ -171,7 +172,7 @@ class Workers:
                 if isinstance(outcome, str):
                     error = error or outcome
         except Exception as problem:
-            # Any exception: a caller waits for the batch.
+            # Every exception must end the batch: a caller waits for it.
             error = error or reason(problem)
             failed = True
         with self._lock:

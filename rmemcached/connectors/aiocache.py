@@ -32,7 +32,7 @@ class RMemcachedCache(BaseCache):
 
     servers: "host:port", a URL, a text with commas between several servers, or a list; endpoint and port name a server
     in aiocache's words. serializer (JsonSerializer), plugins, namespace, key_builder, timeout and ttl are aiocache's;
-    timeout is for a whole operation. Further arguments are rmemcached.client.AsyncClient's, or AsyncClusterClient's.
+    timeout is for a whole operation. All other arguments are rmemcached.client.AsyncClient's, or AsyncClusterClient's.
     Raises ValueError.
 
     A ttl of None or 0 is for ever. Keys refused by memcached are hashed. `clear` removes all items of the servers, and
@@ -103,7 +103,7 @@ class RMemcachedCache(BaseCache):
             raise TypeError(f"the value of {key!r} cannot be counted: {error}") from None
         if number is not None:
             return int(number)
-        # A second caller has added the key meanwhile; or, with ignore_exc, nobody answers.
+        # Another caller has added the key meanwhile; or, with ignore_exc, nobody answers.
         return await self._increment(key, delta) if await self.client.exists(key) else -1
 
     async def _expire(self, key: str, ttl: float | None, _conn: Any = None) -> bool:
@@ -124,7 +124,7 @@ class RMemcachedCache(BaseCache):
         return await getattr(self.client, command)(*args, **kwargs)
 
     async def _redlock_release(self, key: str, value: Any) -> int:
-        # Only this caller's lock: after its lease a second caller may have taken the lock.
+        # Only this caller's lock: after its lease another caller may have taken the lock.
         found, token = await self.client.gets(key)
         if found != as_bytes(key, value):
             return 0

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
 from rmemcached.client import Client, ClusterClient
-from rmemcached.client.servers import Servers
+from rmemcached.client.api.servers import Servers
 
 from ._clients import expiry
 
@@ -121,7 +121,7 @@ def check_client(client: Any, asynchronous: bool) -> None:
 def with_leases(
     client: Any, function: Callable[..., Any], key_of: Callable[..., str], expire: float | None, options: dict[str, Any]
 ) -> tuple[Callable[..., Any], Count]:
-    """Returns a function of the same arguments with a look for the result first, and the count of its calls."""
+    """Returns a function with the same arguments that looks for the result first, and the count of its calls."""
     count = Count()
 
     def begin(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Callable[[Any], Any]]:
@@ -177,7 +177,7 @@ def cached(
         expire: lifetime of a result in seconds. None or 0: for ever.
         key: a function of the same arguments returning the key, of at most 250 bytes. By default the key consists of
             the function's name and its arguments: None, numbers, str, bytes, dates, UUIDs, Decimals, Enums,
-            dataclasses, and tuples, lists, sets and dicts of these; any further type raises TypeError. f(1) and
+            dataclasses, and tuples, lists, sets and dicts of these; any other type raises TypeError. f(1) and
             f(number=1) are the same call, f(1) and f(1.0) are not.
         prefix: before each default key, not before the keys of `key`. Functions of one module and name share their
             results: where they differ (in a closure's variables, or as the `__main__` of two programs), pass

@@ -24,7 +24,7 @@ SCHEME = "rmemcached"
 def servers_of(url: str) -> list[str]:
     """The servers of a result_backend, as URLs of a Client. Raises ValueError.
 
-    "rmemcached://host:port" leaves the transport to the client; "rmemcached+shm://host:port", and all further schemes
+    "rmemcached://host:port" leaves the transport to the client; "rmemcached+shm://host:port", and all other schemes
     of Client, name the transport. Semicolons separate several servers.
     """
     scheme, _, places = url.removeprefix(f"{SCHEME}+").partition("://")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rmemcached.client.sockets import server_text
+from rmemcached.client.transport.sockets import server_text
 
 from ._blocks import Blocks
 from ._workers import LOADS, STORES, WORKERS, Workers

@@ -107,8 +107,8 @@ class RMemcachedStorage(HiCacheStorage):
     storage_config: SGLang's. Its extra_config may have host and port, or url, of the server (docs/client-servers.md);
     transport: Client's; workers: threads for the parts of a batch; prefix: of all keys; expire: seconds, 0: until
     eviction; timeout and connect_timeout, in seconds; username, password; interface_v1: true for pages without a copy;
-    extra_backend_tag: a part of all names, so engines with different tags share no pages. Raises ValueError for a
-    further entry.
+    extra_backend_tag: a part of all names, so engines with different tags share no pages. Raises ValueError for
+    any other entry.
 
     Methods wait. Every failure to load a page is a miss, and every failure to store a page is False, with a warning in
     the log. Thread-safe.
@@ -142,7 +142,7 @@ class RMemcachedStorage(HiCacheStorage):
         self._identity = self._identity_with(mem_pool_host)
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
-        """Raises NotImplementedError: this back end stores no further pools of hybrid models."""
+        """Raises NotImplementedError: this back end stores no other pools of hybrid models."""
         raise NotImplementedError(f"rmemcached keeps no pages of the pool {host_pool_name}: use a model without it")
 
     # --- pages in the pool's own memory ---
@@ -266,7 +266,7 @@ class RMemcachedStorage(HiCacheStorage):
             raise ValueError(f"{len(addresses)} pieces of memory for {len(keys)} pages")
         parts = len(addresses) // len(keys)
         whole = [True] * len(keys)
-        # The first part is stored last, for pages with all further parts: it stands for the page.
+        # The first part is stored last, for pages with all other parts: it stands for the page.
         for part in reversed(range(parts)):
             pages = [page for page, has_others in enumerate(whole) if has_others]
             names = [self._name(keys[page], part) for page in pages]

@@ -37,7 +37,7 @@ def rebuilt(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tens
 
 
 class TensorPickler(pickle.Pickler):
-    """Pickles plain tensors of the CPU as buffers beside the pickle, and any further object as pickle does."""
+    """Pickles plain tensors of the CPU as buffers beside the pickle, and any other object as pickle does."""
 
     def reducer_override(self, value: Any) -> Any:
         """See pickle.Pickler."""

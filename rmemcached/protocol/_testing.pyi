@@ -10,6 +10,7 @@ class Server:
     connections: int
     def __init__(
         self,
+        *,
         maxbytes: int = ...,
         item_size_max: int = ...,
         slab_chunk_size_max: int = ...,

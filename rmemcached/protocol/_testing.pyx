@@ -15,10 +15,10 @@ from rmemcached.drive_machine cimport drive_machine
 from rmemcached.logger cimport logger_none
 from rmemcached.protocol.ascii cimport LINE_MAX_LENGTH
 from rmemcached.protocol.conn cimport (
-    MAX_PENDING_BYTES, MAX_PENDING_RESPS, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD,
-    WANT_REMOTE_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot, conn, conn_engine, conn_gather, conn_hooks, conn_init,
-    conn_next_write, conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_thread,
-    conn_thread_release, conn_want, conn_write_posted, mc_resp, negotiating_prot,
+    MAX_PENDING_BYTES, MAX_PENDING_RESPS, STATS_ANSWERED, STATS_RESET, STATS_UNKNOWN, WANT_CLOSE, WANT_FLUSH,
+    WANT_INPUT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot, conn, conn_engine, conn_gather,
+    conn_hooks, conn_init, conn_next_write, conn_payload_iov, conn_payload_received, conn_release, conn_sent,
+    conn_thread, conn_thread_release, conn_want, conn_write_posted, mc_resp, negotiating_prot, stats_result,
 )
 from rmemcached.protocol.stats_text cimport stat_append, stat_append_text, stat_buf
 from rmemcached.protocol.parse cimport (
@@ -54,24 +54,24 @@ cdef struct server_state:    # the hooks' data
     int verbosity
 
 
-cdef int _stats(void *arg, conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil:
+cdef stats_result _stats(void *arg, conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil:
     cdef int i
     if nsub == 0:
         stat_append(out, b"pid", 4711)
         stat_append_text(out, b"version", b"1.6.45")
-        return 0
+        return STATS_ANSWERED
     if nsub == 5 and memcmp(sub, b"reset", 5) == 0:
-        return 1
+        return STATS_RESET
     if nsub == 5 and memcmp(sub, b"items", 5) == 0:
-        return 0
+        return STATS_ANSWERED
     if nsub == 4 and memcmp(sub, b"long", 4) == 0:
         for i in range(5000):
             stat_append(out, b"counter_with_a_long_name", <uint64_t>i)
-        return 0
+        return STATS_ANSWERED
     if nsub == 4 and memcmp(sub, b"dump", 4) == 0:
         stat_append_text(out, b"arguments", b"seen")
-        return 0
-    return -1
+        return STATS_ANSWERED
+    return STATS_UNKNOWN
 
 
 cdef const char *_exchange(conn *c, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
@@ -100,9 +100,10 @@ cdef class Server:
     cdef bint exchange
     cdef readonly int connections
 
-    def __init__(self, uint64_t maxbytes=64 << 20, uint64_t item_size_max=1 << 20, uint32_t slab_chunk_size_max=1 << 19,
-                 bint use_cas=True, bint evict_to_free=True, unsigned int reqs_per_event=20, bint flush_enabled=True,
-                 bint exchange=False, uint64_t verbose=0, protocol=None, bint direct=False):
+    def __init__(self, *, uint64_t maxbytes=64 << 20, uint64_t item_size_max=1 << 20,
+                 uint32_t slab_chunk_size_max=1 << 19, bint use_cas=True, bint evict_to_free=True,
+                 unsigned int reqs_per_event=20, bint flush_enabled=True, bint exchange=False, uint64_t verbose=0,
+                 protocol=None, bint direct=False):
         cdef store_config config
         cdef const char *error = NULL
         cdef int[2] memory

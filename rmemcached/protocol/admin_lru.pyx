@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
-from rmemcached.protocol.admin_watch cimport can_lend
+from rmemcached.protocol.admin_watch cimport require_lendable
 from rmemcached.protocol.conn cimport conn_set_state, conn_watch
 from rmemcached.protocol.dump cimport DUMP_META, DUMP_MG, dump_kind
 from rmemcached.protocol.parse cimport abbreviates, parse_double, parse_i32, parse_u32
@@ -83,8 +83,8 @@ cdef bint process_dump_command(conn *c, const token *t) noexcept nogil:
         out_string(c, b"CLIENT_ERROR lru crawler disabled")
     elif not c.thread.dump_enabled:
         out_string(c, b"ERROR metadump not allowed" if kind == DUMP_META else b"ERROR key dump not allowed")
-    elif can_lend(c, b"ERROR cannot pipeline other commands before metadump" if kind == DUMP_META
-                  else b"ERROR cannot pipeline other commands before mgdump"):
+    elif require_lendable(c, b"ERROR cannot pipeline other commands before metadump" if kind == DUMP_META
+                          else b"ERROR cannot pipeline other commands before mgdump"):
         conn_set_state(c, conn_watch)
         result = c.engine.dump(c, kind, t[2].value, t[2].length)
         if result != CRAWLER_OK:

@@ -5,7 +5,7 @@ from libc.stdint cimport uint32_t
 from libc.stdlib cimport free
 from libc.string cimport memset, strlen
 
-from rmemcached.protocol.conn cimport conn_hooks
+from rmemcached.protocol.conn cimport STATS_ANSWERED, STATS_RESET, conn_hooks, stats_result
 from rmemcached.protocol.parse cimport abbreviates, parse_u32
 from rmemcached.protocol.reply cimport BAD_FORMAT, out_line, out_string, stat_reply, text_reply
 from rmemcached.protocol.stats_prefix cimport stats_prefix_dump
@@ -60,7 +60,7 @@ cdef void process_stats_command(conn *c, const token *t, int n) noexcept nogil:
     cdef stat_buf out
     cdef const char *sub = b""
     cdef size_t nsub = 0
-    cdef int known
+    cdef stats_result result
     if n > 1:
         if abbreviates(&t[1], b"reset"):
             sub = b"reset"
@@ -80,10 +80,10 @@ cdef void process_stats_command(conn *c, const token *t, int n) noexcept nogil:
         if nsub == 0:
             nsub = strlen(sub)
     memset(&out, 0, sizeof(out))
-    known = hooks.stats(hooks.arg, c, sub, nsub, &out)
-    if known != 0:
+    result = hooks.stats(hooks.arg, c, sub, nsub, &out)
+    if result != STATS_ANSWERED:
         free(out.data)
-        if known > 0:
+        if result == STATS_RESET:
             out_line(c, b"RESET\r\n", 7)
         else:
             out_line(c, b"ERROR\r\n", 7)

@@ -28,7 +28,7 @@ cdef watch_word[WATCH_WORDS_COUNT] WATCH_WORDS = [
 ]
 
 
-cdef bint can_lend(conn *c, const char *pipelined) noexcept nogil:
+cdef bint require_lendable(conn *c, const char *pipelined) noexcept nogil:
     if c.engine.watch == NULL:
         out_errstring(c, b"CLIENT_ERROR not on this connection: it has no socket of its own")
         return False
@@ -54,7 +54,7 @@ cdef void process_watch_command(conn *c, const token *t, int n) noexcept nogil:
     if not c.thread.watch_enabled:
         out_errstring(c, b"CLIENT_ERROR watch commands not allowed")
         return
-    if not can_lend(c, b"ERROR cannot pipeline other commands before watch"):
+    if not require_lendable(c, b"ERROR cannot pipeline other commands before watch"):
         return
     for i in range(1, n):
         eflag = watch_eflag(&t[i])

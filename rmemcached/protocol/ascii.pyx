@@ -11,9 +11,9 @@ from rmemcached.protocol.admin cimport process_admin_command
 from rmemcached.protocol.admin_stats cimport process_stats_command
 from rmemcached.protocol.auth cimport try_read_command_asciiauth
 from rmemcached.protocol.conn cimport (
-    CONN_NAME, MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_OOM, MGET_SKIP, MGET_TOUCH, NOT_GIVEN, WRITE_BUFFER_SIZE,
-    conn_charge, conn_closing, conn_log, conn_logs, conn_mwrite, conn_name, conn_new_cmd, conn_nread,
-    conn_output_full, conn_set_state, mc_resp, thread_stats,
+    AUTH_NONE, CONN_NAME, MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_OOM, MGET_SKIP, MGET_TOUCH, NOT_GIVEN,
+    WRITE_BUFFER_SIZE, conn_charge, conn_closing, conn_log, conn_logs, conn_name, conn_new_cmd, conn_nread,
+    conn_output_full, conn_read_keys, conn_resume, conn_set_state, mc_resp, thread_stats,
 )
 from rmemcached.protocol.item_commands cimport (
     alloc_error, count_cas, count_delta, expect_payload, expiry, fetch_item, fits_copy, log_deleted, resp_value,
@@ -33,9 +33,9 @@ from rmemcached.store.store cimport (
     EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD, NREAD_APPEND,
     NREAD_CAS, NREAD_PREPEND, NREAD_REPLACE, NREAD_SET, NUMBER_OF_QUEUES, OK, STORED, ITEM_client_flags, ITEM_clsid,
     ITEM_data, ITEM_get_cas, ITEM_has, ITEM_set_cas, delta_result_type, do_add_delta, do_item_remove, do_item_unlink,
-    item, item_alloc, item_get_locked, item_iov, item_remove, item_touch, item_unlock, item_used, items_ahead,
-    key_ahead, store,
-    store_get_config, store_item, store_item_type, store_op, store_time,
+    item, item_alloc, item_get_locked, item_iov, item_note_read, item_remove, item_touch, item_unlock, items_ahead,
+    key_ahead, store, store_get_config, store_item, store_item_type, store_op, store_time,
+    stored_item,
 )
 from rmemcached.sys.atomics cimport counter_add
 from rmemcached.sys.debug cimport assert_that
@@ -196,11 +196,11 @@ cdef void process_get_command(conn *c, const char *p, const char *end, uint8_t f
     if stop == end:
         get_end(c)
     elif stop != NULL:
-        # The rest of the line becomes input again. resume_get goes on: at once or, if the output is full, after replies
-        # have left.
+        # The rest of the line becomes input again; resume_get goes on at once, or when replies have left if the output
+        # is full.
         c.rbytes += <size_t>(c.rcurr - stop)
         c.rcurr = <char *>stop
-        conn_set_state(c, conn_mwrite)
+        conn_set_state(c, conn_resume)
     else:
         resp_rollback(c, mark, mark_bytes)
         get_failed(c)
@@ -232,8 +232,7 @@ cdef void process_gat_command(conn *c, const char *p, const char *end, uint8_t f
 
 
 cdef bint resume_get(conn *c) noexcept nogil:
-    """Goes on with a get: its line is longer than LINE_MAX_LENGTH, its keys are many, or its replies filled the output.
-    False: more input is needed."""
+    """The line of the get is longer than LINE_MAX_LENGTH, its keys are many, or its replies filled the output."""
     cdef bint more = False
     cdef const char *p = c.rcurr
     cdef const char *newline = <const char *>memchr(p, c'\n', c.rbytes)
@@ -252,6 +251,7 @@ cdef bint resume_get(conn *c) noexcept nogil:
         if stop == NULL:
             get_failed(c)
             if c.state == conn_closing:
+                c.mget = 0
                 return True
             c.mget |= MGET_SKIP
             stop = end
@@ -266,10 +266,8 @@ cdef bint resume_get(conn *c) noexcept nogil:
     c.rcurr = <char *>stop
     if c.mget == 0:
         return True
-    if more:
-        conn_set_state(c, conn_mwrite)
-        return True
-    return False
+    conn_set_state(c, conn_resume if more else conn_read_keys)
+    return more
 
 
 # ---- set, add, replace, append, prepend, cas -------------------------------------------------------------------------
@@ -321,8 +319,7 @@ cdef bint terminated(item *it) noexcept nogil:
 cdef void complete_nread_ascii(conn *c) noexcept nogil:
     cdef store *s = c.thread.store
     cdef item *it = c.item
-    cdef uint64_t cas = 0
-    cdef int nbytes = 0
+    cdef stored_item stored = stored_item(0, 0)
     cdef store_item_type result
     assert_that(c.rlbytes == 0)
     c.item = NULL
@@ -332,11 +329,11 @@ cdef void complete_nread_ascii(conn *c) noexcept nogil:
         out_string(c, b"CLIENT_ERROR bad data chunk")
         item_remove(s, it)
         return
-    result = store_item(s, it, <store_op>c.cmd, c.cas, &cas, c.set_stale, &nbytes)
+    result = store_item(s, it, <store_op>c.cmd, c.cas, c.set_stale, &stored)
     if c.cmd == NREAD_CAS:
         count_cas(c, it, result)
     if c.mset_res:
-        finalize_mset(c, it, result, nbytes if nbytes else it.nbytes, cas)
+        finalize_mset(c, it, result, stored.nbytes if stored.nbytes else it.nbytes, stored.cas)
     elif result == STORED:
         out_line(c, b"STORED\r\n", 8)
     elif result == EXISTS:
@@ -491,7 +488,7 @@ cdef void process_hits_command(conn *c, const char *p, const char *end) noexcept
         if p < end and p[0] == c':':
             p = read_count(p + 1, end, 16 if names else 10, &second)
             if names:
-                item_used(c.thread.store, <uint32_t>first, second)
+                item_note_read(c.thread.store, <uint32_t>first, second)
             elif first < NUMBER_OF_QUEUES and second <= UINT32_MAX:
                 # Nobody has read so often since the last line; a wrapped counter would seem to go back.
                 counter_add(&stats.get_cmds, second)
@@ -699,8 +696,8 @@ cdef void process_command_ascii(conn *c, const char *line, const char *end, size
 
 
 cdef bint begin_long_get(conn *c) noexcept nogil:
-    """Begins an input line longer than LINE_MAX_LENGTH. Only get and gets may be so long: they answer each key on
-    arrival. Returns as try_read_command_ascii."""
+    """Begins an input line longer than LINE_MAX_LENGTH. Only get and gets may be so long: resume_get answers each key
+    on arrival. Returns as try_read_command_ascii."""
     cdef const char *space = <const char *>memchr(c.rcurr, c' ', LINE_MAX_LENGTH)
     cdef size_t length = <size_t>(space - c.rcurr) if space != NULL else 0
     c.noreply = False
@@ -712,7 +709,8 @@ cdef bint begin_long_get(conn *c) noexcept nogil:
         return True
     c.rcurr += length + 1
     c.rbytes -= length + 1
-    return resume_get(c)
+    conn_set_state(c, conn_resume)
+    return False
 
 
 cdef bint try_read_command_ascii(conn *c) noexcept nogil:
@@ -720,9 +718,7 @@ cdef bint try_read_command_ascii(conn *c) noexcept nogil:
     cdef char *newline
     cdef char *end
     cdef size_t length
-    if c.mget:
-        return resume_get(c)
-    if c.auth_wanted:
+    if c.auth_wanted != AUTH_NONE:
         return try_read_command_asciiauth(c)
     newline = <char *>memchr(line, c'\n', c.rbytes)
     if newline == NULL:

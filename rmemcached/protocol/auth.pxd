@@ -1,6 +1,7 @@
 """Authentication of text connections (-Y). memcached: proto_text.c.
 
-Called by `ascii` alone, as long as conn.auth_wanted is not 0. The server knows the users (conn_hooks.authenticate).
+Called by `ascii` alone, as long as conn.auth_wanted is not AUTH_NONE. The server knows the users
+(conn_hooks.authenticate).
 """
 
 from rmemcached.protocol.conn cimport conn

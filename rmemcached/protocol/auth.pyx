@@ -1,10 +1,10 @@
 """Authentication by a set command of its own (see auth.pxd)."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int32_t, uint32_t
+from libc.stdint cimport uint32_t
 from libc.string cimport memchr, memcmp
 
-from rmemcached.protocol.conn cimport AUTH_LINE, conn_closing, conn_hooks, conn_set_state
+from rmemcached.protocol.conn cimport AUTH_LINE, AUTH_NONE, AUTH_TOKEN, conn_closing, conn_hooks, conn_set_state
 from rmemcached.protocol.parse cimport LINE_TOKENS, parse_u32, token, tokenize
 from rmemcached.protocol.reply cimport out_line, out_string
 from rmemcached.store.store cimport store_time
@@ -17,8 +17,8 @@ cdef enum:
 
 
 cdef bint take_auth_line(conn *c) noexcept nogil:
-    """Reads the line. A well-formed line sets auth_wanted to the length of the data behind. False: the line is not
-    complete yet."""
+    """Reads the line. After a well-formed line the connection wants AUTH_TOKEN. False: the line is not complete
+    yet."""
     cdef token t[LINE_TOKENS]
     cdef const char *p = c.rcurr
     cdef const char *end = <const char *>memchr(p, c'\n', c.rbytes)
@@ -43,7 +43,8 @@ cdef bint take_auth_line(conn *c) noexcept nogil:
     elif length > MAX_AUTH_TOKEN:
         out_string(c, b"CLIENT_ERROR auth token too long")
     else:
-        c.auth_wanted = <int32_t>length + 2
+        c.auth_wanted = AUTH_TOKEN
+        c.auth_bytes = length + 2
     return True
 
 
@@ -53,7 +54,7 @@ cdef bint take_auth_token(conn *c) noexcept nogil:
     cdef const char *p = c.rcurr
     cdef const char *end
     cdef const char *space
-    cdef size_t size = <size_t>c.auth_wanted
+    cdef size_t size = c.auth_bytes
     if c.rbytes < size:
         return False
     c.rcurr += size
@@ -69,7 +70,7 @@ cdef bint take_auth_token(conn *c) noexcept nogil:
         return True
     counter_add(&c.thread.stats.auth_cmds, 1)
     if hooks.authenticate(hooks.arg, p, <size_t>(space - p), space + 1, <size_t>(end - space) - 1):
-        c.auth_wanted = 0
+        c.auth_wanted = AUTH_NONE
         out_line(c, b"STORED\r\n", 8)
     else:
         counter_add(&c.thread.stats.auth_errors, 1)

@@ -12,9 +12,10 @@ from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset, strlen
 from posix.uio cimport iovec
 
-from rmemcached.logger cimport LOG_MUTATIONS, NORMAL_CLOSE, log_item_store, log_wants
+from rmemcached.logger cimport LOG_MUTATIONS, NORMAL_CLOSE, log_item, log_item_store, log_wants
 from rmemcached.protocol.conn cimport (
-    CONN_NAME, conn_closing, conn_hooks, conn_logs, conn_name, conn_new_cmd, conn_set_state, mc_resp,
+    CONN_NAME, STATS_UNKNOWN, conn_closing, conn_hooks, conn_logs, conn_name, conn_new_cmd, conn_set_state, mc_resp,
+    stats_result,
 )
 from rmemcached.protocol.item_commands cimport (
     count_cas, count_delta, expect_payload, fetch_item, fits_copy, resp_value, swallow,
@@ -45,6 +46,7 @@ from rmemcached.store.store cimport (
     ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_set_cas, delta_result_type, do_add_delta,
     do_item_remove, do_item_unlink, get_cas_id, item, item_alloc, item_get_locked, item_iov, item_remove, item_size_ok,
     item_unlink, item_unlock, realtime, store, store_flush_all, store_item, store_item_type, store_op, store_time,
+    stored_item,
 )
 from rmemcached.sys.atomics cimport counter_add, relaxed_load, relaxed_store
 from rmemcached.sys.debug cimport assert_that
@@ -228,11 +230,27 @@ cdef void process_bin_get_or_touch(conn *c, uint8_t cmd, const char *extras, con
 
 # ---- set, add, replace, append, prepend ------------------------------------------------------------------------------
 
-cdef void process_bin_update(conn *c, store_op op, const char *key, uint16_t nkey, uint32_t flags, uint32_t exptime,
-                             size_t vlen, uint64_t cas) noexcept nogil:
+cdef inline store_op stored_by(uint8_t cmd) noexcept nogil:
+    if cmd == PROTOCOL_BINARY_CMD_SET:
+        return NREAD_SET
+    if cmd == PROTOCOL_BINARY_CMD_ADD:
+        return NREAD_ADD
+    if cmd == PROTOCOL_BINARY_CMD_REPLACE:
+        return NREAD_REPLACE
+    return NREAD_APPEND if cmd == PROTOCOL_BINARY_CMD_APPEND else NREAD_PREPEND
+
+
+cdef void process_bin_update(conn *c, const protocol_binary_header *h, const char *extras,
+                             const char *key) noexcept nogil:
     cdef char name[CONN_NAME]
     cdef store *s = c.thread.store
+    cdef store_op op = stored_by(loud(h.opcode))
+    cdef uint16_t nkey = h.keylen
+    cdef size_t vlen = h.bodylen - nkey - h.extlen
+    cdef uint32_t flags = load_be32(extras) if h.extlen else 0
+    cdef uint32_t exptime = load_be32(extras + 4) if h.extlen else 0
     cdef item *it
+    cdef log_item logged
     cdef bint fits
     stats_prefix_record_set(c.thread.prefixes, key, nkey)
     it = item_alloc(s, key, nkey, flags, realtime(s, exptime), vlen + 2)
@@ -249,13 +267,14 @@ cdef void process_bin_update(conn *c, store_op op, const char *key, uint16_t nke
             write_bin_error(c, PROTOCOL_BINARY_RESPONSE_E2BIG)
         if op != NREAD_APPEND and op != NREAD_PREPEND and log_wants(c.thread.log, LOG_MUTATIONS):
             # As in memcached, without the operation and with the request's expiration.
-            log_item_store(c.thread.log, NO_MEMORY if fits else TOO_LARGE, 0, key, nkey, 0, exptime, 0)
+            logged = log_item(key, nkey, 0, 0)
+            log_item_store(c.thread.log, NO_MEMORY if fits else TOO_LARGE, 0, &logged, exptime)
         if op == NREAD_SET:
             # The key's item is older than the client's new value.
             item_unlink(s, key, nkey)
         swallow(c, vlen)
         return
-    ITEM_set_cas(it, cas)
+    ITEM_set_cas(it, h.cas)
     if op != NREAD_APPEND and op != NREAD_PREPEND and ITEM_get_cas(it):
         op = NREAD_CAS
     expect_payload(c, it, vlen, op)
@@ -279,18 +298,18 @@ cdef void terminate(item *it) noexcept nogil:
 cdef void complete_nread_binary(conn *c) noexcept nogil:
     cdef store *s = c.thread.store
     cdef item *it = c.item
-    cdef uint64_t cas = 0
+    cdef stored_item stored
     cdef store_item_type result
     assert_that(c.rlbytes == 0)
     c.item = NULL
     counter_add(&c.thread.stats.slab[ITEM_clsid(it)].set_cmds, 1)
     terminate(it)
-    result = store_item(s, it, <store_op>c.cmd, next_cas(c), &cas, False, NULL)
+    result = store_item(s, it, <store_op>c.cmd, next_cas(c), False, &stored)
     if c.cmd == NREAD_CAS:
         count_cas(c, it, result)
     item_remove(s, it)
     if result == STORED:
-        write_bin_response(c, NULL, 0, cas)
+        write_bin_response(c, NULL, 0, stored.cas)
     elif result == EXISTS:
         write_bin_error(c, PROTOCOL_BINARY_RESPONSE_KEY_EEXISTS)
     elif result == NOT_FOUND:
@@ -335,7 +354,7 @@ cdef void create_number(conn *c, const char *key, uint16_t nkey, uint64_t initia
     cdef store *s = c.thread.store
     cdef char text[U64_TEXT + 2]
     cdef char *end = itoa_u64(initial, text)
-    cdef uint64_t cas = 0
+    cdef stored_item stored
     cdef item *it
     memcpy(end, b"\r\n", 2)
     it = item_alloc(s, key, nkey, 0, realtime(s, exptime), <size_t>(end + 2 - text))
@@ -343,9 +362,9 @@ cdef void create_number(conn *c, const char *key, uint16_t nkey, uint64_t initia
         out_of_memory(c, b"Out of memory allocating new item")
         return
     memcpy(ITEM_data(it), text, <size_t>it.nbytes)
-    if store_item(s, it, NREAD_ADD, next_cas(c), &cas, False, NULL) == STORED:
+    if store_item(s, it, NREAD_ADD, next_cas(c), False, &stored) == STORED:
         initial = htobe64(initial)
-        write_bin_response(c, <char *>&initial, sizeof(initial), cas)
+        write_bin_response(c, <char *>&initial, sizeof(initial), stored.cas)
     else:
         write_bin_error(c, PROTOCOL_BINARY_RESPONSE_NOT_STORED)
     item_remove(s, it)
@@ -402,7 +421,7 @@ cdef inline bint equals(const char *text, size_t length, const char *word) noexc
     return length == strlen(word) and memcmp(text, word, length) == 0
 
 
-cdef int stats_of(conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil:
+cdef stats_result stats_of(conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil:
     """The server's statistics called sub. In binary memcached gives only these; `stats conns`, say, is text alone."""
     cdef const conn_hooks *hooks = c.thread.hooks
     if begins(sub, nsub, b"reset"):
@@ -411,7 +430,7 @@ cdef int stats_of(conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept
         nsub = 8
     elif not (nsub == 0 or equals(sub, nsub, b"items") or equals(sub, nsub, b"slabs") or equals(sub, nsub, b"sizes")
               or equals(sub, nsub, b"rdma")):
-        return -1
+        return STATS_UNKNOWN
     return hooks.stats(hooks.arg, c, sub, nsub, out)
 
 
@@ -452,7 +471,7 @@ cdef void process_bin_stat(conn *c, const char *sub, size_t nsub) noexcept nogil
     if begins(sub, nsub, b"detail"):
         known = stats_detail(c, sub + 6, nsub - 6, &out)
     else:
-        known = stats_of(c, sub, nsub, &out) >= 0
+        known = stats_of(c, sub, nsub, &out) != STATS_UNKNOWN
     if not known:
         free(out.data)
         write_bin_error(c, PROTOCOL_BINARY_RESPONSE_KEY_ENOENT)
@@ -548,13 +567,9 @@ cdef bint dispatch_bin_command(conn *c, const protocol_binary_header *h, const c
         process_bin_get_or_touch(c, cmd, NULL, key, nkey)
     elif cmd == PROTOCOL_BINARY_CMD_TOUCH or cmd == PROTOCOL_BINARY_CMD_GAT or cmd == PROTOCOL_BINARY_CMD_GATK:
         process_bin_get_or_touch(c, cmd, extras, key, nkey)
-    elif cmd == PROTOCOL_BINARY_CMD_SET or cmd == PROTOCOL_BINARY_CMD_ADD or cmd == PROTOCOL_BINARY_CMD_REPLACE:
-        process_bin_update(c, NREAD_SET if cmd == PROTOCOL_BINARY_CMD_SET else
-                           NREAD_ADD if cmd == PROTOCOL_BINARY_CMD_ADD else NREAD_REPLACE,
-                           key, nkey, load_be32(extras), load_be32(extras + 4), vlen, h.cas)
-    elif cmd == PROTOCOL_BINARY_CMD_APPEND or cmd == PROTOCOL_BINARY_CMD_PREPEND:
-        process_bin_update(c, NREAD_APPEND if cmd == PROTOCOL_BINARY_CMD_APPEND else NREAD_PREPEND, key, nkey, 0, 0,
-                           vlen, h.cas)
+    elif (cmd == PROTOCOL_BINARY_CMD_SET or cmd == PROTOCOL_BINARY_CMD_ADD or cmd == PROTOCOL_BINARY_CMD_REPLACE
+          or cmd == PROTOCOL_BINARY_CMD_APPEND or cmd == PROTOCOL_BINARY_CMD_PREPEND):
+        process_bin_update(c, h, extras, key)
     elif cmd == PROTOCOL_BINARY_CMD_DELETE:
         process_bin_delete(c, key, nkey, h.cas)
     elif cmd == PROTOCOL_BINARY_CMD_INCREMENT or cmd == PROTOCOL_BINARY_CMD_DECREMENT:

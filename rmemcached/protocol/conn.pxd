@@ -3,13 +3,15 @@
 One worker thread owns a connection and everything behind its pointers (conn_thread.owner); there are no locks. An
 engine (`rmemcached/server`, `rmemcached/rdma_conn`) embeds `conn` as the first member of its own structure, supplies
 input in ``rcurr``/``rbytes``, calls ``drive_machine``, and sends the extents from ``conn_gather``. The table
-``conn.engine`` has the engine's further functions for a connection.
+``conn.engine`` has the engine's other functions for a connection.
 
 The command modules append replies through `reply`; the functions below are for engines and for the machine.
+
+Failures in this folder and in the machine: a `bint` is False, a pointer NULL; a result with more outcomes is an enum.
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from posix.uio cimport iovec
 
 from rmemcached.sys.atomics cimport counter_add, relaxed_load
@@ -31,7 +33,7 @@ cdef extern from *:
 cdef struct conn             # complete below
 cdef struct mc_resp
 
-cdef enum conn_states:       # memcached's names, if memcached has the state
+cdef enum conn_states:       # memcached's names, if memcached has the state; see conn_state_name
     conn_new_cmd             # between commands
     conn_waiting             # the input is used up
     conn_read                # waits for input, or has got input
@@ -40,6 +42,8 @@ cdef enum conn_states:       # memcached's names, if memcached has the state
     conn_rdma_read           # an RDMA READ fetches an item's payload from the address named by the client
     conn_swallow             # discards sbytes of input
     conn_mwrite              # waits until replies have left
+    conn_resume              # a get has keys left (mget), and goes on when the output has room
+    conn_read_keys           # ... and waits for the rest of its line, or has got input
     conn_watch               # a side thread has the connection's socket
     conn_closing             # replies leave, then the connection ends
     conn_closed
@@ -63,7 +67,11 @@ cdef enum:
     MAX_PENDING_RESPS = 256  # the machine wants WANT_FLUSH when so many replies wait, or ...
     MAX_PENDING_BYTES = 4 * 1024 * 1024   # ... so many bytes of items and statistics
     MSET_TOKENS_SIZE = 40    # an opaque of 1 + 32 bytes and the flags b, c, k, s
-    AUTH_LINE = -1           # conn.auth_wanted: the first line of an authentication
+
+cdef enum auth_states:       # of conn.auth_wanted
+    AUTH_NONE                # the connection is authenticated, or need not be
+    AUTH_LINE                # the first line of an authentication
+    AUTH_TOKEN               # ... and the auth_bytes bytes with user and password
 
 cdef struct remote_buf:      # the client's memory, named in a request as `@addr:rkey[:length]`
     uint64_t addr
@@ -120,6 +128,11 @@ cdef enum lend_result:       # of lending a connection to the logger thread
     LEND_TOO_MANY            # too many clients watch already
     LEND_FAILED
 
+cdef enum stats_result:      # of conn_hooks.stats
+    STATS_ANSWERED           # the lines are there
+    STATS_RESET              # the counters have been reset; there are no lines
+    STATS_UNKNOWN            # there are no such statistics
+
 # An engine's functions for a connection, beyond moving its bytes: a constant table for each kind of connection. The
 # functions run in the connection's worker. The conn is the first member of the engine's own structure.
 cdef struct conn_engine:
@@ -150,8 +163,8 @@ cdef struct conn_engine:
 # the functions, with hooks.arg as the first argument.
 cdef struct conn_hooks:
     void *arg
-    # stats [sub]: appends the lines, without END. Returns 0; -1: there is no such sub; 1: counters have been reset.
-    int (*stats)(void *arg, conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil
+    # stats [sub]: appends the lines, without END.
+    stats_result (*stats)(void *arg, conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil
     # The command shutdown: graceful, or at once. NULL: shutdown is not enabled.
     void (*shutdown)(void *arg, bint graceful) noexcept nogil
     # Whether the user has this password. NULL: connections need not authenticate.
@@ -162,7 +175,7 @@ cdef struct conn_hooks:
     const char *version      # rmemcached.MEMCACHED_VERSION: of the memcached whose behaviour is followed
     uint64_t verbose         # atomic. From 2 on, command and reply lines are written to stderr
 
-# conn.mget: the state of a text get whose keys are not all done.
+# conn.mget: the present text get. Between two calls of drive_machine set in conn_resume and conn_read_keys alone.
 cdef enum mget_flags:
     MGET_ACTIVE = 1
     MGET_CAS = 2             # gets, gats
@@ -237,9 +250,10 @@ cdef struct conn:
     uint8_t mget             # mget_flags
     uint8_t ahead            # so many of the next commands have been looked at for items_ahead
     uint8_t close_reason     # close_reasons
+    uint8_t auth_wanted      # auth_states: what the connection must send next
     char mset_tokens[MSET_TOKENS_SIZE]   # return flags in the client's order; the opaque with its length behind the O
     uint32_t opaque          # of the binary command, in network order
-    int32_t auth_wanted      # 0: authenticated, or need not be; AUTH_LINE; > 0: bytes of user and password to come
+    uint32_t auth_bytes      # of user, password and line end (AUTH_TOKEN)
     rel_time_t mget_exptime  # of a gat
     rel_time_t last_cmd_time
     uint32_t eager           # values of up to so many bytes travel in the reply even when a sink is named
@@ -294,7 +308,8 @@ cdef void conn_payload_received(conn *c, size_t n) noexcept nogil
 # For `reply`: releases a reply with all its contents. The reply is not in the list any more.
 cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil
 
-# The state's name in `stats conns`.
+# The state's name for users (`stats conns`, -vvv). conn_resume and conn_read_keys have the names of the states in which
+# memcached waits for the same: conn_mwrite and conn_read.
 cdef const char *conn_state_name(conn_states state) noexcept nogil
 
 cdef inline bint conn_logs(const conn *c) noexcept nogil:

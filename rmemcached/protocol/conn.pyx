@@ -36,6 +36,7 @@ cdef void conn_release(conn *c) noexcept nogil:
         item_remove(c.thread.store, c.item)
         c.item = NULL
     c.rlbytes = 0
+    c.mget = 0
     while c.resp_head != NULL:
         resp_finish(c, c.resp_head)
     assert_that(c.npending == 0)
@@ -64,7 +65,7 @@ cdef const char *conn_state_name(conn_states state) noexcept nogil:
         return b"conn_new_cmd"
     if state == conn_waiting:
         return b"conn_waiting"
-    if state == conn_read:
+    if state == conn_read or state == conn_read_keys:
         return b"conn_read"
     if state == conn_parse_cmd:
         return b"conn_parse_cmd"
@@ -74,7 +75,7 @@ cdef const char *conn_state_name(conn_states state) noexcept nogil:
         return b"conn_rdma_read"
     if state == conn_swallow:
         return b"conn_swallow"
-    if state == conn_mwrite:
+    if state == conn_mwrite or state == conn_resume:
         return b"conn_mwrite"
     if state == conn_watch:
         return b"conn_watch"

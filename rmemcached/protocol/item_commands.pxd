@@ -7,7 +7,9 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, uint32_t
 from libc.string cimport memcpy
 
-from rmemcached.logger cimport LOG_DELETIONS, LOG_MUTATIONS, log_delete_cmd, log_deletion, log_item_store, log_wants
+from rmemcached.logger cimport (
+    LOG_DELETIONS, LOG_MUTATIONS, log_delete_cmd, log_deletion, log_item, log_item_store, log_wants,
+)
 from rmemcached.protocol.conn cimport (
     WRITE_BUFFER_SIZE, conn, conn_closing, conn_nread, conn_set_state, conn_swallow, mc_resp, thread_stats,
 )
@@ -88,8 +90,10 @@ cdef inline const char *alloc_error(conn *c, store_op op, const char *key, size_
     """Counts a failed item_alloc of a text command, and returns the error line. drop_old: unlinks the key's item, as
     older than the client's new value."""
     cdef bint fits = item_size_ok(c.thread.store, nkey, flags, nbytes)
+    cdef log_item logged
     if log_wants(c.thread.log, LOG_MUTATIONS):
-        log_item_store(c.thread.log, NO_MEMORY if fits else TOO_LARGE, op, key, nkey, 0, 0, 0)
+        logged = log_item(key, nkey, 0, 0)
+        log_item_store(c.thread.log, NO_MEMORY if fits else TOO_LARGE, op, &logged, 0)
     if drop_old:
         item_unlink(c.thread.store, key, nkey)
     if fits:
@@ -140,5 +144,7 @@ cdef inline void count_delta(conn *c, const item *it, bint incr) noexcept nogil:
         counter_add(&stats.slab[ITEM_clsid(it)].decr_hits, 1)
 
 cdef inline void log_deleted(conn *c, item *it, log_delete_cmd cmd) noexcept nogil:
+    cdef log_item logged
     if log_wants(c.thread.log, LOG_DELETIONS):
-        log_deletion(c.thread.log, cmd, ITEM_key(it), it.nkey, ITEM_clsid(it), it.nbytes)
+        logged = log_item(ITEM_key(it), it.nkey, it.nbytes, ITEM_clsid(it))
+        log_deletion(c.thread.log, cmd, &logged)

@@ -30,6 +30,7 @@ from rmemcached.store.store cimport (
     do_item_bump, do_item_clear_flags, do_item_link, do_item_remove, do_item_set_cas, do_item_set_exptime,
     do_item_set_flags, do_item_unlink, do_store_item, get_cas_id, item_alloc, item_exptime, item_get, item_get_locked,
     item_mutex, item_remove, item_set_flags, item_time, item_unlock, item_win, rel_time_t, store, store_op, store_time,
+    stored_item,
 )
 from rmemcached.sys.atomics cimport counter_add, relaxed_load, write_fence
 from rmemcached.sys.debug cimport assert_held
@@ -44,8 +45,8 @@ cdef const char *OPAQUE_TOO_LONG = b"CLIENT_ERROR opaque token too long"
 
 # ---- parts of a line -------------------------------------------------------------------------------------------------
 
-cdef inline bint opaque_too_long(conn *c, const meta_flags *of) noexcept nogil:
-    """Whether the line's opaque is too long. If so, answers with the error."""
+cdef inline bint refuse_long_opaque(conn *c, const meta_flags *of) noexcept nogil:
+    """Answers with the error if the line's opaque is too long. False: the opaque is no reason to refuse the line."""
     if of.opaque == NULL or of.opaque.length <= META_MAX_OPAQUE:
         return False
     out_errstring(c, OPAQUE_TOO_LONG)
@@ -134,6 +135,7 @@ cdef item *vivify_item(conn *c, const meta_flags *of, uint32_t hv, const char *d
     value; NULL: none, and watchers hear of no store. Returns NULL if there is no memory."""
     cdef store *s = c.thread.store
     cdef item *it = item_alloc(s, of.key, of.nkey, 0, 0, length + 2)
+    cdef stored_item stored
     assert_held(item_mutex(s, hv))
     if it == NULL:
         return NULL
@@ -144,9 +146,11 @@ cdef item *vivify_item(conn *c, const meta_flags *of, uint32_t hv, const char *d
         item_set_flags(it, ITEM_KEY_BINARY)
     if cas == NULL:
         do_item_link(s, it, hv, of.cas_id_in if of.cas_id_in != 0 else get_cas_id(s))
-    elif do_store_item(s, it, NREAD_ADD, hv, of.cas_id_in, cas, False, NULL) != STORED:
+    elif do_store_item(s, it, hv, NREAD_ADD, of.cas_id_in, False, &stored) != STORED:
         do_item_remove(s, it)
         return NULL
+    else:
+        cas[0] = stored.cas
     return it
 
 
@@ -285,7 +289,7 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
     if error != NULL:
         out_errstring(c, error)
         return
-    if opaque_too_long(c, &of):
+    if refuse_long_opaque(c, &of):
         return
     memset(&done, 0, sizeof(done))
     it = mget_find(c, &of, &hv, &done.created)
@@ -480,7 +484,7 @@ cdef const char *mdelete_value(conn *c, const meta_flags *of, uint32_t hv, item 
     ITEM_set_cas(empty, 0)
     if of.marks & MARK_BINARY_KEY:
         item_set_flags(empty, ITEM_KEY_BINARY)
-    if do_store_item(s, empty, NREAD_SET, hv, cas, NULL, False, NULL) != STORED:
+    if do_store_item(s, empty, hv, NREAD_SET, cas, False, NULL) != STORED:
         do_item_remove(s, empty)
         return b"NS"
     do_item_remove(s, it[0])
@@ -533,7 +537,7 @@ cdef void process_mdelete_command(conn *c, const token *t, int n) noexcept nogil
     if error != NULL:
         out_errstring(c, error)
         return
-    if opaque_too_long(c, &of):
+    if refuse_long_opaque(c, &of):
         return
     it = item_get_locked(s, of.key, of.nkey, False, &hv)
     code = mdelete_item(c, &of, hv, &it)
@@ -655,7 +659,7 @@ cdef void process_marithmetic_command(conn *c, const token *t, int n) noexcept n
     if not incr and of.mode != c'D' and of.mode != c'-':
         out_errstring(c, b"CLIENT_ERROR invalid mode for ma M token")
         return
-    if opaque_too_long(c, &of):
+    if refuse_long_opaque(c, &of):
         return
     memset(&m, 0, sizeof(m))
     m.item = item_get_locked(s, of.key, of.nkey, False, &hv)

@@ -40,7 +40,7 @@ cdef enum protocol_binary_command:   # names in -Q are of quiet commands
     PROTOCOL_BINARY_CMD_APPEND = 0x0e
     PROTOCOL_BINARY_CMD_PREPEND = 0x0f
     PROTOCOL_BINARY_CMD_STAT = 0x10
-    PROTOCOL_BINARY_CMD_SETQ = 0x11          # from here to FLUSHQ: 0x10 above the command with replies
+    PROTOCOL_BINARY_CMD_SETQ = 0x11          # from here to FLUSHQ: 0x10 above the command that always replies
     PROTOCOL_BINARY_CMD_FLUSHQ = 0x18
     PROTOCOL_BINARY_CMD_APPENDQ = 0x19
     PROTOCOL_BINARY_CMD_PREPENDQ = 0x1a

@@ -16,7 +16,7 @@ from rmemcached.verbs.soft cimport (
     soft_iw_accept, soft_iw_options, soft_iw_parse_request, soft_iw_reject, soft_iw_request, soft_shm_attach,
 )
 
-# How the requests of a transport are read and answered. The entries are as the functions of attach.pxd.
+# Reads and answers the requests of a transport, with the contracts of attach.pxd.
 cdef struct attach_functions:
     int (*parse)(const char *data, size_t received, attach_request *out) noexcept nogil
     bint (*accept)(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
@@ -56,7 +56,7 @@ cdef void iw_refuse(int fd, const char *data, size_t received) noexcept nogil:
 # ---- soft_shm --------------------------------------------------------------------------------------------------------
 
 cdef bint send_reply(int fd, const int *memory) noexcept nogil:
-    """The reply, and the descriptors of the items' memory with it, if there are any."""
+    """Sends the reply, and the descriptors of the items' memory unless `memory` is NULL."""
     cdef size_t length = SHM_MEMORY_PARTS * sizeof(int)
     cdef char control[64]
     cdef msghdr message
@@ -81,7 +81,7 @@ cdef bint send_reply(int fd, const int *memory) noexcept nogil:
 
 cdef bint shm_accept(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
                      const int *memory) noexcept nogil:
-    # The reply comes first: what follows it on the socket is the queue pairs'.
+    # The reply comes first: behind the reply the socket belongs to the queue pair.
     if not send_reply(fd, memory):
         return False
     return soft_shm_attach(qp, fd, <uint16_t>dev.limits.ird, <uint16_t>dev.limits.ord) == 0

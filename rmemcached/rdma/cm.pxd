@@ -9,7 +9,7 @@ from rmemcached.rdma.device cimport rdma_device
 from rmemcached.rdma.exchange cimport exchange_request
 from rmemcached.verbs.system_cm cimport CM_REQUEST_DATA, cm_address
 
-# What a client that connects through rdma_cm asks for.
+# The request of a client through rdma_cm.
 cdef struct rdma_request:
     uint32_t id                  # of its connection, on a descriptor of its own
     cm_address where
@@ -17,11 +17,11 @@ cdef struct rdma_request:
     unsigned int initiator_depth
     char private_data[CM_REQUEST_DATA]
 
-# Fills *out from the request. NULL, or what is wrong with it. An unknown version is not wrong: the caller looks at it
-# first.
+# Fills *out from the request. NULL, or the fault of the request. The caller checks the version: a request of another
+# version has no fault here.
 cdef const char *read_hello(const rdma_request *request, exchange_request *out) noexcept nogil
-# Accepts the connection for a queue pair in RTS, with the server's parameters. False: the client has gone.
-cdef bint send_welcome(const rdma_device *dev, uint32_t qpn, const exchange_request *client, int cm_fd,
+# Accepts the connection for a queue pair in RTS of the worker with this number. False: the client has gone.
+cdef bint send_welcome(const rdma_device *dev, uint32_t worker, uint32_t qpn, const exchange_request *client, int cm_fd,
                        uint32_t id) noexcept nogil
 # Rejects the connection with a line (without \r\n) as the reason.
 cdef void rdma_cm_refuse(int cm_fd, uint32_t id, const char *line) noexcept nogil

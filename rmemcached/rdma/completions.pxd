@@ -1,55 +1,50 @@
-"""A worker's completions on a device: one queue for all its connections, and which connection each of them is for.
+"""A worker's completions on a device: a queue for all its connections, and a list of completions for each connection.
 
-The worker polls the queue. The number of the queue pair names the connection, and the completion is kept for it, behind
-those that it has not taken yet. So a connection that has used up its share of a turn holds up no other, and what has
-completed is served connection by connection, with one doorbell for each.
+The worker polls the queue into an array. The number of the queue pair names the connection, and a link leads from each
+completion to the connection's next completion. So a connection without a share left in this turn holds up nobody, and
+the worker serves completions connection by connection, with a single doorbell for each.
 
-The queue has room for all that can complete. It grows with the connections; where the device's cannot grow any more,
-the worker has another one. It is polled until it is empty before a queue pair is made: some drivers leave the
-completions of a queue pair that was destroyed there, and give its number to the next.
+The queue has room for all possible completions, and grows with the connections. Where the device's queue cannot grow
+any more, the worker makes another queue. The worker polls the queue until it is empty before making a queue pair: some
+drivers leave the completions of a destroyed queue pair there, and give its number to the next queue pair.
 
-A software device is asked whether there is something (soft_cq_pending): it is never armed, and makes no event. A device
-of the system is armed before the worker sleeps, and at no other time. Any completion makes the event then, since
-clients need not ask for it in their SENDs (as "solicited"); those of the worker itself complete silently (rdma/queue).
+A software device reports pending completions (soft_cq_pending): its queue is never armed, and makes no event. The queue
+of a device of the system is armed before the worker sleeps, and at no other time. Then any completion makes the event,
+since clients need not mark their SENDs as "solicited"; SENDs of the worker itself complete silently (rdma/queue).
 
-All of it belongs to the worker. A part of the C unit of rdma_conn, above rdma/thread. What the server calls to look for
-completions is here, too: rdma_thread_poll, _pending, _arm, _event.
+Called by the worker. A part of the C unit of rdma_conn, above rdma/thread. The functions by which the server looks for
+completions are in this part, too: rdma_thread_poll, _pending, _arm, _event.
 """
 
 cdef enum:
-    TAKEN_AT_A_TIME = 1024       # completions, which their connections take in as many turns as they need
+    TAKEN_AT_A_TIME = 1024       # completions polled in a turn; their connections may need several turns for them
 
 cdef struct rdma_cq:
     ibv_cq *ibv
     rdma_cq *next                # in rdma_thread.queues
-    uint32_t entries             # completions that it has room for
-    uint32_t promised            # of them to queue pairs
-    unsigned int unacked         # events that have not been acknowledged
+    uint32_t entries             # completions for which the queue has room
+    uint32_t promised            # completions of its queue pairs, at most
+    unsigned int unacked         # events not yet acknowledged
 
-cdef struct rdma_kept:           # a completion that its connection has not taken yet
-    uint32_t wr_id
-    uint32_t byte_len
-    ibv_wc_status status
-    uint32_t following           # in rdma_thread.kept, of the same connection; or the next free one
-
-# Makes the first queue. False: out of resources; completions_close frees what there is.
+# Makes the first queue. False: out of resources; the caller calls completions_close.
 cdef bint completions_open(rdma_thread *t) noexcept nogil
 # Destroys the queues. No connection is left.
 cdef void completions_close(rdma_thread *t) noexcept nogil
 
-# A queue with room for `count` completions more of one queue pair, and room to keep them. NULL: out of resources.
+# Finds or makes a queue with room for `count` completions of a further queue pair, and makes room in t.kept. NULL: out
+# of resources.
 cdef rdma_cq *completions_reserve(rdma_thread *t, uint32_t count) noexcept nogil
 cdef void completions_release(rdma_thread *t, rdma_cq *queue, uint32_t count) noexcept nogil
 
-# The connection's completions find it from here on.
+# From here on completions find the connection.
 cdef void completions_enter(rdma_conn *rc) noexcept nogil
-# From here on they are dropped; so are those that it has not taken.
+# Drops the connection's completions, now and from here on.
 cdef void completions_leave(rdma_conn *rc) noexcept nogil
 
-# Takes completions out of the queues, about `most`, and puts their connections into t.ready. t.drained says whether the
-# queues are empty then.
+# Polls about `most` completions, and puts their connections into t.ready. Sets t.drained if the queues are empty
+# afterwards.
 cdef void completions_take(rdma_thread *t, unsigned int most) noexcept nogil
-# The oldest that the connection has not taken, of which there is one.
-cdef void completions_next(rdma_conn *rc, rdma_kept *out) noexcept nogil
-# Whether there is something to take. Only of software devices; others have to be polled.
+# Takes the connection's oldest completion (rc.nkept is not 0). The pointer is valid until the next poll.
+cdef const ibv_wc *completions_next(rdma_conn *rc) noexcept nogil
+# Whether a software device has completions. Devices of the system have to be polled.
 cdef bint completions_pending(const rdma_thread *t) noexcept nogil

@@ -2,32 +2,34 @@ cdef enum:
     CQ_FIRST = 256               # entries of a worker's queue, at first
     POLL_BATCH = 32
     NUMBERS_FIRST = 64           # buckets of the table of numbers, at first
-    UNACKED_MAX = 256            # events that are acknowledged together, since that takes a lock
+    UNACKED_MAX = 256            # events acknowledged together, since each call takes a lock
+    TAKEN = 0xffffffff           # in rdma_thread.following: no connection waits for the entry
+    LAST = TAKEN - 1             # the newest of its connection
 
 
 # ---- the queue -------------------------------------------------------------------------------------------------------
 
 cdef bint queue_grow(rdma_thread *t, rdma_cq *queue, uint32_t count) noexcept nogil:
-    """Makes room for `count` completions more."""
+    """Makes room for `count` further completions."""
     cdef uint32_t most = <uint32_t>t.dev.port.max_cqe
     cdef uint32_t wanted = min(max(2 * queue.entries, queue.promised + count), most)
     if wanted < queue.promised + count or t.dev.provider.resize_cq(queue.ibv, <int>wanted) != 0:
         return False
     queue.entries = wanted
-    # Whether a device that was armed still is, is its driver's business.
+    # The driver need not keep the queue armed.
     t.armed = False
     return True
 
 
 cdef rdma_cq *queue_open(rdma_thread *t, uint32_t count) noexcept nogil:
-    """Another queue with room for `count` completions, larger than those before."""
+    """Makes a queue with room for `count` completions, larger than the queues before."""
     cdef ibv_context *context = t.dev.port.context
     cdef uint32_t wanted = CQ_FIRST if t.queues == NULL else 2 * t.queues.entries
     cdef rdma_cq *queue = <rdma_cq *>calloc(1, sizeof(rdma_cq))
     if queue == NULL:
         return NULL
     queue.entries = min(max(wanted, count), <uint32_t>t.dev.port.max_cqe)
-    # Each worker has interrupts of its own, as far as the device has several.
+    # Each worker has an interrupt of its own, as far as the device has several.
     queue.ibv = t.dev.provider.create_cq(context, <int>queue.entries, queue, t.channel,
                                          <int>(t.number % <uint32_t>max(context.num_comp_vectors, 1)))
     if queue.ibv == NULL or queue.entries < count:
@@ -53,19 +55,32 @@ cdef void queue_close(rdma_thread *t, rdma_cq *queue) noexcept nogil:
 
 cdef bint completions_open(rdma_thread *t) noexcept nogil:
     assert_owner(t.worker.owner)
-    return numbers_grow(t) and queue_open(t, 1) != NULL
+    return numbers_grow(t) and keep_room(t, 0) and queue_open(t, 1) != NULL
 
 
 cdef bint keep_room(rdma_thread *t, uint32_t count) noexcept nogil:
-    """Room to keep so many more. What was never used of it is memory that was never touched."""
-    cdef uint32_t wanted = max(2 * t.kept_size, t.promised + count)
-    cdef rdma_kept *larger
-    if t.promised + count <= t.kept_size:
+    """Makes room in t.kept for twice the completions of all queue pairs with `count` further completions, and for a
+    batch. Unused entries are untouched memory."""
+    cdef uint32_t least = 2 * (t.promised + count) + POLL_BATCH
+    cdef uint32_t wanted = max(2 * t.kept_size, least)
+    cdef ibv_wc *kept
+    cdef uint32_t *following
+    if least <= t.kept_size:
         return True
-    larger = <rdma_kept *>realloc(t.kept, wanted * sizeof(rdma_kept))
-    if larger == NULL:
+    # Not realloc, which would copy unused entries, too.
+    kept = <ibv_wc *>malloc(wanted * sizeof(ibv_wc))
+    following = <uint32_t *>malloc(wanted * sizeof(uint32_t))
+    if kept == NULL or following == NULL:
+        free(kept)
+        free(following)
         return False
-    t.kept = larger
+    if t.kept_used:
+        memcpy(kept, t.kept, t.kept_used * sizeof(ibv_wc))
+        memcpy(following, t.following, t.kept_used * sizeof(uint32_t))
+    free(t.kept)
+    free(t.following)
+    t.kept = kept
+    t.following = following
     t.kept_size = wanted
     return True
 
@@ -94,7 +109,7 @@ cdef void completions_release(rdma_thread *t, rdma_cq *queue, uint32_t count) no
     queue.promised -= count
     t.promised -= count
     if queue.promised == 0 and queue.next != NULL:
-        # One stays.
+        # The last queue stays.
         queue_close(t, queue)
 
 
@@ -104,12 +119,13 @@ cdef void completions_close(rdma_thread *t) noexcept nogil:
         queue_close(t, t.queues)
     free(t.numbers)
     free(t.kept)
+    free(t.following)
 
 
 # ---- numbers of queue pairs ------------------------------------------------------------------------------------------
 
 cdef inline rdma_conn **number_bucket(const rdma_thread *t, uint32_t number) noexcept nogil:
-    """Devices give numbers one after the other."""
+    """Devices give consecutive numbers."""
     return &t.numbers[number & (t.numbers_size - 1)]
 
 
@@ -141,7 +157,7 @@ cdef void completions_enter(rdma_conn *rc) noexcept nogil:
     cdef rdma_conn **bucket
     assert_owner(t.worker.owner)
     assert_that(not rc.entered)
-    # A table that cannot grow is only slower.
+    # A table without room to grow is only slower.
     if t.nnumbers >= t.numbers_size:
         numbers_grow(t)
     rc.number = rc.q.qp.qp_num
@@ -155,7 +171,7 @@ cdef void completions_enter(rdma_conn *rc) noexcept nogil:
 cdef void completions_leave(rdma_conn *rc) noexcept nogil:
     cdef rdma_thread *t = rc.q.t
     cdef rdma_conn **link
-    cdef rdma_kept dropped
+    cdef const ibv_wc *dropped
     assert_owner(t.worker.owner)
     if not rc.entered:
         return
@@ -166,9 +182,9 @@ cdef void completions_leave(rdma_conn *rc) noexcept nogil:
     rc.entered = False
     t.nnumbers -= 1
     while rc.nkept:
-        completions_next(rc, &dropped)
+        dropped = completions_next(rc)
         if rc.q.shared and dropped.wr_id & RECV_WR and dropped.wr_id != RECV_WR | NO_RECEIVE:
-            receives_post(t, dropped.wr_id & (RECV_WR - 1))
+            receives_post(t, <uint32_t>dropped.wr_id & (RECV_WR - 1))
 
 
 cdef inline rdma_conn *find_number(const rdma_thread *t, uint32_t number) noexcept nogil:
@@ -180,35 +196,57 @@ cdef inline rdma_conn *find_number(const rdma_thread *t, uint32_t number) noexce
 
 # ---- taking ----------------------------------------------------------------------------------------------------------
 
-cdef inline void keep(rdma_thread *t, const ibv_wc *wc) noexcept nogil:
-    cdef rdma_conn *rc = find_number(t, wc.qp_num)
-    cdef uint32_t at
+cdef inline void keep(rdma_thread *t, uint32_t at) noexcept nogil:
+    """Links the polled completion in entry `at` to its connection."""
+    cdef rdma_conn *rc = find_number(t, t.kept[at].qp_num)
     if rc == NULL:
-        # Its queue pair was destroyed.
+        # Of a destroyed queue pair.
+        t.following[at] = TAKEN
         return
-    if t.nfree_kept:
-        at = t.free_kept
-        t.free_kept = t.kept[at].following
-        t.nfree_kept -= 1
-    else:
-        # Those that are in use come first in the array.
-        at = t.nkept
-    assert_that(at < t.kept_size)
-    t.kept[at].wr_id = <uint32_t>wc.wr_id
-    t.kept[at].byte_len = wc.byte_len
-    t.kept[at].status = wc.status
     if rc.nkept:
-        t.kept[rc.last_kept].following = at
+        t.following[rc.last_kept] = at
     else:
         rc.first_kept = at
+    t.following[at] = LAST
     rc.last_kept = at
     rc.nkept += 1
     t.nkept += 1
     thread_ready(rc)
 
 
+cdef void close_gaps(rdma_thread *t) noexcept nogil:
+    """Moves the completions in use to the first entries, in their order."""
+    cdef uint32_t at = 0
+    cdef uint32_t i
+    cdef rdma_conn *rc
+    for i in range(t.kept_used):
+        if t.following[i] == TAKEN:
+            continue
+        rc = find_number(t, t.kept[i].qp_num)
+        t.kept[at] = t.kept[i]
+        if rc.first_kept == i:
+            rc.first_kept = at
+        else:
+            t.following[rc.last_kept] = at
+        t.following[at] = LAST
+        rc.last_kept = at
+        at += 1
+    assert_that(at == t.nkept)
+    t.kept_used = at
+
+
+cdef inline ibv_wc *batch_room(rdma_thread *t) noexcept nogil:
+    """Where the next batch is polled to."""
+    if t.nkept == 0:
+        t.kept_used = 0
+    elif t.kept_size - t.kept_used < POLL_BATCH:
+        close_gaps(t)
+    assert_that(t.kept_size - t.kept_used >= POLL_BATCH)
+    return &t.kept[t.kept_used]
+
+
 cdef void break_all(rdma_thread *t) noexcept nogil:
-    """A queue has failed: nothing will be heard of the connections any more."""
+    """A queue has failed: no completion will come any more."""
     cdef rdma_conn *rc
     cdef uint32_t i
     t.broken = True
@@ -220,7 +258,6 @@ cdef void break_all(rdma_thread *t) noexcept nogil:
 
 
 cdef void completions_take(rdma_thread *t, unsigned int most) noexcept nogil:
-    cdef ibv_wc wc[POLL_BATCH]
     cdef rdma_cq *queue = t.queues
     cdef unsigned int taken = 0
     cdef int i, n
@@ -229,12 +266,13 @@ cdef void completions_take(rdma_thread *t, unsigned int most) noexcept nogil:
     while queue != NULL:
         n = POLL_BATCH
         while n == POLL_BATCH and taken < most:
-            n = ibv_poll_cq(queue.ibv, POLL_BATCH, wc)
+            n = ibv_poll_cq(queue.ibv, POLL_BATCH, batch_room(t))
             if n < 0:
                 break_all(t)
                 break
             for i in range(n):
-                keep(t, &wc[i])
+                keep(t, t.kept_used + <uint32_t>i)
+            t.kept_used += <uint32_t>n
             taken += <unsigned int>n
         if n == POLL_BATCH:
             t.drained = False
@@ -242,17 +280,15 @@ cdef void completions_take(rdma_thread *t, unsigned int most) noexcept nogil:
     counter_add(&t.counters.completions, taken)
 
 
-cdef inline void completions_next(rdma_conn *rc, rdma_kept *out) noexcept nogil:
+cdef inline const ibv_wc *completions_next(rdma_conn *rc) noexcept nogil:
     cdef rdma_thread *t = rc.q.t
     cdef uint32_t at = rc.first_kept
     assert_that(rc.nkept > 0)
-    out[0] = t.kept[at]
-    rc.first_kept = out.following
+    rc.first_kept = t.following[at]
+    t.following[at] = TAKEN
     rc.nkept -= 1
-    t.kept[at].following = t.free_kept
-    t.free_kept = at
-    t.nfree_kept += 1
     t.nkept -= 1
+    return &t.kept[at]
 
 
 cdef inline bint completions_pending(const rdma_thread *t) noexcept nogil:
@@ -274,7 +310,7 @@ cdef void acknowledge(rdma_thread *t, rdma_cq *queue) noexcept nogil:
 
 
 cdef void arm_queues(rdma_thread *t) noexcept nogil:
-    """Asks for an event of the next completion. Some may be there already."""
+    """Asks for an event of the next completion. Some completions may be there already."""
     cdef rdma_cq *queue = t.queues
     assert_owner(t.worker.owner)
     if t.armed:
@@ -316,14 +352,14 @@ cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil:
     if t.dev.software:
         worked = soft_channel_arm(t.channel)
     else:
-        # What completes from here on makes an event; what did before is found now.
+        # A completion from here on makes an event; earlier completions are found now.
         arm_queues(t)
         completions_take(t, TAKEN_AT_A_TIME)
     return worked or rdma_thread_pending(t)
 
 
 cdef void rdma_thread_event(rdma_thread *t) noexcept nogil:
-    """Takes one event: if there are more, the descriptor stays readable."""
+    """Takes an event: with further events the descriptor stays readable."""
     cdef ibv_cq *cq
     cdef void *context
     cdef rdma_cq *queue

@@ -17,13 +17,13 @@ from rmemcached.verbs.soft cimport soft_shm_limit, soft_shm_limits
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ
 
 cdef enum:
-    PAIR_SHARE = 4               # a queue pair's part of the clients' memory that soft_shm maps is one of so many
-    PAIR_REGIONS = 256           # regions of it, for each queue pair
-    PEER_REGIONS = 16384         # and for all: a quarter of the mappings that Linux gives a process
+    PAIR_SHARE = 4               # soft_shm maps 1 / PAIR_SHARE of limits.peer_memory for a queue pair, at most
+    PAIR_REGIONS = 256           # regions of clients' memory mapped for a queue pair
+    PEER_REGIONS = 16384         # ... and for all queue pairs: a quarter of the mappings of a process in Linux
 
 
 cdef void limit_peer_memory(const verbs_port *port, const rdma_limits *limits) noexcept nogil:
-    """What soft_shm maps of its clients' memory. Nobody can make this process pay for pages of it."""
+    """Limits the clients' memory that soft_shm maps. Nobody can make this process pay for pages of clients' memory."""
     cdef soft_shm_limits windows
     windows.bytes = <uint64_t>limits.peer_memory << 20
     windows.pair_bytes = min(windows.bytes // PAIR_SHARE, <uint64_t>1 << 40)
@@ -56,7 +56,7 @@ cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transp
     dev.limits = limits[0]
     dev.limits.ird = min(dev.limits.ird, <unsigned int>port.max_dest_rd_atomic)
     dev.limits.ord = min(dev.limits.ord, <unsigned int>port.max_rd_atomic)
-    # soft_iw would copy it twice.
+    # soft_iw would copy inline data twice.
     dev.inline_data = 0 if dev.software and not dev.same_host else INLINE_MOST
     pthread_mutex_init(&dev.lock, NULL)
     pthread_mutex_init(&dev.counting_lock, NULL)

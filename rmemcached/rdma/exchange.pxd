@@ -10,8 +10,8 @@ from rmemcached.rdma.wire cimport rdma_transport
 from rmemcached.verbs.verbs cimport ibv_gid
 
 
-# What the client says. Numbers are in the ranges of wire.pxd; those that it left out have their defaults. The strings
-# point into the line, and are NULL when they are missing.
+# The client's line. Numbers are in the ranges of wire.pxd, and missing numbers have their defaults. The strings point
+# into the line; a missing string is NULL.
 cdef struct exchange_request:
     unsigned long version
     unsigned long qpn
@@ -24,17 +24,16 @@ cdef struct exchange_request:
     unsigned long ord
     unsigned long crc
     unsigned long netns
-    unsigned long lane_bytes     # version 2 only
-    unsigned long direct         # the client can read the memory itself (docs/direct-reads.md)
+    unsigned long lane_bytes
+    unsigned long direct         # 1: the client can read the memory itself (docs/direct-reads.md)
     ibv_gid gid
     const char *host
     size_t host_length
     const char *transport
     size_t transport_length
 
-# What the server says.
+# The server's line.
 cdef struct exchange_offer:
-    unsigned int version
     rdma_transport transport
     uint32_t qpn
     uint32_t psn
@@ -48,17 +47,17 @@ cdef struct exchange_offer:
     unsigned int eager
     bint crc
     const uint8_t *token         # NULL: the transport needs none
-    const char *path             # NULL: that of the lifeline, or none
-    # version 2 only
+    const char *path             # NULL: the socket of the lifeline, or none
     unsigned int workers
     unsigned int worker
     unsigned int lanes
     unsigned int lane_bytes
     bint direct                  # items can be read by READs
-    const char *memory           # of soft_shm: who gets the items' memory, or why nobody does; NULL: not said
+    const char *memory           # of soft_shm: which clients get the items' memory, or why none does; NULL: no token
 
 
-# Fills *out. NULL, or what is wrong with the line. An unknown version is not wrong: the caller looks at it first.
+# Fills *out. NULL, or the fault of the line. The caller checks the version: a line of another version has no fault
+# here.
 cdef const char *parse_exchange(const char *line, size_t length, exchange_request *out) noexcept nogil
 # Writes the line with its \r\n.
 cdef void write_offer(const exchange_offer *offer, char *out, size_t size) noexcept nogil

@@ -7,7 +7,7 @@ from libc.string cimport memchr, memset, strlen, strncmp
 from rmemcached.rdma.wire cimport (
     EXCHANGE_REPLY, RDMA_CREDITS_MAX, RDMA_CREDITS_MIN, RDMA_HOST_MAX, RDMA_LANE_BYTES_MAX,
     RDMA_LANE_BYTES_MIN, RDMA_LINE_MAX, RDMA_MSGSIZE_MAX, RDMA_MSGSIZE_MIN, RDMA_MTU_MAX, RDMA_MTU_MIN, RDMA_QPN_MAX,
-    RDMA_READS_MAX, RDMA_TOKEN_LENGTH, RDMA_VERSION_1, RDMA_VERSION_2, transport_name,
+    RDMA_READS_MAX, RDMA_TOKEN_LENGTH, RDMA_VERSION, transport_name,
 )
 
 cdef enum:
@@ -116,8 +116,8 @@ cdef bint take_value(exchange_request *out, const char *key, size_t nkey, const 
 cdef const char *what_is_missing(const exchange_request *request) noexcept nogil:
     if request.version == 0:
         return b"version is missing"
-    if request.version > RDMA_VERSION_2:
-        # What else its lines must have is not known here.
+    if request.version != RDMA_VERSION:
+        # The required keys of another version are unknown here.
         return NULL
     if request.transport == NULL:
         return b"transport is missing"
@@ -127,7 +127,7 @@ cdef const char *what_is_missing(const exchange_request *request) noexcept nogil
         return b"credits is missing"
     if request.msgsize == 0:
         return b"msgsize is missing"
-    if request.version == RDMA_VERSION_2 and request.lane_bytes == 0:
+    if request.lane_bytes == 0:
         return b"lanebytes is missing"
     return NULL
 
@@ -170,12 +170,10 @@ cdef void write_offer(const exchange_offer *offer, char *out, size_t size) noexc
     used = snprintf(
         out, size,
         b"%s version=%d transport=%s qpn=%u psn=%u gid=%s lid=%u mtu=%u credits=%u msgsize=%u ird=%u ord=%u "
-        b"crc=%d eager=%u",
-        EXCHANGE_REPLY, <int>offer.version, transport_name(offer.transport), offer.qpn, offer.psn, gid,
-        offer.lid, offer.mtu, offer.credits, offer.msgsize, offer.ird, offer.ord, <int>offer.crc, offer.eager)
-    if offer.version != RDMA_VERSION_1:
-        used += snprintf(out + used, size - used, b" workers=%u worker=%u lanes=%u lanebytes=%u", offer.workers,
-                         offer.worker, offer.lanes, offer.lane_bytes)
+        b"crc=%d eager=%u workers=%u worker=%u lanes=%u lanebytes=%u",
+        EXCHANGE_REPLY, <int>RDMA_VERSION, transport_name(offer.transport), offer.qpn, offer.psn, gid,
+        offer.lid, offer.mtu, offer.credits, offer.msgsize, offer.ird, offer.ord, <int>offer.crc, offer.eager,
+        offer.workers, offer.worker, offer.lanes, offer.lane_bytes)
     if offer.direct:
         used += snprintf(out + used, size - used, b" direct=1")
     if offer.memory != NULL:

@@ -1,39 +1,33 @@
-"""A lane: one of the memcached connections that share a queue pair. It feeds the drive machine, and posts its replies.
+"""A lane: a memcached connection on a shared queue pair. The lane feeds the drive machine, and posts its replies.
 
-In version 2 of the protocol OPEN makes a lane, if the server has room for one more connection, and the lane is gone
-when both sides have sent CLOSE. In version 1 the first DATA message with a lane's id makes it; whatever ends a
-memcached connection, as `quit` does, ends it.
+OPEN makes a lane, if the server has room for one more connection. The lane is gone when both sides have sent CLOSE.
 
-Output that cannot be posted stays in the lane's reply list, and the lane waits in a list of its connection. The next
-completion lets it go on; a lane whose client keeps as much of its output as it has promised to keep, goes on when the
-client has used some. A lane that has done its share of the turn goes on in the next.
+Output that cannot be posted stays in the lane's reply list, and the lane waits in a list of its connection. The
+next completion lets the lane go on. A lane that has sent as much as its client keeps goes on when the client has used
+some. A lane that has used up its share of the turn goes on in the next turn.
 
-Input of a lane that cannot run is copied. In version 2 it is as much as the lane has been promised. In version 1 the
-lanes of the queue pair keep no more than INPUT_KEPT. What comes then stays in its receive, and the client does not get
-that credit back before the lane has used it. Replies that wait are bounded, too: there, while those of a queue pair are
-more than OUTPUT_KEPT, no lane of it does more commands.
+Input of a waiting lane is copied, up to RDMA_LANE_BYTES and the beginning of a command. A lane with waiting replies
+does no commands, so the replies are bounded, too.
 
-A lane, and the lanes' fields of its connection, belong to the connection's worker. The list of a connection's lanes is
-written under the lock that the owner has given, so that other threads can read it. A part of the C unit of rdma_conn,
-above rdma/setup, rdma/queue, rdma/thread and rdma/lane_table.
+A lane, and the lanes' fields of its connection, belong to the connection's worker. The worker writes the list of a
+connection's lanes under the owner's lock (t.lanes.lock), so any thread with the lock can read the list. A part of the C
+unit of rdma_conn, above rdma/setup, rdma/queue, rdma/thread and rdma/lane_table.
 """
 
 cdef enum:
-    READS_AT_A_TIME = 16         # of one lane
-    INPUT_KEPT = RDMA_INPUT_MAX // 2     # bytes, of all lanes; the other half is for the beginnings of commands
+    READS_AT_A_TIME = 16         # of a lane
     INPUT_FIRST = 4096           # bytes of the smallest buffer of a lane
-    INPUT_PIECE = 2048           # what is put behind the beginning of a command at a time
-    LANE_INPUT_MAX = 128 * 1024  # bytes of the largest buffer of a lane, in version 2
-    OUTPUT_KEPT = MAX_PENDING_BYTES      # bytes of replies that wait, and one lane's more
-    TURN_QUANTA = 4              # commands that a queue pair does in a turn, in reqs_per_event
+    INPUT_PIECE = 2048           # bytes put behind the beginning of a command at a time
+    LANE_INPUT_MAX = 128 * 1024  # bytes of the largest buffer of a lane
+    TURN_QUANTA = 4              # commands of a queue pair in a turn, in reqs_per_event
 
-cdef enum lane_place:            # what a lane waits for, if not for READs
-    LANE_FREE = 0                # nothing. In no list
-    LANE_RUNNABLE                # its share of the next turn
-    LANE_WANTS_SEND              # a send buffer and a credit
-    LANE_WANTS_WRITE             # room in the send queue for a WRITE
-    LANE_WANTS_READ              # ... for a READ
-    LANE_WANTS_ROOM              # that its client uses something
+cdef enum lane_place:            # the wait of a lane, besides its READs under way
+    LANE_FREE = 0                # none: the lane is in no list
+    LANE_RUNNABLE                # for its share of the next turn
+    LANE_WANTS_SEND              # for a send buffer and a credit
+    LANE_WANTS_WRITE             # for room for a WRITE in the send queue
+    LANE_WANTS_READ              # for room for a READ in the send queue
+    LANE_WANTS_ROOM              # for room at the client
 
 cdef struct rdma_lane:
     conn c                       # first: the machine's
@@ -42,59 +36,53 @@ cdef struct rdma_lane:
     lane_place place
     rdma_lane *list_prev         # in the list of the place
     rdma_lane *list_next
-    rdma_lane *prev              # in the list of all; written under t.lanes.lock
+    rdma_lane *prev              # in the list of all lanes; written under t.lanes.lock
     rdma_lane *next
     bint counted                 # as a connection of its own
     bint peer_closed             # CLOSE has come: nobody takes replies
-    bint ending                  # it ends with its last READ; what comes for it is dropped
-    const char *last_words       # what CLOSE says
+    bint ending                  # the lane ends with its last READ, and drops its input
+    const char *last_words       # the payload of the server's CLOSE
     uint32_t last_active         # store time of its last message, or of a READ
-    uint32_t rx_room             # version 2: bytes that the client may send,
-    uint32_t tx_room             # ... and that the client takes
-    char *inbuf                  # unparsed input that could not be used at once
+    uint32_t rx_room             # bytes of DATA that the client may send
+    uint32_t tx_room             # bytes of DATA that the client keeps
+    char *inbuf                  # buffer for kept unparsed input
     size_t insize
-    size_t rest                  # bytes behind the unparsed input, of the message that is being used
+    size_t rest                  # bytes of the present message behind the unparsed input
     bint starved                 # the machine wants more: the unparsed input is the beginning of a command
-    size_t write_off             # bytes of the next reply's data whose WRITE has been posted
-    rdma_wr *last_write          # the last of them, if it has not completed; the reply has the reference to the item
+    size_t write_off             # bytes of the next reply's data with posted WRITEs
+    rdma_wr *last_write          # the last of these WRITEs, until completed; the reply has the reference to the item
     size_t read_bytes            # of the READs under way
-    size_t waiting               # of its replies, in rdma_conn.output_waiting
     unsigned int reads           # READs under way
-    unsigned int nheld           # messages that stay in their receives
-    uint32_t first_held          # the oldest of them; the others are linked by rdma_queue.held
-    uint32_t last_held
-    lane_pins pins               # that the client has views of
+    lane_pins pins               # items with views of the client
 
-cdef struct lane_close:          # a CLOSE that could not be sent yet. Its lane is gone
+cdef struct lane_close:          # a waiting CLOSE of the server. Its lane is gone
     lane_close *next
     const char *last_words
     uint32_t id
 
-# --- messages that name a lane. Any may fail the queue pair ---
+# --- messages with a lane. Each may fail the queue pair ---
 # OPEN.
 cdef void lane_take_open(rdma_conn *rc, uint32_t id) noexcept nogil
 # CLOSE.
 cdef void lane_take_close(rdma_conn *rc, uint32_t id) noexcept nogil
-# DATA, whose payload is in receive `index`. word: the header's. False: it stays there, and so the receive is not to be
-# posted.
-cdef bint lane_take_data(rdma_conn *rc, unsigned int index, uint32_t word, size_t length) noexcept nogil
+# DATA, with a payload of `length` bytes.
+cdef void lane_take_data(rdma_conn *rc, const message_header *header, char *payload, size_t length) noexcept nogil
 # A WRITE has completed, or failed.
 cdef void lane_write_completed(rdma_wr *entry) noexcept nogil
-# A READ of so many bytes has completed; the last of a batch lets the machine go on.
+# A READ of `length` bytes has completed. The last READ of a payload lets the machine go on.
 cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil
 
 # --- for rdma/lanes ---
-# Sends the CLOSE messages that wait, those first that wait the longest, as far as there is room. Without a word frees
-# them.
+# Sends waiting CLOSE messages, the longest waiting first, as far as there is room; frees waiting CLOSE messages unsent.
 cdef void lane_closes_send(rdma_conn *rc) noexcept nogil
 cdef void lane_closes_free(rdma_conn *rc) noexcept nogil
-# To leave the list of its place.
+# Takes the lane out of the list of its place.
 cdef void lane_leave_place(rdma_lane *lane) noexcept nogil
-# Lets one go on that gave way, and tries again what one could not post. It has left its place, and may be gone
+# Lets a lane go on that gave way; tries again to post for a lane. The lane has left its place, and may be gone
 # afterwards.
 cdef void lane_go_on(rdma_lane *lane) noexcept nogil
 cdef void lane_retry(rdma_lane *lane) noexcept nogil
 # Ends the lane, or makes the last READ end it. last_words: for the client; constant, or NULL.
 cdef void lane_end(rdma_lane *lane, const char *last_words) noexcept nogil
-# Frees it without a word, in whatever state. The table still has it.
+# Frees the lane in any state, without a CLOSE. The table still has the lane.
 cdef void lane_free(rdma_lane *lane) noexcept nogil

@@ -19,14 +19,14 @@ cdef void lane_unpin(conn *c, uint32_t id) noexcept nogil:
     lane.rc.pins -= pins_remove(lane.rc.q.t, &lane.pins, id)
 
 
-# A lane has no socket that a side thread could be lent.
+# A lane has no socket to lend to a side thread.
 cdef conn_engine lane_engine = conn_engine(
     exchange=lane_exchange, watch=NULL, dump=NULL, pin=lane_pin, unpin=lane_unpin, direct=setup_reads,
     given=setup_given, remote=True, datagrams=False)
 
 
-# What the table has for a lane that is gone: the server's CLOSE has left, but not the client's; the server's waits; it
-# waits, and the client's has come.
+# Entries of the table for a lane that is gone. closed_lane: the server's CLOSE has left, the client's has not come;
+# closing_lane: the server's CLOSE waits; left_lane: the server's CLOSE waits, the client's has come.
 cdef rdma_lane closed_lane, closing_lane, left_lane
 
 
@@ -37,7 +37,7 @@ cdef inline bint is_gone(const rdma_lane *lane) noexcept nogil:
 # ---- open and close --------------------------------------------------------------------------------------------------
 
 cdef rdma_lane *lane_make(rdma_conn *rc, uint32_t id) noexcept nogil:
-    """A lane that is in the table and in no list. NULL: out of memory."""
+    """Makes a lane in the table and in no list. NULL: out of memory."""
     cdef rdma_lane *lane
     assert_that(table_get(&rc.table, id) == NULL)
     if not table_reserve(&rc.table, id):
@@ -53,16 +53,15 @@ cdef rdma_lane *lane_make(rdma_conn *rc, uint32_t id) noexcept nogil:
 
 
 cdef void lane_open(rdma_lane *lane) noexcept nogil:
-    """Makes it a memcached connection."""
+    """Makes the lane a memcached connection."""
     cdef rdma_conn *rc = lane.rc
     cdef rdma_thread *t = rc.q.t
     conn_init(&lane.c, t.worker, &lane_engine)
     lane.c.sfd = rc.sfd
     lane.c.lane = lane.id
     lane.c.eager = t.dev.limits.eager
-    if t.worker.hooks.authenticate != NULL and (rc.by_cm or lane.counted and rc.version != RDMA_VERSION_1):
-        # It is a connection of its own. Only lane 0 is that of the lifeline, on which the client has authenticated
-        # itself. A client of version 1 has done so for all.
+    if t.worker.hooks.authenticate != NULL and (lane.counted or rc.by_cm):
+        # A client has authenticated lane 0 on its lifeline. Every other lane authenticates itself.
         lane.c.auth_wanted = AUTH_LINE
     lane.last_active = store_time(t.worker.store)
     lane.rx_room = RDMA_LANE_BYTES
@@ -79,12 +78,10 @@ cdef void lane_open(rdma_lane *lane) noexcept nogil:
 
 
 cdef void lane_release(rdma_lane *lane) noexcept nogil:
-    """Ends what lane_open has begun. No READ is under way, or the queue pair has been destroyed."""
+    """Undoes lane_open. No READ is under way, or the queue pair has been destroyed."""
     cdef rdma_conn *rc = lane.rc
     cdef rdma_thread *t = rc.q.t
     assert_that(lane.reads == 0 or rc.q.qp == NULL)
-    while lane.nheld and rc.q.qp != NULL and not rc.q.failed:
-        give_back_held(lane)
     pthread_mutex_lock(t.lanes.lock)
     if lane.prev != NULL:
         lane.prev.next = lane.next
@@ -96,7 +93,7 @@ cdef void lane_release(rdma_lane *lane) noexcept nogil:
     if lane.counted:
         t.lanes.ended(rc.owner, &lane.c)
     if lane.last_write != NULL and rc.q.qp != NULL:
-        # A part of a value is on its way: the item is needed until it has arrived.
+        # A part of a value is on its way: the WRITE needs the item until its completion.
         lane.last_write.item = conn_write_posted(&lane.c)
         lane_write_completed(lane.last_write)
     conn_release(&lane.c)
@@ -115,17 +112,17 @@ cdef void lane_free(rdma_lane *lane) noexcept nogil:
 
 
 cdef void send_close(rdma_conn *rc, uint32_t id, const char *last_words) noexcept nogil:
-    """There is room. The id is free when the client has said so, too."""
+    """Sends CLOSE; there is room. The id is free after both CLOSE messages."""
     cdef size_t length = strlen(last_words) if last_words != NULL else 0
     cdef unsigned int index = queue_take_buffer(&rc.q)
     if length:
         memcpy(queue_payload(&rc.q, index), last_words, length)
     table_put(&rc.table, id, NULL if table_get(&rc.table, id) == &left_lane else &closed_lane)
-    queue_send(&rc.q, MESSAGE_CLOSE, id, index, length)
+    queue_send(&rc.q, MESSAGE_CLOSE, id, 0, index, length)
 
 
 cdef void close_lane(rdma_conn *rc, uint32_t id, bint peer_closed, const char *last_words) noexcept nogil:
-    """Says that the lane is gone, as soon as it can be said: behind all that was posted for it."""
+    """Sends the server's CLOSE behind everything posted for the lane, now or as soon as there is room."""
     cdef lane_close *waiting
     table_put(&rc.table, id, &left_lane if peer_closed else &closing_lane)
     if rc.first_close == NULL and queue_may_send(&rc.q):
@@ -173,20 +170,20 @@ cdef void lane_end(rdma_lane *lane, const char *last_words) noexcept nogil:
     if lane.reads:
         lane.ending = True
         return
-    table_put(&rc.table, id, NULL if peer_closed or rc.version == RDMA_VERSION_1 else &closed_lane)
+    table_put(&rc.table, id, NULL if peer_closed else &closed_lane)
     lane_free(lane)
-    if rc.version != RDMA_VERSION_1 and not rc.q.closing and not rc.q.failed:
+    if not rc.q.closing and not rc.q.failed:
         close_lane(rc, id, peer_closed, last_words)
 
 
 cdef inline bint lane_is_there(const rdma_conn *rc, uint32_t id, const rdma_lane *lane) noexcept nogil:
-    """Whether the lane goes on, after the machine has run or input was to be kept."""
+    """Whether the lane still exists and goes on, after a call that may have closed the lane."""
     return not rc.q.failed and table_get(&rc.table, id) == lane and not lane.ending
 
 
 cdef bint lane_admitted(rdma_conn *rc, rdma_lane *lane) noexcept nogil:
-    """Counts it as a connection. Lane 0 is the one that the lifeline, or what rdma_cm has connected, was counted for.
-    False: there are too many, and it is freed."""
+    """Counts the lane as a connection. Lane 0 was counted with the lifeline, or with the connection of rdma_cm. False:
+    there are too many connections, and the lane is freed."""
     lane.counted = lane.id != 0 and rc.q.t.lanes.admit(rc.owner)
     if lane.id == 0 or lane.counted:
         return True
@@ -226,40 +223,25 @@ cdef void lane_take_close(rdma_conn *rc, uint32_t id) noexcept nogil:
         lane.peer_closed = True
         lane.c.close_reason = NORMAL_CLOSE
         if lane.ending or lane.reads or lane.place == LANE_RUNNABLE:
-            # It ends, or goes on, without this.
+            # The lane ends, or goes on, by itself.
             return
         lane_leave_place(lane)
         lane_retry(lane)
 
 
 cdef rdma_lane *lane_for_data(rdma_conn *rc, uint32_t id) noexcept nogil:
-    """The lane of a message. NULL: the message is of no use, or the queue pair has failed."""
+    """The lane of a message. NULL: the message is to be dropped, or the queue pair has failed."""
     cdef rdma_lane *lane = table_get(&rc.table, id)
-    if rc.version != RDMA_VERSION_1:
-        if lane == NULL or lane == &left_lane or (not is_gone(lane) and lane.peer_closed):
-            queue_fail(&rc.q, b"a message for a lane that is not open", IBV_WC_SUCCESS)
-            return NULL
-        return lane if not is_gone(lane) and not lane.ending else NULL
-    if id >= RDMA_LANES_1:
-        queue_fail(&rc.q, b"a stream id above 63", IBV_WC_SUCCESS)
+    if lane == NULL or lane == &left_lane or (not is_gone(lane) and lane.peer_closed):
+        queue_fail(&rc.q, b"a message for a lane that is not open", IBV_WC_SUCCESS)
         return NULL
-    if lane != NULL:
-        return lane
-    lane = lane_make(rc, id)
-    if lane == NULL:
-        queue_fail(&rc.q, NULL, IBV_WC_SUCCESS)
-        return NULL
-    if not lane_admitted(rc, lane):
-        queue_fail(&rc.q, b"too many open connections", IBV_WC_SUCCESS)
-        return NULL
-    lane_open(lane)
-    return lane
+    return lane if not is_gone(lane) and not lane.ending else NULL
 
 
-# ---- where lanes wait ------------------------------------------------------------------------------------------------
+# ---- waiting ---------------------------------------------------------------------------------------------------------
 
 cdef inline lane_list *place_list(rdma_conn *rc, lane_place place) noexcept nogil:
-    """NULL: lanes there are in no list."""
+    """The list of a place. NULL: lanes of this place are in no list."""
     if place == LANE_RUNNABLE:
         return &rc.runnable
     if place == LANE_WANTS_SEND:
@@ -276,25 +258,16 @@ cdef void lane_leave_place(rdma_lane *lane) noexcept nogil:
     if list != NULL:
         list_remove(list, lane)
     lane.place = LANE_FREE
-    if lane.waiting:
-        count_waiting(lane, 0)
 
 
 cdef void lane_wait(rdma_lane *lane, lane_place place) noexcept nogil:
-    """The lane waits there, behind the others. Its replies do not change before it leaves, after which they are counted
-    again."""
+    """Puts the lane at the end of the place's list. Counts nothing: waiting replies stay counted in the worker's
+    response_obj_count and response_obj_bytes (protocol/conn)."""
     cdef lane_list *list = place_list(lane.rc, place)
     lane_leave_place(lane)
     lane.place = place
     if list != NULL:
         list_append(list, lane)
-    if place != LANE_RUNNABLE:
-        count_waiting(lane, lane.c.pending_bytes + lane.c.npending * sizeof(mc_resp))
-
-
-cdef inline void count_waiting(rdma_lane *lane, size_t waiting) noexcept nogil:
-    lane.rc.output_waiting += waiting - lane.waiting
-    lane.waiting = waiting
 
 
 cdef inline bint lane_waits(const rdma_lane *lane) noexcept nogil:
@@ -309,16 +282,15 @@ cdef void give_way(rdma_lane *lane) noexcept nogil:
 
 
 cdef inline bint drops_output(const rdma_lane *lane) noexcept nogil:
-    """Nobody takes its replies."""
+    """Whether nobody takes the lane's replies."""
     return lane.rc.q.closing or lane.peer_closed
 
 
 # ---- input -----------------------------------------------------------------------------------------------------------
 
 cdef void count_input(rdma_lane *lane, int64_t buffers, int64_t size) noexcept nogil:
-    """Buffers of lanes are read buffers, as those of sockets are."""
+    """Counts buffers of lanes as read buffers, like buffers of sockets."""
     cdef rdma_thread *t = lane.rc.q.t
-    lane.rc.input_kept += <size_t>size
     counter_add(&t.counters.input_bytes, <uint64_t>size)
     counter_add(&t.worker.stats.read_buf_count, <uint64_t>buffers)
     counter_add(&t.worker.stats.read_buf_bytes, <uint64_t>size)
@@ -337,16 +309,9 @@ cdef bint is_in_buffer(const rdma_lane *lane) noexcept nogil:
     return lane.inbuf != NULL and lane.inbuf <= lane.c.rcurr < lane.inbuf + lane.insize
 
 
-cdef inline bint input_fits(const rdma_lane *lane, size_t size, size_t limit) noexcept nogil:
-    """Whether the lane may have a buffer of this size. limit: of all lanes, in version 1."""
-    if lane.rc.version != RDMA_VERSION_1:
-        return size <= LANE_INPUT_MAX
-    return lane.rc.input_kept - lane.insize + size <= limit
-
-
-cdef bint keep_input(rdma_lane *lane, const char *more, size_t length, size_t limit) noexcept nogil:
-    """Puts `length` bytes behind the unparsed ones, in memory of the lane's own. False: they do not go into the limit
-    of the lane or of all lanes, or there is no memory."""
+cdef bint keep_input(rdma_lane *lane, const char *more, size_t length) noexcept nogil:
+    """Puts `length` bytes behind the unparsed input, in the lane's own buffer. False: the lane has ended, for lack of
+    memory or beyond LANE_INPUT_MAX."""
     cdef conn *c = &lane.c
     cdef size_t total = c.rbytes + length
     cdef bint here = is_in_buffer(lane)
@@ -359,9 +324,11 @@ cdef bint keep_input(rdma_lane *lane, const char *more, size_t length, size_t li
         while size < total:
             size *= 2
         fresh = NULL
-        if input_fits(lane, size, limit) and conn_memory(c.thread, size):
+        if size <= LANE_INPUT_MAX and conn_memory(c.thread, size):
             fresh = <char *>malloc(size)
         if fresh == NULL:
+            counter_add(&c.thread.stats.read_buf_oom, 1)
+            lane_end(lane, b"SERVER_ERROR rdma: no memory for unfinished commands\r\n")
             return False
         memcpy(fresh, c.rcurr, c.rbytes)
         free_input(lane)
@@ -374,51 +341,8 @@ cdef bint keep_input(rdma_lane *lane, const char *more, size_t length, size_t li
     return True
 
 
-cdef bint keep_beginning(rdma_lane *lane, const char *more, size_t length) noexcept nogil:
-    """Keeps the beginning of a command, which the machine wants to see again with what follows. False: the queue pair
-    has failed, or the lane has ended."""
-    if keep_input(lane, more, length, RDMA_INPUT_MAX):
-        return True
-    no_memory(lane)
-    return False
-
-
-cdef void no_memory(rdma_lane *lane) noexcept nogil:
-    """The lane's input cannot be kept. In version 1 its end could not be told."""
-    counter_add(&lane.c.thread.stats.read_buf_oom, 1)
-    if lane.rc.version == RDMA_VERSION_1:
-        queue_fail(&lane.rc.q, b"no memory for unfinished commands", IBV_WC_SUCCESS)
-    else:
-        lane_end(lane, b"SERVER_ERROR rdma: no memory for unfinished commands\r\n")
-
-
-cdef void hold(rdma_lane *lane, uint32_t index, size_t offset, size_t length) noexcept nogil:
-    """So many bytes at this offset of receive `index` stay there until the lane can use them."""
-    cdef rdma_queue *q = &lane.rc.q
-    q.held[index].offset = <uint32_t>offset
-    q.held[index].length = <uint32_t>length
-    if lane.nheld:
-        q.held[lane.last_held].following = index
-    else:
-        lane.first_held = index
-    lane.last_held = index
-    lane.nheld += 1
-    q.nheld += 1
-    counter_add(&q.t.counters.input_waits, 1)
-
-
-cdef void give_back_held(rdma_lane *lane) noexcept nogil:
-    """The oldest message that was held has been used, or is of no use any more."""
-    cdef rdma_queue *q = &lane.rc.q
-    cdef uint32_t index = lane.first_held
-    lane.first_held = q.held[index].following
-    lane.nheld -= 1
-    q.nheld -= 1
-    queue_give_back(q, index)
-
-
 cdef bint lane_admit(rdma_lane *lane) noexcept nogil:
-    """Lets the machine run now, or marks the lane, so that it runs when it may. Which of them."""
+    """Whether the machine may run now. If the turn is used up, the lane gives way."""
     cdef rdma_conn *rc = lane.rc
     if lane_waits(lane):
         return False
@@ -426,19 +350,15 @@ cdef bint lane_admit(rdma_lane *lane) noexcept nogil:
         counter_add(&lane.c.thread.stats.conn_yields, 1)
         give_way(lane)
         return False
-    if rc.version == RDMA_VERSION_1 and rc.output_waiting >= OUTPUT_KEPT:
-        # So many replies wait that no lane may add to them.
-        lane_wait(lane, LANE_WANTS_SEND)
-        return False
     return True
 
 
-cdef size_t lane_use(rdma_lane *lane, char *data, size_t length) noexcept nogil:
-    """Runs the machine over what it has kept and the `length` bytes behind it, as far as it may. Returns how many of
-    them are left for later. The lane may be gone, or the queue pair may have failed: then 0.
+cdef void lane_use(rdma_lane *lane, char *data, size_t length) noexcept nogil:
+    """Runs the machine over its kept input and the `length` bytes behind it, as far as the machine may run, and keeps
+    the rest. May close the lane.
 
-    The machine reads a message where it is. If the beginning of a command is kept, one piece is copied behind it. What
-    the machine leaves of that piece, it reads in the message.
+    The machine reads a message in place. If the lane has kept the beginning of a command, one piece of the message is
+    copied behind it. The machine reads the rest of the piece in the message.
     """
     cdef rdma_conn *rc = lane.rc
     cdef conn *c = &lane.c
@@ -451,11 +371,11 @@ cdef size_t lane_use(rdma_lane *lane, char *data, size_t length) noexcept nogil:
         if c.rbytes == 0:
             c.rcurr = data
             c.rbytes = n
-        elif not keep_beginning(lane, data, n):
-            return 0
+        elif not keep_input(lane, data, n):
+            return
         lane_run(lane)
         if not lane_is_there(rc, id, lane):
-            return 0
+            return
         data += n
         length -= n
         if c.rbytes <= n:
@@ -465,99 +385,62 @@ cdef size_t lane_use(rdma_lane *lane, char *data, size_t length) noexcept nogil:
             c.rbytes = 0
             if length == n and n and not lane_waits(lane):
                 # The rest is the beginning of a command.
-                keep_beginning(lane, data, n)
-                return 0
+                break
     lane.rest = 0
-    if c.rbytes == 0:
+    if length:
+        keep_input(lane, data, length)
+    elif c.rbytes == 0:
         free_input(lane)
-    return length
 
 
-cdef bint lane_input(rdma_lane *lane, uint32_t index, char *data, size_t length) noexcept nogil:
-    """Takes the payload of a message. False: what is left of it stays in receive `index`. The lane may be gone."""
-    cdef rdma_conn *rc = lane.rc
-    cdef size_t left = length
-    if lane.nheld == 0:
-        left = lane_use(lane, data, length)
-        if left == 0 or keep_input(lane, data + length - left, left, INPUT_KEPT):
-            return True
-    if rc.version != RDMA_VERSION_1:
-        no_memory(lane)
-        return True
-    hold(lane, index, <size_t>(data - queue_received(&rc.q, index)) + length - left, left)
-    return False
-
-
-cdef bint lane_take_data(rdma_conn *rc, unsigned int index, uint32_t word, size_t length) noexcept nogil:
-    cdef uint32_t id = word if rc.version == RDMA_VERSION_1 else word_lane(word)
-    cdef rdma_lane *lane = lane_for_data(rc, id)
+cdef void lane_take_data(rdma_conn *rc, const message_header *header, char *payload, size_t length) noexcept nogil:
+    cdef rdma_lane *lane = lane_for_data(rc, header.lane)
     assert_owner(rc.q.t.worker.owner)
     if lane == NULL:
-        return True
+        return
     lane.last_active = store_time(rc.q.t.worker.store)
-    if rc.version != RDMA_VERSION_1:
-        if length > lane.rx_room:
-            queue_fail(&rc.q, b"more for a lane than it keeps", IBV_WC_SUCCESS)
-            return True
-        if word_used(word) > rc.lane_bytes - lane.tx_room:
-            queue_fail(&rc.q, b"more used than was sent", IBV_WC_SUCCESS)
-            return True
-        lane.rx_room -= <uint32_t>length
-        lane.tx_room += word_used(word)
-        if lane.place == LANE_WANTS_ROOM and lane.tx_room:
-            lane_leave_place(lane)
-            lane_retry(lane)
-            if not lane_is_there(rc, id, lane):
-                return True
-    return length == 0 or lane_input(lane, index, queue_received(&rc.q, index) + MESSAGE_HEADER, length)
-
-
-cdef void lane_use_held(rdma_lane *lane) noexcept nogil:
-    """Goes on with the messages that were held. May close the lane."""
-    cdef rdma_conn *rc = lane.rc
-    cdef uint32_t id = lane.id
-    cdef rdma_held *oldest
-    cdef size_t left
-    while lane.nheld and not lane_waits(lane):
-        oldest = &rc.q.held[lane.first_held]
-        left = lane_use(lane, queue_received(&rc.q, lane.first_held) + oldest.offset, oldest.length)
-        if not lane_is_there(rc, id, lane):
+    if length > lane.rx_room:
+        queue_fail(&rc.q, b"more for a lane than it keeps", IBV_WC_SUCCESS)
+        return
+    if header.used > rc.lane_bytes - lane.tx_room:
+        queue_fail(&rc.q, b"more used than was sent", IBV_WC_SUCCESS)
+        return
+    lane.rx_room -= <uint32_t>length
+    lane.tx_room += header.used
+    if lane.place == LANE_WANTS_ROOM and lane.tx_room:
+        lane_leave_place(lane)
+        lane_retry(lane)
+        if not lane_is_there(rc, header.lane, lane):
             return
-        if left:
-            oldest.offset += oldest.length - <uint32_t>left
-            oldest.length = <uint32_t>left
-            return
-        give_back_held(lane)
-    if lane.c.rbytes == 0:
-        free_input(lane)
+    if length:
+        lane_use(lane, payload, length)
 
 
 cdef void lane_go_on(rdma_lane *lane) noexcept nogil:
-    """Runs the machine over all the input there is. May close the lane."""
+    """Runs the machine over the kept input. May close the lane."""
     cdef rdma_conn *rc = lane.rc
     cdef uint32_t id = lane.id
     if lane_admit(lane):
         lane_run(lane)
         if not lane_is_there(rc, id, lane):
             return
-        lane_use_held(lane)
-        if not lane_is_there(rc, id, lane):
-            return
+        if lane.c.rbytes == 0:
+            free_input(lane)
     if lane.peer_closed and not lane_waits(lane):
-        # All is done that came before CLOSE.
+        # All commands before CLOSE are done.
         lane_end(lane, NULL)
 
 
 # ---- output ----------------------------------------------------------------------------------------------------------
 
 cdef bint lane_read(rdma_lane *lane) noexcept nogil:
-    """Posts READs for what of the payload is not under way yet, as far as there is room. False: none is under way."""
+    """Posts READs for the rest of the payload, as far as there is room. False: no READ is under way."""
     cdef rdma_queue *q = &lane.rc.q
     cdef conn *c = &lane.c
     cdef iovec iov[BULK_SGES]
     cdef int count
     cdef rdma_wr *posted
-    # A client that has ended answers no READ.
+    # A client answers no READ after its end.
     while lane.read_bytes < c.rlbytes and lane.reads < READS_AT_A_TIME and queue_may_read(q) and not q.closing:
         count = conn_payload_piece(c, lane.read_bytes, BULK_PIECE, iov, <int>q.t.dev.read_sges)
         posted = queue_post_bulk(q, WR_READ, iov, count, c.remote.addr + c.roffset + lane.read_bytes, c.remote.rkey)
@@ -583,7 +466,7 @@ cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil:
     lane.reads -= 1
     lane.read_bytes -= length
     if lane.ending or lane.peer_closed:
-        # The value is given up.
+        # The server gives up the value.
         if lane.reads == 0:
             lane_end(lane, lane.last_words)
         return
@@ -591,11 +474,11 @@ cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil:
     conn_payload_received(&lane.c, length)
     if lane.c.rlbytes == 0:
         lane_leave_place(lane)
-        lane_go_on(lane)
+        lane_retry(lane)
     elif lane.reads == 0:
         lane_begin_read(lane)
     elif lane.rc.want_read.first == NULL:
-        # Those that wait come first.
+        # Waiting lanes come first.
         lane_read(lane)
 
 
@@ -606,7 +489,7 @@ cdef void lane_write_completed(rdma_wr *entry) noexcept nogil:
 
 
 cdef bint lane_write(rdma_lane *lane, mc_resp *resp) noexcept nogil:
-    """Chains WRITEs of a reply's data into the memory the client named. False: there is no room; it goes on later."""
+    """Chains WRITEs of a reply's data into the client's memory. False: there is no room; a later call goes on."""
     cdef rdma_queue *q = &lane.rc.q
     cdef iovec iov[BULK_SGES]
     cdef item *it = resp.item
@@ -622,7 +505,7 @@ cdef bint lane_write(rdma_lane *lane, mc_resp *resp) noexcept nogil:
         if posted == NULL:
             return False
         lane.write_off += posted.length
-        # They complete in order.
+        # WRITEs complete in order.
         if lane.last_write != NULL:
             lane.last_write.lane = NULL
         lane.last_write = posted
@@ -637,19 +520,17 @@ cdef bint lane_write(rdma_lane *lane, mc_resp *resp) noexcept nogil:
 
 
 cdef inline uint32_t used_of(const rdma_lane *lane) noexcept nogil:
-    """What the lane has used of its input, and not told the client."""
+    """Used bytes of the lane's input, not yet reported to the client."""
     cdef size_t kept = lane.rx_room + lane.rest + (0 if lane.starved else lane.c.rbytes)
     return <uint32_t>(RDMA_LANE_BYTES - kept) if kept < RDMA_LANE_BYTES else 0
 
 
 cdef void lane_send_data(rdma_lane *lane, unsigned int index, size_t length) noexcept nogil:
-    """Sends so many bytes that are in send buffer `index`, and what the lane has used."""
-    cdef uint32_t used = 0
-    if lane.rc.version != RDMA_VERSION_1:
-        used = min(used_of(lane), <uint32_t>MESSAGE_USED_MAX)
-        lane.rx_room += used
-        lane.tx_room -= <uint32_t>length
-    queue_send(&lane.rc.q, MESSAGE_DATA, lane_word(lane.id, used), index, length)
+    """Sends the `length` bytes in send buffer `index`, and reports the lane's used input."""
+    cdef uint32_t used = used_of(lane)
+    lane.rx_room += used
+    lane.tx_room -= <uint32_t>length
+    queue_send(&lane.rc.q, MESSAGE_DATA, lane.id, used, index, length)
 
 
 cdef void lane_send(rdma_lane *lane, const iovec *iov, int count) noexcept nogil:
@@ -667,8 +548,9 @@ cdef void lane_send(rdma_lane *lane, const iovec *iov, int count) noexcept nogil
 
 
 cdef bint lane_tell_used(rdma_lane *lane) noexcept nogil:
-    """Tells the client what has been used, if it is half of what it may send and no reply has told. False: later."""
-    if lane.rc.version == RDMA_VERSION_1 or drops_output(lane) or used_of(lane) * 2 < RDMA_LANE_BYTES:
+    """Reports the used input to the client, if no reply has and half of RDMA_LANE_BYTES is used. False: the lane waits
+    for room to report."""
+    if drops_output(lane) or used_of(lane) * 2 < RDMA_LANE_BYTES:
         return True
     if not queue_may_send(&lane.rc.q):
         lane_wait(lane, LANE_WANTS_SEND)
@@ -678,7 +560,7 @@ cdef bint lane_tell_used(rdma_lane *lane) noexcept nogil:
 
 
 cdef void lane_drop(rdma_lane *lane, const iovec *iov, int count) noexcept nogil:
-    """The client has ended: nobody takes these stretches of replies."""
+    """Drops stretches of replies to a client that has ended."""
     cdef size_t n = 0
     cdef int i
     for i in range(count):
@@ -687,33 +569,33 @@ cdef void lane_drop(rdma_lane *lane, const iovec *iov, int count) noexcept nogil
 
 
 cdef void lane_drop_write(rdma_lane *lane) noexcept nogil:
-    """The same for a reply's data, or the rest of it."""
+    """Drops a reply's data, or the rest of the data."""
     cdef item *it = conn_write_posted(&lane.c)
     lane.write_off = 0
     if lane.last_write == NULL:
         item_remove(lane.c.thread.store, it)
         return
-    # A part of it is on its way, and needs the item.
+    # A part of the data is on its way, and needs the item.
     lane.last_write.item = it
     lane_write_completed(lane.last_write)
 
 
 cdef inline bint lane_drops_next_write(rdma_lane *lane) noexcept nogil:
-    """Whether a value need not be written, as nobody takes it. One of which a part has been written, is: to a client
-    that has closed the lane, whose memory is there until the server has, too."""
+    """Whether a value need not be written, since nobody takes the value. After a CLOSE of the client, a value is still
+    written to its end once a part is written: the client's memory stays until the server's CLOSE."""
     return lane.rc.q.closing or lane.peer_closed and lane.write_off == 0
 
 
 cdef inline size_t lane_room(const rdma_lane *lane) noexcept nogil:
-    """Bytes of output that the next message may have."""
+    """Bytes of output for the next message, at most."""
     cdef size_t room = lane.rc.q.send_msgsize - MESSAGE_HEADER
-    if lane.rc.version != RDMA_VERSION_1 and not drops_output(lane):
+    if not drops_output(lane):
         room = min(room, <size_t>lane.tx_room)
     return room
 
 
 cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
-    """Posts the lane's replies. True: all have been; else the lane waits for what is missing."""
+    """Posts the lane's replies. True: all are posted. False: the lane waits for room."""
     cdef rdma_conn *rc = lane.rc
     cdef conn *c = &lane.c
     cdef iovec iov[32]
@@ -751,7 +633,8 @@ cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
 # ---- the machine -----------------------------------------------------------------------------------------------------
 
 cdef conn_want lane_drive(rdma_lane *lane) noexcept nogil:
-    """Runs the machine once. Its commands are taken off the turn's share; a call that does none counts as one."""
+    """Runs the machine once, and subtracts its commands from the turn's share; a call counts as at least one
+    command."""
     cdef rdma_conn *rc = lane.rc
     cdef conn *c = &lane.c
     cdef conn_want want = rc.q.t.drive(c)
@@ -764,12 +647,13 @@ cdef conn_want lane_drive(rdma_lane *lane) noexcept nogil:
 
 
 cdef void lane_run(rdma_lane *lane) noexcept nogil:
-    """Runs the machine over the lane's input as far as replies can leave and no payload is awaited. May close it."""
+    """Runs the machine of an admitted lane over its input, until replies cannot leave, a payload is awaited, or the
+    turn is used up. May close the lane."""
     cdef conn_want want
-    while lane.reads == 0 and lane_flush(lane) and lane_admit(lane):
+    while True:
         want = lane_drive(lane)
         if want == WANT_REMOTE_PAYLOAD:
-            # The replies before it need not wait for the READ.
+            # Earlier replies need not wait for the READ.
             lane_flush(lane)
             lane_begin_read(lane)
             return
@@ -781,12 +665,12 @@ cdef void lane_run(rdma_lane *lane) noexcept nogil:
         if want == WANT_YIELD:
             give_way(lane)
             return
-        if want != WANT_FLUSH:
+        if want != WANT_FLUSH or not lane_admit(lane):
             return
 
 
 cdef void lane_retry(rdma_lane *lane) noexcept nogil:
-    """Tries again what could not be posted. The lane has left its place."""
+    """Tries again to post replies or READs, and goes on. The lane has left its place."""
     if lane.reads:
         lane_flush(lane)
     elif lane.c.state == conn_rdma_read and lane.c.rlbytes:

@@ -28,7 +28,7 @@ cdef inline bint lanes_runnable(const rdma_conn *rc) noexcept nogil:
 
 
 cdef void lanes_resume_runnable(rdma_conn *rc) noexcept nogil:
-    """Those first that have waited. They may give way again."""
+    """The longest waiting lane first. Lanes may give way again."""
     cdef unsigned int left = rc.runnable.count
     cdef rdma_lane *lane
     assert_owner(rc.q.t.worker.owner)
@@ -54,8 +54,7 @@ cdef inline void retry_first(lane_list *list) noexcept nogil:
 
 
 cdef void drop_waiting(rdma_conn *rc) noexcept nogil:
-    """The client has ended: lanes that wait drop their replies, a few in a turn, those first that have waited the
-    longest."""
+    """The client has ended: waiting lanes drop their replies, a few lanes in a turn, the longest waiting first."""
     cdef unsigned int left = DROPPED_PER_TURN
     while left and rc.want_write.first != NULL and not rc.q.failed:
         left -= 1
@@ -71,7 +70,7 @@ cdef void drop_waiting(rdma_conn *rc) noexcept nogil:
 
 
 cdef void lanes_retry_blocked(rdma_conn *rc) noexcept nogil:
-    """As many as can go on, and each once at most."""
+    """Each lane at most once, while there is room."""
     cdef unsigned int left = rc.want_read.count
     if rc.q.closing:
         drop_waiting(rc)
@@ -102,7 +101,7 @@ cdef unsigned int lanes_end_idle(rdma_conn *rc, unsigned int seconds, uint32_t *
     while lane != NULL and not rc.q.failed:
         following = lane.next
         if lane.pins.used:
-            # The client reads, and need not ask for that.
+            # A client with views reads items without a request.
             lane.last_active = now
         if not lane.counted or lane.reads:
             pass
@@ -114,12 +113,3 @@ cdef unsigned int lanes_end_idle(rdma_conn *rc, unsigned int seconds, uint32_t *
             ended += 1
         lane = following
     return ended
-
-
-cdef unsigned int lanes_held(const rdma_conn *rc) noexcept nogil:
-    cdef const rdma_lane *lane = rc.first_lane
-    cdef unsigned int held = 0
-    while lane != NULL:
-        held += lane.nheld
-        lane = lane.next
-    return held

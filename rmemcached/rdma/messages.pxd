@@ -1,20 +1,20 @@
-"""Memory of a worker for messages on a device: buffers of SENDs, and the receives that its queue pairs share.
+"""Memory of a worker for messages on a device: buffers of SENDs, and the shared receives of its queue pairs.
 
-Both grow in blocks, as queue pairs come or SENDs are under way, and go with the worker's last queue pair. What was
-used last is used first, so that of many buffers few are resident, and those are hot.
+Both grow in blocks, with the number of queue pairs or of SENDs under way, and are freed with the worker's last queue
+pair. The buffer used last is used first, so few of many buffers are resident, and the cache has them.
 
-On the software devices, queue pairs of version 2 take their receives from one shared receive queue. It has one for each
-credit of theirs, so that none of their messages finds the queue empty. A queue pair takes no more of them than its
-client has credits (soft_qp_limit): a client that sends more ends its own queue pair, and takes nothing from others. In
-version 1 a message can stay in its receive; there, and on devices of the system, where nobody but the peer
-counts credits, each queue pair has receives of its own (rdma/queue). So has one that the shared queue has no room for.
+On the software devices, queue pairs take their receives from one shared receive queue. The queue has a receive for each
+credit of their clients, so a message always finds one. A queue pair takes no more of them than its client has credits
+(soft_qp_limit): a client that sends more ends its own queue pair, and takes nothing from others. On devices of the
+system, where nobody but the peer counts credits, each queue pair has receives of its own (rdma/queue). So has a queue
+pair without room in the shared queue.
 
-All of it belongs to the worker. A part of the C unit of rdma_conn, above rdma/thread.
+Called by the worker. A part of the C unit of rdma_conn, above rdma/thread.
 """
 
 cdef enum:
     RECV_WR = 1 << 30            # in wr_id: a receive, and its index
-    NO_RECEIVE = RECV_WR - 1     # an index: no receive, but the end of a queue pair that shares them
+    NO_RECEIVE = RECV_WR - 1     # an index: no receive, but the end of a queue pair with shared receives
     NO_BUFFER = 0xffffffff
 
 cdef struct message_block:       # BLOCK_MESSAGES buffers of limits.msgsize octets
@@ -25,22 +25,22 @@ cdef struct message_blocks:
     message_block *blocks
     uint32_t count               # of buffers
 
-# A queue pair is there that needs memory for messages; it is gone.
+# A queue pair begins to need memory for messages, and needs no more.
 cdef void messages_enter(rdma_thread *t) noexcept nogil
 cdef void messages_leave(rdma_thread *t) noexcept nogil
 
-# A shared receive queue with receives for so many credits more. NULL: out of resources.
+# Adds receives for `credits` more credits to the shared receive queue. NULL: out of resources.
 cdef ibv_srq *receives_reserve(rdma_thread *t, uint32_t credits) noexcept nogil
 cdef void receives_release(rdma_thread *t, uint32_t credits) noexcept nogil
 # Posts a shared receive again. False: out of resources.
 cdef bint receives_post(rdma_thread *t, uint32_t index) noexcept nogil
-# Where the message in a shared receive is.
+# The message in a shared receive.
 cdef char *receives_message(rdma_thread *t, uint32_t index) noexcept nogil
 
-# Whether there is a buffer for a SEND, and takes it. False: out of memory.
+# Whether there is a buffer for a SEND (False: out of memory); takes a buffer; gives a buffer back.
 cdef bint sends_available(rdma_thread *t) noexcept nogil
 cdef uint32_t sends_take(rdma_thread *t) noexcept nogil
 cdef void sends_give(rdma_thread *t, uint32_t buffer) noexcept nogil
-# Where it is, and how a device knows its memory.
+# The memory of a buffer, and its lkey.
 cdef char *sends_buffer(rdma_thread *t, uint32_t buffer) noexcept nogil
 cdef uint32_t sends_key(rdma_thread *t, uint32_t buffer) noexcept nogil

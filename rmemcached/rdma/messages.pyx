@@ -6,7 +6,7 @@ cdef enum:
 # ---- blocks ----------------------------------------------------------------------------------------------------------
 
 cdef bint blocks_grow(rdma_thread *t, message_blocks *all) noexcept nogil:
-    """One block more. False: out of memory."""
+    """Adds a block. False: out of memory."""
     cdef uint32_t count = all.count // BLOCK_MESSAGES
     cdef size_t size = <size_t>BLOCK_MESSAGES * t.dev.limits.msgsize
     cdef void *memory = NULL
@@ -79,7 +79,7 @@ cdef bint shared_open(rdma_thread *t) noexcept nogil:
 
 
 cdef bint shared_grow(rdma_thread *t) noexcept nogil:
-    """One block of receives more. False: out of resources."""
+    """Adds a block of receives. False: out of resources."""
     cdef ibv_srq_attr attr
     cdef uint32_t first = t.receives.count
     cdef uint32_t i

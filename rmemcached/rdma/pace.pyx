@@ -13,7 +13,7 @@ cdef bint pace_tries(rdma_pace *pace) noexcept nogil:
 
 
 cdef uint32_t pace_gap(rdma_pace *pace, int64_t limit) noexcept nogil:
-    """The gap to be polled through, as the last ones say."""
+    """The gap to be polled through, by the last gaps."""
     cdef uint32_t longest = 0
     cdef uint32_t second = 0
     cdef uint32_t gap

@@ -1,5 +1,5 @@
 cdef bint pins_grow(lane_pins *pins, uint32_t most) noexcept nogil:
-    """Makes room for one more, of fewer than most. False: there is no memory."""
+    """Makes room for another pin; there are fewer than `most`. False: out of memory."""
     cdef uint32_t size = min(max(pins.size * 2, <uint32_t>PINS_FIRST), most)
     cdef pin_entry *grown = <pin_entry *>realloc(pins.entries, size * sizeof(pin_entry))
     if grown == NULL:
@@ -31,7 +31,7 @@ cdef const char *pins_add(rdma_thread *t, lane_pins *pins, item *it, uint32_t *i
     if pins.first_free == pins.size and not pins_grow(pins, most):
         counter_add(&t.counters.refused_views, 1)
         return b"SERVER_ERROR rdma: out of memory for one more view"
-    # Counted first, so that no two lanes get the last place.
+    # Counted first, so no two lanes get the last place.
     if fetch_add(&dev.pins, 1) >= dev.limits.views:
         fetch_sub(&dev.pins, 1)
     elif (fetch_add(&dev.pinned_bytes, nbytes) + nbytes > dev.limits.view_bytes

@@ -1,15 +1,16 @@
 cdef enum:
-    SENDS_SILENT = SEND_BUFFERS // 2 - 1     # in a row whose completion is not told
+    SENDS_SILENT = SEND_BUFFERS // 2 - 1     # silent SENDs in a row
 
 
 cdef inline uint32_t completions_of(const rdma_device *dev) noexcept nogil:
-    """Of one queue pair, if all that is posted on it fails, with the one that tells of the end."""
+    """Completions of a queue pair at most: for all posted work requests, and for the end of a queue pair with shared
+    receives."""
     return dev.limits.credits + SEND_DEPTH + 1
 
 
 cdef ibv_qp *open_pair(rdma_queue *q, ibv_srq *srq) noexcept nogil:
-    """srq: the receives that it shares, or NULL. Nobody says how much inline data a device takes. So that is tried, the
-    first time."""
+    """Makes the queue pair. srq: its shared receives, or NULL. No device reports its limit of inline data, so the first
+    queue pair tries smaller and smaller values."""
     cdef rdma_device *dev = q.t.dev
     cdef ibv_qp_init_attr init
     cdef ibv_qp *qp = NULL
@@ -36,20 +37,17 @@ cdef ibv_qp *open_pair(rdma_queue *q, ibv_srq *srq) noexcept nogil:
 
 
 cdef bint own_receives(rdma_queue *q) noexcept nogil:
-    """Memory for receives of its own. False: out of resources."""
+    """Makes memory for the queue pair's own receives. False: out of resources."""
     cdef rdma_thread *t = q.t
     cdef rdma_device *dev = t.dev
     cdef void *buffer = NULL
     cdef size_t size
     q.compact = COMPACT if dev.software else 0
     size = <size_t>dev.limits.credits * (dev.limits.msgsize + q.compact)
-    # What is used first is in the page that has the allocator's own words.
+    # The first used octets share a page with the allocator's own words.
     if posix_memalign(&buffer, 64, size) != 0:
         return False
     q.buffer = <char *>buffer
-    q.held = <rdma_held *>malloc(dev.limits.credits * sizeof(rdma_held))
-    if q.held == NULL:
-        return False
     q.mr = dev.provider.reg_mr(dev.pd, buffer, size, IBV_ACCESS_LOCAL_WRITE)
     if q.mr == NULL:
         return False
@@ -57,8 +55,8 @@ cdef bint own_receives(rdma_queue *q) noexcept nogil:
     return True
 
 
-cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits, unsigned int peer_msgsize,
-                       bint shared) noexcept nogil:
+cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
+                       unsigned int peer_msgsize) noexcept nogil:
     cdef rdma_device *dev = t.dev
     cdef ibv_srq *srq = NULL
     cdef int i
@@ -74,13 +72,13 @@ cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
     q.free_bulk = BULK_DEPTH
     messages_enter(t)
     q.entered = True
-    if shared:
+    if dev.software:
         srq = receives_reserve(t, dev.limits.credits)
         q.shared = srq != NULL
-    # A shared queue has an end, too: -o rdma_credits makes it near.
+    # The shared queue may be full: a large -o rdma_credits fills the queue early.
     if not q.shared and not own_receives(q):
         return False
-    # What is left of queue pairs that were destroyed goes first: see rdma/completions.
+    # First come the left completions of destroyed queue pairs: see rdma/completions.
     completions_take(t, UINT_MAX)
     q.cq = completions_reserve(t, completions_of(dev))
     if q.cq == NULL:
@@ -98,8 +96,8 @@ cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
 
 
 cdef void take_back_receives(rdma_queue *q) noexcept nogil:
-    """Messages in shared receives that nobody has polled go with the queue pair, and with them the receives: they are
-    kept for the connection, which then drops them."""
+    """Polls the last messages in shared receives, which would be lost with the queue pair. The connection then drops
+    the messages, and posts the receives anew."""
     cdef ibv_qp_attr attr
     memset(&attr, 0, sizeof(attr))
     attr.qp_state = IBV_QPS_ERR
@@ -131,7 +129,6 @@ cdef void queue_free(rdma_queue *q) noexcept nogil:
     if q.mr != NULL:
         t.dev.provider.dereg_mr(q.mr)
         counter_add(&t.counters.registrations, <uint64_t>-1)
-    free(q.held)
     free(q.buffer)
     if q.shared:
         receives_release(t, t.dev.limits.credits)
@@ -157,19 +154,14 @@ cdef inline char *receive_buffer(rdma_queue *q, unsigned int index) noexcept nog
     return compact_buffer(q, q.t.dev.limits.credits) + <size_t>index * q.t.dev.limits.msgsize
 
 
-cdef inline void queue_take_received(rdma_queue *q, unsigned int index, size_t length) noexcept nogil:
+cdef inline char *queue_message(rdma_queue *q, unsigned int index, size_t length) noexcept nogil:
     if q.shared:
-        return
+        return receives_message(q.t, index)
     if length <= q.compact:
-        q.held[index].message = compact_buffer(q, index)
-        return
-    q.held[index].message = receive_buffer(q, index)
-    # The rest has been received behind it.
-    memcpy(q.held[index].message, compact_buffer(q, index), q.compact)
-
-
-cdef inline char *queue_received(rdma_queue *q, unsigned int index) noexcept nogil:
-    return receives_message(q.t, index) if q.shared else q.held[index].message
+        return compact_buffer(q, index)
+    # The device has put the rest of the message behind the room of its first octets.
+    memcpy(receive_buffer(q, index), compact_buffer(q, index), q.compact)
+    return receive_buffer(q, index)
 
 
 cdef inline char *queue_payload(rdma_queue *q, uint32_t buffer) noexcept nogil:
@@ -204,7 +196,7 @@ cdef bint queue_post_receives(rdma_queue *q) noexcept nogil:
 
 
 cdef void queue_give_back(rdma_queue *q, unsigned int index) noexcept nogil:
-    # A shared one is others', whatever has become of this queue pair.
+    # A shared receive belongs to all queue pairs, and is posted even if this queue pair has failed.
     cdef bint posted = q.shared and receives_post(q.t, index)
     if q.closing or q.failed:
         return
@@ -219,7 +211,7 @@ cdef void queue_give_back(rdma_queue *q, unsigned int index) noexcept nogil:
 
 
 cdef inline bint queue_has_buffer(rdma_queue *q) noexcept nogil:
-    """Whether one more SEND can be posted: an entry of the send queue, and a buffer."""
+    """Whether the send queue has an entry for a further SEND, and the worker a buffer."""
     if q.sends_posted - q.sends_done >= SEND_BUFFERS:
         return False
     if sends_available(q.t):
@@ -242,7 +234,7 @@ cdef inline uint32_t queue_take_buffer(rdma_queue *q) noexcept nogil:
     return sends_take(q.t)
 
 
-cdef inline void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, uint32_t buffer,
+cdef inline void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, uint32_t used, uint32_t buffer,
                             size_t payload) noexcept nogil:
     cdef char *message = sends_buffer(q.t, buffer)
     cdef uint32_t slot = q.sends_posted % SEND_BUFFERS
@@ -256,7 +248,7 @@ cdef inline void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, uint32_t
     if (q.t.dev.software and not flags & IBV_SEND_INLINE) or q.sends_posted - q.sends_told > SENDS_SILENT:
         flags |= IBV_SEND_SIGNALED
         q.sends_told = q.sends_posted
-    put_message_header(message, kind, <uint16_t>q.owed, lane)
+    put_message_header(message, kind, <uint16_t>q.owed, <uint16_t>used, <uint16_t>lane)
     wr = thread_chain(q.t, slot, flags)
     add_element(wr, message, MESSAGE_HEADER + payload, sends_key(q.t, buffer))
     wr.opcode = IBV_WR_SEND
@@ -273,7 +265,7 @@ cdef inline void queue_return_credits(rdma_queue *q) noexcept nogil:
     if q.owed * 2 < q.t.dev.limits.credits or q.tx_credits == 0 or q.failed or q.closing:
         return
     if queue_has_buffer(q):
-        queue_send(q, MESSAGE_CREDIT, 0, queue_take_buffer(q), 0)
+        queue_send(q, MESSAGE_CREDIT, 0, 0, queue_take_buffer(q), 0)
 
 
 # ---- READ and WRITE --------------------------------------------------------------------------------------------------
@@ -287,8 +279,8 @@ cdef inline bint queue_may_write(const rdma_queue *q) noexcept nogil:
 
 
 cdef size_t queue_write_length(const rdma_queue *q, size_t left) noexcept nogil:
-    """Frames of the same size are what soft_iw receives fastest: a short one in the middle of a value takes its
-    receiver, which has planned for whole ones, some 20 us."""
+    """soft_iw receives frames of the same size fastest: a short frame in the middle of a value costs its receiver,
+    which has planned for whole frames, some 20 us."""
     cdef uint32_t unit
     if left <= BULK_PIECE:
         return left
@@ -305,7 +297,7 @@ cdef inline unsigned int take_bulk(rdma_queue *q) noexcept nogil:
     if q.free_bulk == BULK_DEPTH:
         q.bulk_moved = store_time(q.t.worker.store)
     q.free_bulk -= 1
-    # It is signalled, and so tells of all SENDs before it.
+    # The work request is signalled, and so confirms all earlier SENDs.
     q.wrs[q.free_wr[q.free_bulk]].sends = q.sends_posted
     q.sends_told = q.sends_posted
     return q.free_wr[q.free_bulk]
@@ -376,7 +368,7 @@ cdef inline rdma_wr *queue_completed(rdma_queue *q, unsigned int index) noexcept
     cdef uint32_t done = entry.sends
     assert_that(index < SEND_DEPTH and (entry.kind == WR_SEND) == (index < SEND_BUFFERS))
     if entry.kind == WR_SEND:
-        # Of those that are under way there is one at this index.
+        # The index names the SEND: at most SEND_BUFFERS are under way.
         done = q.sends_done + (index - q.sends_done) % SEND_BUFFERS + 1
     while <int32_t>(done - q.sends_done) > 0:
         free_buffer(q, &q.wrs[q.sends_done % SEND_BUFFERS])

@@ -1,21 +1,21 @@
 """Queue pairs on their way from the exchange to READY.
 
-Those of the software devices are found by their token until they have their stream. All are in a list, oldest first.
-All have the same time, so the oldest is the first to be late.
+The worker finds queue pairs of the software devices by their token, until their stream has come. A list has all queue
+pairs, oldest first. Their time limit is the same, so the oldest is the first to be late.
 
-All of it belongs to the worker. A part of the C unit of rdma_conn, above rdma/thread and rdma/queue.
+Called by the worker. A part of the C unit of rdma_conn, above rdma/thread and rdma/queue.
 """
 
 # The queue pair, in RTS, waits for its stream and for READY. False: the system has no random octets for the token.
 cdef bint setup_begin(rdma_conn *rc) noexcept nogil
-# READY has come, or the connection ends. To repeat it changes nothing. rdma_thread_end_late, which is here too, ends
-# connections whose READY does not come.
+# READY has come, or the connection ends. A repeated call changes nothing. rdma_thread_end_late, in this part too, ends
+# connections without READY.
 cdef void setup_end(rdma_conn *rc) noexcept nogil
 
-# The command rdma_direct: lets a lane's queue pair READ, and says where a part of the memory is registered.
+# The command rdma_direct: lets a lane's queue pair READ, and names the registration of a part of the memory. Is
 # conn_engine.direct.
 cdef const char *setup_reads(conn *c, uint64_t place, char *reply, size_t reply_size) noexcept nogil
-# Whether a lane's client has got the memory either way. conn_engine.given.
+# Whether a lane's client has got the memory, by READs or as descriptors. Is conn_engine.given.
 cdef bint setup_given(const conn *c) noexcept nogil
-# The queue pair has ended: its client has the memory no more, if it had it.
+# The queue pair has ended: its client loses the memory.
 cdef void setup_take_back(rdma_conn *rc) noexcept nogil

@@ -1,9 +1,9 @@
 cdef enum:
-    LATE_AT_A_TIME = 4           # connections that are ended in one turn because they are late
+    LATE_AT_A_TIME = 4           # late connections ended in a turn
 
 
 cdef inline rdma_conn **token_bucket(rdma_thread *t, const uint8_t *token) noexcept nogil:
-    """By octets that are random."""
+    """By a random octet."""
     return &t.streamless[token[RDMA_TOKEN_LENGTH - 1] % STREAMLESS_BUCKETS]
 
 
@@ -32,7 +32,7 @@ cdef bint setup_begin(rdma_conn *rc) noexcept nogil:
 
 
 cdef void forget_token(rdma_conn *rc) noexcept nogil:
-    """No stream can reach the queue pair from here on."""
+    """From here on no stream can reach the queue pair."""
     cdef rdma_conn **link = token_bucket(rc.q.t, rc.token)
     if not rc.streamless:
         return
@@ -61,7 +61,7 @@ cdef void setup_end(rdma_conn *rc) noexcept nogil:
 
 
 cdef bint setup_give(rdma_conn *rc, int *memory) noexcept nogil:
-    """Whether the client gets the items' memory, by these descriptors."""
+    """Whether the client gets the items' memory; then fills in its descriptors."""
     cdef const rdma_device *dev = rc.q.t.dev
     rc.given = rc.direct and dev.same_host and dev.limits.direct != DIRECT_NOBODY \
         and store_direct_give(rc.q.t.worker.store, &memory[0], &memory[1])
@@ -125,7 +125,7 @@ cdef bint rdma_thread_end_late(rdma_thread *t) noexcept nogil:
     while left and is_late(t.setup_oldest, now):
         left -= 1
         counter_add(&t.counters.ready_timeouts, 1)
-        # Which ends the connection, and takes it out of the list.
+        # The call ends the connection, and takes the connection out of the list.
         t.failed(t.setup_oldest.owner, line)
     return is_late(t.setup_oldest, now)
 
@@ -149,7 +149,7 @@ cdef const char *setup_reads(conn *c, uint64_t place, char *reply, size_t reply_
     if mr == NULL:
         return b"NOT_FOUND\r\n"
     if not rc.remote:
-        # No other queue pair of the device can use the keys.
+        # The keys are of no use to the device's other queue pairs, which lack this right.
         if verbs_qp_allow(&dev.port, rc.q.qp, IBV_ACCESS_REMOTE_READ) != 0:
             return b"SERVER_ERROR rdma: the device refuses remote reads\r\n"
         rc.remote = store_direct_give(s, &memory[0], &memory[1])

@@ -6,7 +6,7 @@ from libc.string cimport memset
 
 from rmemcached.protocol.stats_text cimport stat_append, stat_append_text
 from rmemcached.rdma.device cimport (
-    DIRECT_NOBODY, RDMA_DEVICES, RDMA_INPUT_MAX, RDMA_LANE_BYTES, add_counts, counter_entry, rdma_counters, rdma_device,
+    DIRECT_NOBODY, RDMA_DEVICES, RDMA_LANE_BYTES, add_counts, counter_entry, rdma_counters, rdma_device,
     rdma_device_memory, rdma_limits,
 )
 from rmemcached.rdma.wire cimport TRANSPORT_SOFT_SHM, transport_name
@@ -33,7 +33,7 @@ cdef struct stat_line:
 
 
 cdef void do_sum_workers(rdma_device *dev, rdma_counters *total, soft_qp_counters *soft) noexcept nogil:
-    """Of the workers that exist and of those that are gone. They count on meanwhile."""
+    """Adds the counts of all workers, present and gone. Present workers count on meanwhile."""
     cdef counter_entry *entry = dev.counting
     assert_held(&dev.counting_lock)
     add_counts(total, &dev.retired, sizeof(rdma_counters))
@@ -46,7 +46,7 @@ cdef void do_sum_workers(rdma_device *dev, rdma_counters *total, soft_qp_counter
 
 cdef void sum_device(rdma_device *dev, rdma_totals *total) noexcept nogil:
     pthread_mutex_lock(&dev.counting_lock)
-    # Those of verbs stay 0: only the software provider counts.
+    # For verbs the counts stay 0: only the software provider counts.
     do_sum_workers(dev, &total.counts, &total.shm if dev.same_host else &total.iw)
     if dev.same_host:
         soft_shm_query(dev.port.context, &total.mapped)
@@ -86,7 +86,6 @@ cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
     stat_append(out, b"rdma_msgsize", dev.limits.msgsize)
     stat_append(out, b"rdma_eager", dev.limits.eager)
     stat_append(out, b"rdma_max_queue_pairs", dev.limits.max_qps)
-    stat_append(out, b"rdma_input_limit", <uint64_t>RDMA_INPUT_MAX)
     stat_append(out, b"rdma_lane_bytes", <uint64_t>RDMA_LANE_BYTES)
     stat_append(out, b"rdma_max_lanes", dev.limits.lanes)
     stat_append(out, b"rdma_ready_timeout", dev.limits.ready_timeout)
@@ -101,7 +100,8 @@ cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
 
 
 cdef void append_place(rdma_device *shm, const rdma_limits *limits, stat_buf *out) noexcept nogil:
-    """Where clients of soft_shm connect: a file, an abstract name after an @, or the socket of -s; what they get."""
+    """The socket for clients of soft_shm (a file, an abstract name after an @, or the socket of -s), and their access
+    to the items."""
     cdef const char *place = b"none"
     cdef const char *reason = b"none"
     cdef const char *who = b"off"
@@ -130,7 +130,7 @@ cdef void append_queue_pairs(rdma_device **devices, stat_buf *out) noexcept nogi
 cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
     cdef const rdma_counters *counts = &total.counts
     cdef int i
-    cdef stat_line[52] lines = [
+    cdef stat_line[51] lines = [
         stat_line(b"rdma_cm_queue_pairs", &total.cm_queue_pairs),
         stat_line(b"rdma_total_queue_pairs", &counts.total_queue_pairs),
         stat_line(b"rdma_registrations", &counts.registrations),
@@ -156,7 +156,6 @@ cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
         stat_line(b"rdma_qp_errors", &counts.qp_errors),
         stat_line(b"rdma_credit_waits", &counts.credit_waits),
         stat_line(b"rdma_input_bytes", &counts.input_bytes),
-        stat_line(b"rdma_input_waits", &counts.input_waits),
         stat_line(b"rdma_wakeups", &counts.wakeups),
         stat_line(b"rdma_completions", &counts.completions),
         stat_line(b"rdma_doorbells", &counts.doorbells),
@@ -198,7 +197,7 @@ cdef void rdma_stats(rdma_device **devices, stat_buf *out) noexcept nogil:
             sum_device(devices[n], &total)
             some = devices[n]
     append_device_names(devices, out)
-    # Any device's will do: only one with short queues has other limits.
+    # The limits of any device will do: they differ only on a device with short queues.
     append_limits(some, out)
     append_place(devices[<unsigned int>TRANSPORT_SOFT_SHM], &some.limits, out)
     stat_append(out, b"rdma_queue_pairs", total.counts.queue_pairs)

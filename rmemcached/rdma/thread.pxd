@@ -1,7 +1,7 @@
-"""A worker's part of a device: its completion channel, its counters, the work requests that it is about to post.
+"""A worker's part of a device: its completion channel, its counters, the work requests about to be posted.
 
-All of it belongs to the worker; other threads only read its counters, and wait for no lock to do so. A part of the C
-unit of rdma_conn, below all other parts: it knows nothing of connections but lists of them.
+The worker owns its part; the other threads only read the counters, without a lock. A part of the C unit of rdma_conn,
+below all the others: the part uses nothing of a connection but its links.
 """
 
 cdef enum:
@@ -16,61 +16,61 @@ cdef struct rdma_thread:
     rdma_failed_fn failed
     const rdma_lane_hooks *lanes
     ibv_comp_channel *channel
-    rdma_conn *ready             # connections that have something to do, those that wait the longest first
+    rdma_conn *ready             # connections with something to do, the longest waiting first
     rdma_conn *ready_last
     unsigned int nready
-    unsigned int left_over       # connections that the last run has left in there
-    uint32_t turn                # a number of it
+    unsigned int left_over       # connections in `ready` at the end of the last run
+    uint32_t turn                # the number of the turn
     int64_t turn_left            # completions and commands of this turn; negative: there were more
     bint used_up                 # the last turn left something to do
     uint32_t work                # octets that connections may move in this turn
-    bint was_busy                # in the last one they moved some
+    bint was_busy                # connections moved octets in the last turn
     int64_t now                  # when this turn's work came; 0: nobody asks for gaps
-    int64_t served               # when the last connection of this run was
-    int64_t limit                # nanoseconds of the longest gap that is polled through
-    uint32_t least_gap           # the shortest gap that is to be polled through, of connections served in this run
+    int64_t served               # when the last connection of this run was served
+    int64_t limit                # nanoseconds of the longest gap to poll through
+    uint32_t least_gap           # the shortest gap to poll through, of the connections served in this run
     # rdma/completions'
-    rdma_cq *queues              # the newest first; more than one only where the device's are too short
-    uint32_t promised            # completions that all queues have room for, to queue pairs
-    bint armed                   # they make an event
-    bint drained                 # they were empty when completions were last taken
-    bint broken                  # one of them has failed, and with it all connections, which are in `ready`
-    rdma_kept *kept              # of kept_size: completions that connections have not taken yet
+    rdma_cq *queues              # the newest first; several only where the device's queues are too short
+    uint32_t promised            # completions of all queue pairs, for which the queues have room
+    bint armed                   # the next completion makes an event
+    bint drained                 # the queues were empty after the last poll
+    bint broken                  # a queue has failed, and with the queue all connections, which are in `ready`
+    ibv_wc *kept                 # kept_size entries; completions are polled into the first kept_used, in their order
+    uint32_t *following          # of each entry: the next of the same connection, or LAST, or TAKEN
     uint32_t kept_size
-    uint32_t nkept
-    uint32_t free_kept           # entries of `kept` that are free again, nfree_kept of them
-    uint32_t nfree_kept
+    uint32_t kept_used
+    uint32_t nkept               # entries that connections have not taken yet
     rdma_conn **numbers          # connections by the numbers of their queue pairs: numbers_size buckets
     uint32_t numbers_size        # a power of two
     uint32_t nnumbers
     # rdma/messages'
     unsigned int message_users   # queue pairs
     message_blocks sends
-    uint32_t *free_sends         # of sends.count: the nfree_sends that are free
+    uint32_t *free_sends         # the nfree_sends free buffers of sends.count
     uint32_t nfree_sends
     ibv_srq *srq                 # NULL: no queue pair shares receives
-    uint32_t shared_room         # receives that it has room for
-    uint32_t shared_credits      # of the clients whose queue pairs share receives
+    uint32_t shared_room         # receives for which srq has room
+    uint32_t shared_credits      # credits of the clients whose queue pairs share receives
     message_blocks receives
     # rdma/setup's
-    rdma_conn *setup_oldest      # connections whose READY has not come
+    rdma_conn *setup_oldest      # connections without READY
     rdma_conn *setup_newest
-    rdma_conn *streamless[STREAMLESS_BUCKETS]   # those of them that have no stream yet, by token
-    # Work requests of the queue pair being served, which leave together: between two queue pairs there are none.
+    rdma_conn *streamless[STREAMLESS_BUCKETS]   # connections without READY and without a stream, by token
+    # Work requests of the queue pair being served, posted together at the end of its service.
     unsigned int nchain
     ibv_send_wr chain[SEND_DEPTH]
     ibv_sge sges[SEND_DEPTH][BULK_SGES]
     rdma_counters counters
-    soft_qp_counters soft        # of the software provider: of all queue pairs that t.worker has had
+    soft_qp_counters soft        # of the software provider: all queue pairs of t.worker so far
     counter_entry counter_entry
 
-# Appends a work request without elements to the chain, and an element to a work request. There is room: the caller has
-# reserved an entry of the send queue.
+# Appends a work request without elements to the chain; appends an element to a work request. The caller has reserved an
+# entry of the send queue.
 cdef ibv_send_wr *thread_chain(rdma_thread *t, uint64_t wr_id, unsigned int flags) noexcept nogil
 cdef void add_element(ibv_send_wr *wr, void *addr, size_t length, uint32_t lkey) noexcept nogil
 
-# Puts a connection into t.ready, behind the others, and takes it out again. To repeat either changes nothing.
+# Puts a connection at the end of t.ready; takes a connection out of t.ready. A repeated call changes nothing.
 cdef void thread_ready(rdma_conn *rc) noexcept nogil
 cdef void thread_unready(rdma_conn *rc) noexcept nogil
-# Whether the connections have done what they may in this turn: those that are not served yet go on in the next.
+# Whether the connections have used up this turn: the connections in t.ready are served in the next turn.
 cdef bint thread_turn_over(const rdma_thread *t) noexcept nogil

@@ -1,5 +1,5 @@
 cdef enum:
-    GAP_MARGIN = 2000            # nanoseconds beyond an expected gap, and a quarter of it, that are polled through
+    GAP_MARGIN = 2000            # nanoseconds of polling beyond an expected gap and a quarter of the gap
 
 
 cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil:

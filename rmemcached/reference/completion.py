@@ -144,7 +144,7 @@ def zsh_extended(suboptions: list[Suboption]) -> str:
 
 
 def script(shell: str, parser: argparse.ArgumentParser) -> str:
-    """Returns the completion script of a command. Changes the parser: use a new parser for any further work."""
+    """Returns the completion script of a command. Changes the parser: use a new parser for anything else."""
     suboptions = list(getattr(parser, "suboptions", []))
     tell_arguments(parser)
     if not suboptions:

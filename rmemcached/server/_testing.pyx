@@ -64,7 +64,7 @@ cdef class Devices:
         self.memory = mmap(NULL, ARENA_EXTENT, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
         if self.memory == MAP_FAILED:
             raise MemoryError
-        if devices_open(&self.d, &slow, &spec, TRANSPORT_SOFT_IW, NULL, why, sizeof(why)) != 0:
+        if not devices_open(&self.d, &slow, &spec, TRANSPORT_SOFT_IW, NULL, why, sizeof(why)):
             raise OSError((<bytes>why).decode())
 
     def __dealloc__(self):
@@ -134,7 +134,7 @@ cdef class Pace:
         memset(&self.pace, 0, sizeof(self.pace))
 
     def note(self, now, limit):
-        """The gap to poll through after a request, in nanoseconds; None: no polling."""
+        """The gap to poll through after a request, in nanoseconds; None: no polling. now, limit: nanoseconds."""
         cdef uint32_t gap = pace_note(&self.pace, now, limit)
         return None if gap == UINT32_MAX else gap
 

@@ -46,7 +46,7 @@ cdef void open_soft(server *s, const char *name, rdma_transport transport, const
     memset(&spec, 0, sizeof(spec))
     spec.device = name
     spec.gid_index = GID_ANY
-    if devices_open(&s.devices, soft_provider(), &spec, transport, endpoint, why, sizeof(why)) != 0:
+    if not devices_open(&s.devices, soft_provider(), &spec, transport, endpoint, why, sizeof(why)):
         raise ServerError((<bytes>why).decode())
     s.has_devices = True
 
@@ -66,7 +66,7 @@ cdef open_system(server *s, settings, bytes device_name):
     s.has_system_devices = system != NULL
     if system == NULL:
         return absent.decode()
-    if devices_open(d, system, &d.spec, TRANSPORT_VERBS, NULL, why, sizeof(why)) != 0:
+    if not devices_open(d, system, &d.spec, TRANSPORT_VERBS, NULL, why, sizeof(why)):
         return (<bytes>why).decode()
     return None
 

@@ -42,7 +42,7 @@ from rmemcached.verbs.system_cm cimport (
 from rmemcached.verbs.verbs cimport ibv_device, verbs_provider
 
 cdef enum:
-    LOOK_NS = 1000000000         # between two checks of an open device, or two looks for a device
+    LOOK_NS = 1000000000         # between two checks of an open device, or between two searches for one
     PAUSE_MAX = 64               # looks between two attempts to open an unusable device, at most
     WHY_SIZE = 256
     CM_EVENTS_PER_TURN = 64
@@ -112,7 +112,7 @@ cdef bint register_arena(rdma_devices *d, rdma_device *dev, rdma_transport trans
         done += length
 
 
-cdef bint may_lock_an_extent(rdma_device *dev, char *why, size_t size) noexcept nogil:
+cdef bint try_extent(rdma_device *dev, char *why, size_t size) noexcept nogil:
     """Whether item memory can be registered at all. A daemon without items would otherwise find out with its first
     item.
     """
@@ -127,27 +127,27 @@ cdef bint may_lock_an_extent(rdma_device *dev, char *why, size_t size) noexcept 
     return error == 0
 
 
-cdef int devices_open(rdma_devices *d, const verbs_provider *provider, const port_spec *spec, rdma_transport transport,
-                      const shm_endpoint *endpoint, char *why, size_t size) noexcept nogil:
+cdef bint devices_open(rdma_devices *d, const verbs_provider *provider, const port_spec *spec, rdma_transport transport,
+                       const shm_endpoint *endpoint, char *why, size_t size) noexcept nogil:
     cdef verbs_port port
     cdef rdma_device *dev
     cdef const char *problem = NULL
     if verbs_open_port(provider, spec, &port, why, size) != 0:
-        return -1
+        return False
     dev = rdma_device_open(&port, transport, &d.limits, endpoint, &problem)
     if dev == NULL:
         snprintf(why, size, b"%s", problem)
-        return -1
+        return False
     if transport == TRANSPORT_VERBS:
         # Registration pins the present pages; the device would not see any later pages in their place.
         store_pin_memory(d.store)
-    if transport == TRANSPORT_VERBS and d.arena_used == 0 and not may_lock_an_extent(dev, why, size):
+    if transport == TRANSPORT_VERBS and d.arena_used == 0 and not try_extent(dev, why, size):
         rdma_device_close(dev)
-        return -1
+        return False
     if not register_arena(d, dev, transport, why, size):
         rdma_device_close(dev)
-        return -1
-    return 0
+        return False
+    return True
 
 
 cdef void devices_describe(rdma_devices *d, rdma_transport transport) noexcept nogil:
@@ -211,7 +211,7 @@ cdef bint open_again(rdma_devices *d) noexcept nogil:
     cdef int devices = 0
     cdef ibv_device **list
     assert_owner(d.owner)
-    if devices_open(d, system, &d.spec, TRANSPORT_VERBS, NULL, why, sizeof(why)) != 0:
+    if not devices_open(d, system, &d.spec, TRANSPORT_VERBS, NULL, why, sizeof(why)):
         list = system.get_device_list(&devices)
         system.free_device_list(list)
         return devices == 0
@@ -269,7 +269,7 @@ cdef void take_request(rdma_devices *d, const cm_event *event) noexcept nogil:
     memcpy(request.private_data, event.private_data, CM_REQUEST_DATA)
     fd = cm_open()
     if fd >= 0 and cm_query(d.cm_fd, event.id, &request.where) == 0 and cm_migrate(fd, d.cm_fd, event.id) == 0:
-        if worker_dispatch_cm(w, fd, &request) == 0:
+        if worker_dispatch_cm(w, fd, &request):
             return
     else:
         rdma_cm_refuse(d.cm_fd, event.id, b"SERVER_ERROR rdma: out of resources")
@@ -307,8 +307,9 @@ cdef void listen_again(rdma_devices *d) noexcept nogil:
 
 # ---- the thread ------------------------------------------------------------------------------------------------------
 
-cdef bint device_failed(rdma_devices *d, rdma_device *dev, short events, char *why, size_t size) noexcept nogil:
-    """Whether the system's device has become unusable, and why. events: from poll, for its descriptor."""
+cdef bint take_failure(rdma_devices *d, rdma_device *dev, short events, char *why, size_t size) noexcept nogil:
+    """Takes the reports about the system's device. True: the device has become unusable, and `why` says why. events:
+    from poll, for its descriptor."""
     cdef size_t length
     cdef int error
     pthread_mutex_lock(&d.lock)
@@ -351,7 +352,7 @@ cdef void *devices_main(void *arg) noexcept nogil:
         due = now_ns() + LOOK_NS
         listen_again(d)
         if dev != NULL:
-            if device_failed(d, dev, waiting[1].revents, why, sizeof(why)):
+            if take_failure(d, dev, waiting[1].revents, why, sizeof(why)):
                 close_failed(d, TRANSPORT_VERBS, why)
                 pause = left = 1
             continue

@@ -1,5 +1,9 @@
 """The state of a daemon, for the modules of this folder: server makes and ends it, listener accepts, stats reads.
-Beside each field stands the thread or lock that owns it."""
+Beside each field stands the thread or lock that owns it.
+
+Failures in this folder: a `bint` is False, a pointer NULL. An int is 0 or an errno value, for callers that tell the
+reason. A function with the argument `why` writes the reason there, in one line.
+"""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 

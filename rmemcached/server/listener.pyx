@@ -106,9 +106,9 @@ cdef worker *select_worker(server *s, int fd) noexcept nogil:
     return &s.workers[i]
 
 
-cdef bint may_share(server *s, int fd) noexcept nogil:
-    """Whether the peer's user may share memory with the daemon where no permissions of a file decide. If not, the peer
-    is told."""
+cdef bint admit_user(server *s, int fd) noexcept nogil:
+    """Whether the peer's user may share memory with the daemon where no permissions of a file decide. Tells the peer
+    about a refusal."""
     cdef char text[128]
     cdef ucred peer
     cdef socklen_t length = sizeof(peer)
@@ -189,7 +189,7 @@ cdef void accept_all(server *s, const listener *l) noexcept nogil:
                 stop_listening(s, b"Too many open files in the system: raise fs.file-max")
             return
         s.disabled_why = NULL
-        if l.own_users and not may_share(s, sfd):
+        if l.own_users and not admit_user(s, sfd):
             close(sfd)
             continue
         # A lane may have taken the room meanwhile.
@@ -200,6 +200,6 @@ cdef void accept_all(server *s, const listener *l) noexcept nogil:
         if l.transport == LOG_TCP:
             setsockopt(sfd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
             setsockopt(sfd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one))
-        if worker_dispatch(select_worker(s, sfd), sfd, l.prot, &peer, l.stream_only) != 0:
+        if not worker_dispatch(select_worker(s, sfd), sfd, l.prot, &peer, l.stream_only):
             close(sfd)
             fetch_sub(&s.curr_connections, 1)

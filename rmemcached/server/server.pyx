@@ -115,11 +115,12 @@ cdef int server_loop(server *s) noexcept nogil:
             resume_listening(s)
 
 
-cdef int watch(int epfd, int fd, uint64_t what) noexcept nogil:
+cdef bint watch(int epfd, int fd, uint64_t what) noexcept nogil:
+    """False: errno."""
     cdef epoll_event ev
     ev.events = EPOLLIN
     ev.data.u64 = what
-    return epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &ev)
+    return epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &ev) == 0
 
 
 cdef class Server:
@@ -306,10 +307,10 @@ cdef class Server:
             w.all = s.workers
             w.nall = s.settings.num_threads
             w.number = i
-            w.devices = s.devices.open
+            w.rdma.devices = s.devices.open
             w.idle_timeout = s.settings.idle_timeout
-            w.spin_max = <int64_t>wanted.rdma_spin * 1000
-            w.poll_share = wanted.rdma_spin_share
+            w.rdma.polling.gap_max = <int64_t>wanted.rdma_spin * 1000
+            w.rdma.polling.share = wanted.rdma_spin_share
             w.curr_connections = &s.curr_connections
             w.turns_back = &s.turns_back if s.settings.num_napi_ids == 0 else NULL
             w.admit_lane = admit_lane
@@ -395,7 +396,7 @@ cdef class Server:
             s.listeners[index].stream_only = opened.transport == "shm"
             s.listeners[index].own_users = opened.transport == "shm" and self.shm_path.startswith("@")
             s.listeners[index].prot = named_protocol(opened.protocol)
-            if opened.transport != "udp" and watch(s.epfd, s.listeners[index].fd, <uint64_t>index) != 0:
+            if opened.transport != "udp" and not watch(s.epfd, s.listeners[index].fd, <uint64_t>index):
                 raise ServerError(f"the listener: {os.strerror(errno)}")
             if opened.transport not in ("udp", "shm"):
                 fetch_add(&s.curr_connections, 1)
@@ -434,7 +435,7 @@ cdef class Server:
         s.signal_fd = signalfd(-1, signals, SFD_NONBLOCK | SFD_CLOEXEC)
         s.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)
         if s.epfd < 0 or s.signal_fd < 0 or s.timer_fd < 0 or timerfd_settime(s.timer_fd, 0, &interval, NULL) != 0 \
-                or watch(s.epfd, s.signal_fd, SIGNAL_EVENT) != 0 or watch(s.epfd, s.timer_fd, TIMER_EVENT) != 0:
+                or not watch(s.epfd, s.signal_fd, SIGNAL_EVENT) or not watch(s.epfd, s.timer_fd, TIMER_EVENT):
             raise ServerError(f"the listener: {os.strerror(errno)}")
         self.watch_listeners()
 

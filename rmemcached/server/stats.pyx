@@ -9,7 +9,9 @@ from rmemcached import __version__
 
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.linux cimport RUSAGE_SELF, getrusage, rusage
-from rmemcached.protocol.conn cimport conn, slab_counters, thread_stats
+from rmemcached.protocol.conn cimport (
+    STATS_ANSWERED, STATS_RESET, STATS_UNKNOWN, conn, slab_counters, stats_result, thread_stats,
+)
 from rmemcached.protocol.stats_text cimport stat_append, stat_append_text, stat_buf
 from rmemcached.protocol.stats_prefix cimport stats_prefix_clear, stats_prefix_on
 from rmemcached.server.devices cimport devices_stats
@@ -410,7 +412,7 @@ cdef inline bint named(const char *sub, size_t nsub, const char *name) noexcept 
     return nsub == strlen(name) and memcmp(sub, name, nsub) == 0
 
 
-cdef int server_stats(void *arg, conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil:
+cdef stats_result server_stats(void *arg, conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil:
     cdef server *s = <server *>arg
     if nsub == 0:
         general(s, out)
@@ -426,9 +428,9 @@ cdef int server_stats(void *arg, conn *c, const char *sub, size_t nsub, stat_buf
         conns_text(s, out)
     elif named(sub, nsub, b"reset"):
         reset(s)
-        return 1
+        return STATS_RESET
     elif named(sub, nsub, b"rdma") and s.has_devices:
         devices_stats(&s.devices, out)
     else:
-        return -1
-    return 0
+        return STATS_UNKNOWN
+    return STATS_ANSWERED

@@ -31,6 +31,11 @@ cdef enum:
     DATAGRAMS_PER_TURN = 100     # datagrams sent before everybody else has a turn
     IOV_SIZE = 16
 
+cdef enum udp_flushed:
+    UDP_SENT                     # all replies have left
+    UDP_WAITS                    # the socket is full, or the turn over
+    UDP_NO_PEER                  # the peer cannot be answered
+
 
 cdef const char *udp_exchange(conn *c, const char *line, size_t length, char *reply,
                               size_t reply_size) noexcept nogil:
@@ -52,7 +57,7 @@ cdef udp_socket *udp_open(conn_thread *thread, int epfd, int fd) noexcept nogil:
     # No datagram is being answered.
     conn_init(&u.c, thread, &udp_engine)
     conn_release(&u.c)
-    if not udp_interest(u, EPOLLIN | EPOLLEXCLUSIVE):
+    if not udp_register(u, EPOLLIN | EPOLLEXCLUSIVE):
         free(u)
         return NULL
     live_add(LIVE_UDP_SOCKET)
@@ -67,7 +72,7 @@ cdef void udp_close(udp_socket *u) noexcept nogil:
     live_sub(LIVE_UDP_SOCKET)
 
 
-cdef bint udp_interest(udp_socket *u, uint32_t events) noexcept nogil:
+cdef bint udp_register(udp_socket *u, uint32_t events) noexcept nogil:
     cdef epoll_event ev
     ev.events = events
     ev.data.u64 = <uint64_t><uintptr_t>u | UDP_TAG
@@ -79,7 +84,7 @@ cdef void udp_block(udp_socket *u, bint blocked) noexcept nogil:
     if u.blocked != blocked:
         u.blocked = blocked
         epoll_ctl(u.epfd, EPOLL_CTL_DEL, u.fd, NULL)
-        udp_interest(u, EPOLLOUT if blocked else EPOLLIN | EPOLLEXCLUSIVE)
+        udp_register(u, EPOLLOUT if blocked else EPOLLIN | EPOLLEXCLUSIVE)
 
 
 cdef void put_be16(uint8_t *p, uint16_t value) noexcept nogil:
@@ -87,8 +92,8 @@ cdef void put_be16(uint8_t *p, uint16_t value) noexcept nogil:
     p[1] = <uint8_t>(value & 255)
 
 
-cdef int udp_flush(udp_socket *u) noexcept nogil:
-    """Sends replies. 1: all have left; 0: the socket is full, or the turn over; -1: the peer cannot be answered."""
+cdef udp_flushed udp_flush(udp_socket *u) noexcept nogil:
+    """Sends replies."""
     cdef iovec iov[IOV_SIZE]
     cdef uint8_t header[UDP_HEADER_SIZE]
     cdef msghdr msg
@@ -98,7 +103,7 @@ cdef int udp_flush(udp_socket *u) noexcept nogil:
     cdef int i, count
     while u.c.resp_head != NULL:
         if u.left == 0:
-            return 0
+            return UDP_WAITS
         u.left -= 1
         resp = u.c.resp_head
         if u.total == 0:
@@ -123,28 +128,28 @@ cdef int udp_flush(udp_socket *u) noexcept nogil:
         if n < 0:
             if errno == EINTR:
                 continue
-            return 0 if errno == EAGAIN else -1
+            return UDP_WAITS if errno == EAGAIN else UDP_NO_PEER
         counter_add(&u.thread.stats.bytes_written, <uint64_t>n)
         if length == resp.tosend:
             u.sequence = u.total = 0
         else:
             u.sequence += 1
         conn_sent(&u.c, length)
-    return 1
+    return UDP_SENT
 
 
 cdef bint udp_run(udp_socket *u) noexcept nogil:
     """Answers the datagram as far as replies can leave in this turn. False: there is more to do when the socket is
     writable."""
     cdef conn_want want
-    cdef int left
+    cdef udp_flushed result
     while True:
         want = drive_machine(&u.c)
-        left = udp_flush(u)
-        if left == 0 or (left > 0 and want == WANT_YIELD):
+        result = udp_flush(u)
+        if result == UDP_WAITS or (result == UDP_SENT and want == WANT_YIELD):
             udp_block(u, True)
             return False
-        if left < 0 or want != WANT_FLUSH:
+        if result == UDP_NO_PEER or want != WANT_FLUSH:
             conn_release(&u.c)
             return True
 

@@ -19,9 +19,9 @@ ctypedef void (*watcher_release_fn)(void *owner, bint ended, char *rest, size_t 
 cdef struct watchers         # complete in watchers.pyx
 
 cdef struct watcher_stats:   # since the start or the last reset
-    uint64_t dropped         # entries without room in a thread's full ring
+    uint64_t dropped         # entries dropped because the thread's ring was full
     uint64_t written
-    uint64_t skipped         # lines without room in a watcher's full buffer
+    uint64_t skipped         # lines skipped because the watcher's buffer was full
     uint64_t sent
     uint64_t count           # watchers now
 

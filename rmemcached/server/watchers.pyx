@@ -99,7 +99,7 @@ cdef bint flush(watcher *w) noexcept nogil:
     return True
 
 
-cdef bint hung_up(watcher *w) noexcept nogil:
+cdef bint drop_input(watcher *w) noexcept nogil:
     """Reads and drops a watcher's input. True: the watcher has closed its side."""
     cdef char ignored[DISCARD]
     cdef ssize_t n = recv(w.fd, ignored, DISCARD, MSG_DONTWAIT)
@@ -238,7 +238,7 @@ cdef void *logger_main(void *arg) noexcept nogil:
             # Nobody else empties a slot, and a new watcher takes an empty slot.
             w = ws.slots[slot_of[i]]
             w.stuck = w.used != 0 and not fds[i].revents & POLLOUT
-            if fds[i].revents & (POLLERR | POLLHUP) or (fds[i].revents & POLLIN and hung_up(w)):
+            if fds[i].revents & (POLLERR | POLLHUP) or (fds[i].revents & POLLIN and drop_input(w)):
                 remove(ws, slot_of[i])
         busy = distribute(ws)
         flush_all(ws)

@@ -44,14 +44,14 @@ cdef void worker_destroy(worker *w) noexcept nogil
 
 # --- any thread ---
 # Hands over an accepted, non-blocking socket for the protocol prot. stream_only: the socket may only ask to be the
-# transport stream of a queue pair. -1: out of memory, fd is still the caller's.
-cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil
+# transport stream of a queue pair. False: out of memory, fd is still the caller's.
+cdef bint worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil
 # Hands over a connection of rdma_cm, alone on the descriptor fd. The worker accepts or rejects the connection. As
 # above.
-cdef int worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noexcept nogil
+cdef bint worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noexcept nogil
 # Hands over a socket with a whole request for the stream of a queue pair of this worker. As above.
-cdef int worker_dispatch_stream(worker *w, int fd, rdma_transport transport, const char *request,
-                                size_t length) noexcept nogil
+cdef bint worker_dispatch_stream(worker *w, int fd, rdma_transport transport, const char *request,
+                                 size_t length) noexcept nogil
 # Asks a running worker to take a device or to give its device up. One change at a time; the worker counts `pending`
 # down.
 cdef void worker_change_device(worker *w, device_change *change) noexcept nogil
@@ -67,6 +67,9 @@ cdef void worker_give_back(void *owner, bint ended, char *rest, size_t length) n
 # rdma_failed_fn: owner is a connection.
 cdef void connection_rdma_failed(void *owner, const char *line) noexcept nogil
 
+include "worker/source.pxd"
+include "worker/polling.pxd"
+include "worker/rdma.pxd"
 include "worker/layout.pxd"
 include "worker/events.pxd"
 include "worker/connection.pxd"
@@ -75,6 +78,5 @@ include "worker/stream.pxd"
 include "worker/engine.pxd"
 include "worker/handover.pxd"
 include "worker/lanes.pxd"
-include "worker/rdma.pxd"
 include "worker/timeouts.pxd"
 include "worker/loop.pxd"

@@ -48,6 +48,7 @@ class Store:
     def __init__(
         self,
         maxbytes: int = ...,
+        *,
         item_size_max: int = ...,
         slab_chunk_size_max: int = ...,
         chunk_size: int = 48,
@@ -94,6 +95,7 @@ class Store:
         value: bytes,
         flags: int = 0,
         exptime: int = 0,
+        *,
         cas: int = 0,
         stale: bool = False,
         new_cas: int = 0,
@@ -148,6 +150,7 @@ class Store:
         threads: int,
         ops: int,
         seed: int = 1,
+        *,
         keys: int = 1000,
         max_value: int = 100000,
         clock: bool = False,

@@ -9,7 +9,7 @@ from libc.string cimport memcpy, memset
 from posix.uio cimport iovec
 
 from rmemcached.store cimport store as st
-from rmemcached.store._testing_stress cimport race_run, stress_result, stress_run
+from rmemcached.store._testing_stress cimport race_run, stress_plan, stress_result, stress_run
 from rmemcached.store.check cimport store_check
 from rmemcached.store.store cimport item, move_begin, move_finish, rel_time_t, store, store_config, store_secrets
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
@@ -130,14 +130,13 @@ cdef class Item:
 
     def store(self, op="set", uint64_t cas=0, bint stale=False, uint64_t new_cas=0):
         """(result, CAS value, data length after append and prepend) of storing this item."""
-        cdef uint64_t cas_out = 0
-        cdef int nbytes = 0
+        cdef st.stored_item stored = st.stored_item(0, 0)
         cdef st.store_item_type result
         cdef st.store_op c_op = OPS[op]
         st.ITEM_set_cas(self.it, cas)
         with nogil:
-            result = st.store_item(self.owner.s, self.it, c_op, new_cas, &cas_out, stale, &nbytes)
-        return STORED[result], cas_out, nbytes
+            result = st.store_item(self.owner.s, self.it, c_op, new_cas, stale, &stored)
+        return STORED[result], stored.cas, stored.nbytes
 
     def leak(self):
         """Forgets the reference: the store keeps counting it."""
@@ -313,8 +312,9 @@ cdef class Store:
     cdef extent_log extent_log
     cdef object given
 
-    def __init__(self, uint64_t maxbytes=64 << 20, uint64_t item_size_max=1 << 20, uint32_t slab_chunk_size_max=1 << 19,
-                 uint32_t chunk_size=48, double factor=1.25, bint use_cas=True, bint evict_to_free=True,
+    def __init__(self, uint64_t maxbytes=64 << 20, *, uint64_t item_size_max=1 << 20,
+                 uint32_t slab_chunk_size_max=1 << 19, uint32_t chunk_size=48, double factor=1.25, bint use_cas=True,
+                 bint evict_to_free=True,
                  unsigned int hashpower_init=16, unsigned int nthreads=4, bint hash_expand=True,
                  bint lru_crawler=False, bint lru_maintainer=False, bint lru_segmented=True, s3fifo=None,
                  unsigned int hot_lru_pct=20, unsigned int warm_lru_pct=40, double hot_max_factor=0.2,
@@ -392,8 +392,8 @@ cdef class Store:
         cdef item *it = st.item_alloc(self.s, key, len(key), flags, exptime, nbytes)
         return None if it == NULL else Item.new(self, it)
 
-    def store(self, op, bytes key, bytes value, uint32_t flags=0, int64_t exptime=0, uint64_t cas=0, bint stale=False,
-              uint64_t new_cas=0):
+    def store(self, op, bytes key, bytes value, uint32_t flags=0, int64_t exptime=0, *, uint64_t cas=0,
+              bint stale=False, uint64_t new_cas=0):
         """(result, CAS value, data length); the result of a failed allocation is TOO_LARGE or NO_MEMORY."""
         cdef Item it = self.alloc(key, len(value) + 2, flags, st.realtime(self.s, exptime))
         if it is None:
@@ -597,7 +597,7 @@ cdef class Store:
 
     # --- many threads ---
 
-    def stress(self, int threads, uint64_t ops, uint64_t seed=1, uint64_t keys=1000, size_t max_value=100000,
+    def stress(self, int threads, uint64_t ops, uint64_t seed=1, *, uint64_t keys=1000, size_t max_value=100000,
                bint clock=False, bint move=False, bint even=False):
         """Random commands of all kinds in threads without the GIL; the threads verify every value read.
 
@@ -605,10 +605,11 @@ cdef class Store:
         even: values of all sizes, and references end with the command. Returns the number of events of each kind.
         Raises AssertionError with an error found by a thread.
         """
+        cdef stress_plan plan = stress_plan(threads, ops, seed, keys, max_value, clock, move, even)
         cdef stress_result result
         cdef const char *error
         with nogil:
-            error = stress_run(self.s, threads, ops, seed, keys, max_value, clock, move, even, &result)
+            error = stress_run(self.s, &plan, &result)
         if error != NULL:
             raise AssertionError(error.decode())
         return result
@@ -639,8 +640,8 @@ cdef class Store:
         st.store_direct_end(self.s)
 
     def used(self, uint32_t hv, uint64_t place):
-        """item_used."""
-        return st.item_used(self.s, hv, place)
+        """item_note_read."""
+        return st.item_note_read(self.s, hv, place)
 
     def race(self, int threads, uint64_t ops, bytes key, bint use_cas):
         """Each thread adds 1 to the number at key ops times: by incr, or by get and cas. Returns the retries."""

@@ -195,7 +195,6 @@ cdef void _one_store(stress_thread *t, const char *key, size_t nkey, uint64_t nu
     cdef uint64_t kind = number % 4
     cdef size_t length = _value_length(t, kind)
     cdef rel_time_t exptime = 0
-    cdef uint64_t cas_out = 0
     cdef char text[32]
     cdef item *it
     cdef st.store_item_type result
@@ -212,7 +211,7 @@ cdef void _one_store(stress_thread *t, const char *key, size_t nkey, uint64_t nu
     elif not _fill(it, number, _random(t)):
         t.error = b"a new item's runs do not cover its data"
     st.ITEM_set_cas(it, cas)
-    result = st.store_item(t.s, it, op, 0, &cas_out, False, NULL)
+    result = st.store_item(t.s, it, op, 0, False, NULL)
     if result == st.STORED:
         t.result.stored += 1
         if op == st.NREAD_APPEND or op == st.NREAD_PREPEND:
@@ -349,8 +348,9 @@ cdef void *_moving_thread(void *arg) noexcept nogil:
     return NULL
 
 
-cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, uint64_t keys, size_t max_value,
-                            bint clock, bint move, bint even, stress_result *result) noexcept nogil:
+cdef const char *stress_run(store *s, const stress_plan *plan, stress_result *result) noexcept nogil:
+    cdef int threads = plan.threads
+    cdef bint move = plan.move
     cdef stress_thread *t = <stress_thread *>calloc(threads + 1, sizeof(stress_thread))
     cdef pthread_t *ids = <pthread_t *>calloc(threads, sizeof(pthread_t))
     cdef pthread_t mover
@@ -362,7 +362,7 @@ cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, 
     cdef size_t j
     memset(result, 0, sizeof(result[0]))
     wins.first = st.get_cas_id(s)
-    wins.count = 2 * <uint64_t>threads * ops    # no command takes more CAS values
+    wins.count = 2 * <uint64_t>threads * plan.ops    # no command takes more CAS values
     wins.winners = <uint8_t *>calloc(wins.count, 1)
     if t == NULL or ids == NULL or wins.winners == NULL:
         error = b"out of memory"
@@ -370,17 +370,17 @@ cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, 
         move = False
     if move:
         t[threads].s = s
-        t[threads].random = _mix(seed * 1000 + 999)
+        t[threads].random = _mix(plan.seed * 1000 + 999)
         move = pthread_create(&mover, NULL, _moving_thread, &t[threads]) == 0
     for i in range(threads):
         t[i].s = s
         t[i].wins = &wins
-        t[i].ops = ops
-        t[i].random = _mix(seed * 1000 + <uint64_t>i)
-        t[i].keys = keys
-        t[i].max_value = max_value
-        t[i].clock = clock and i == 0
-        t[i].even = even
+        t[i].ops = plan.ops
+        t[i].random = _mix(plan.seed * 1000 + <uint64_t>i)
+        t[i].keys = plan.keys
+        t[i].max_value = plan.max_value
+        t[i].clock = plan.clock and i == 0
+        t[i].even = plan.even
         if pthread_create(&ids[i], NULL, _stress_thread, &t[i]) != 0:
             error = b"no thread"
             threads = i
@@ -478,7 +478,7 @@ cdef bint _cas_increment(race_thread *t) noexcept nogil:
         return True
     memcpy(st.ITEM_data(it), text, length)
     st.ITEM_set_cas(it, cas)
-    result = st.store_item(t.s, it, st.NREAD_CAS, 0, NULL, False, NULL)
+    result = st.store_item(t.s, it, st.NREAD_CAS, 0, False, NULL)
     st.item_remove(t.s, it)
     return result == st.STORED
 

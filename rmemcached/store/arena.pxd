@@ -11,7 +11,7 @@ cdef void arena_release(store *s) noexcept nogil
 # enough. False: the system refuses.
 cdef bint arena_open_to(store *s, size_t top) noexcept nogil
 cdef bint arena_lengthen(store *s, size_t top) noexcept nogil
-# Readies memfd for clients: from now on its pages stay where they are, and no process can write to them by the file.
-# Returns the arena's length for clients, in whole huge pages: the used part, or all memory of the limit. 0: the system
-# refuses. A second call is harmless.
+# Readies memfd for clients: from now on its pages stay where they are, and no process can write to them through the
+# file. Returns the arena's length for clients, in whole huge pages: the used part, or as much as -m allows. 0: the
+# system refuses. A second call is harmless.
 cdef size_t arena_seal(store *s) noexcept nogil

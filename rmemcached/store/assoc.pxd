@@ -55,7 +55,7 @@ cdef pthread_mutex_t *item_mutex_of(store *s, item *it) noexcept nogil
 cdef void item_lock(store *s, uint32_t hv) noexcept nogil
 cdef bint item_trylock(store *s, uint32_t hv) noexcept nogil
 
-# The chain of a hash; items with further hashes share the chain. The caller has the item lock of hv.
+# The chain of a hash; items with other hashes share the chain. The caller has the item lock of hv.
 cdef item **assoc_bucket(store *s, uint32_t hv) noexcept nogil
 # For a caller with the item lock of hv.
 cdef item *assoc_find(store *s, const char *key, size_t nkey, uint32_t hv) noexcept nogil

@@ -34,7 +34,7 @@ cdef char *store_cachedump(store *s, unsigned int clsid, uint32_t limit, size_t 
     if to.text == NULL:
         return NULL
     if s.config.s3fifo:
-        # An unfetched item stays in the small queue until its eviction.
+        # Most unfetched items never leave the small queue for the main queue.
         _dump_queue(s, &s.queues[clsid | HOT_LRU], &to)
     _dump_queue(s, &s.queues[clsid | COLD_LRU], &to)
     memcpy(to.text + to.used, b"END\r\n", 5)

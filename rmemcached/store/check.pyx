@@ -1,4 +1,4 @@
-"""Walks hash table, LRU queues and slab classes, and compares them and the counts."""
+"""Walks hash table, LRU queues and slab classes, and compares them with each other and with the counts."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t

@@ -14,8 +14,9 @@ cdef item *_concatenate(store *s, item *old, item *it, store_op op) noexcept nog
     return joined
 
 
-cdef inline store_item_type _may_store(store *s, item *it, item *old, store_op op, bint set_stale) noexcept nogil:
-    """STORED if op may store the item in place of old (NULL: there is none), else op's result. Marks a stale value."""
+cdef inline store_item_type _judge_store(store *s, item *it, item *old, store_op op, bint set_stale) noexcept nogil:
+    """STORED if op may store the item in place of old (NULL: there is none), else op's result. Marks a stale value, and
+    notes the use of an item that stays."""
     assert_held(item_mutex_of(s, it))
     cdef uint64_t wanted = ITEM_get_cas(it)
     cdef uint64_t present
@@ -47,46 +48,47 @@ cdef inline bint _is_joined(store_op op) noexcept nogil:
     return op == NREAD_APPEND or op == NREAD_PREPEND or op == NREAD_APPENDVIV or op == NREAD_PREPENDVIV
 
 
-cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv, uint64_t cas_in, uint64_t *cas_out,
-                                   bint set_stale, int *nbytes_out) noexcept nogil:
+cdef store_item_type do_store_item(store *s, item *it, uint32_t hv, store_op op, uint64_t cas, bint set_stale,
+                                   stored_item *out) noexcept nogil:
     assert_held(item_mutex(s, hv))
     # The item lock keeps the old item in its place.
     cdef item *old = do_item_find(s, ITEM_key(it), it.nkey, hv)
     cdef item *joined = NULL
     cdef store_item_type result
-    if cas_in == 0 and s.config.use_cas:
+    cdef log_item logged
+    if cas == 0 and s.config.use_cas:
         # As in memcached, also before a store that fails: clients can see skipped numbers.
-        cas_in = get_cas_id(s)
-    result = _may_store(s, it, old, op, set_stale)
+        cas = get_cas_id(s)
+    result = _judge_store(s, it, old, op, set_stale)
     if result == STORED and old != NULL and _is_joined(op):
         joined = _concatenate(s, old, it, op)
         if joined == NULL:
             result = NOT_STORED
         else:
             it = joined
-            if nbytes_out != NULL:
-                nbytes_out[0] = joined.nbytes
+            if out != NULL:
+                out.nbytes = joined.nbytes
     if result == STORED:
         if old != NULL:
-            do_item_supersede(s, old, it, hv, cas_in)
+            do_item_supersede(s, old, it, hv, cas)
         else:
-            do_item_link(s, it, hv, cas_in)
-        if cas_out != NULL:
-            cas_out[0] = ITEM_get_cas(it)
+            do_item_link(s, it, hv, cas)
+        if out != NULL:
+            out.cas = ITEM_get_cas(it)
     if log_wants(s.config.log, LOG_MUTATIONS):
-        log_item_store(s.config.log, result, op, ITEM_key(it), it.nkey, it.nbytes,
-                       it.exptime - store_time(s) if it.exptime != 0 else 0, ITEM_clsid(it))
+        logged = log_item(ITEM_key(it), it.nkey, it.nbytes, ITEM_clsid(it))
+        log_item_store(s.config.log, result, op, &logged, it.exptime - store_time(s) if it.exptime != 0 else 0)
     if joined != NULL:
         do_item_remove(s, joined)
     return result
 
 
-cdef store_item_type store_item(store *s, item *it, store_op op, uint64_t cas_in, uint64_t *cas_out,
-                                bint set_stale, int *nbytes_out) noexcept nogil:
+cdef store_item_type store_item(store *s, item *it, store_op op, uint64_t cas, bint set_stale,
+                                stored_item *out) noexcept nogil:
     cdef uint32_t hv = store_hash(ITEM_key(it), it.nkey)
     cdef store_item_type result
     item_lock(s, hv)
-    result = do_store_item(s, it, op, hv, cas_in, cas_out, set_stale, nbytes_out)
+    result = do_store_item(s, it, hv, op, cas, set_stale, out)
     item_unlock(s, hv)
     return result
 

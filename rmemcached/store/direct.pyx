@@ -370,7 +370,7 @@ cdef inline uint64_t *_seal_of(item *it) noexcept nogil:
 
 
 cdef inline void direct_write_seal(store *s, item *it) noexcept nogil:
-    # Nobody but the recaching client may take a stale item.
+    # No seal while the item is stale or a client recaches it: readers must ask, to learn who has won.
     if it.it_flags & (ITEM_SEAL_ROOM | ITEM_STALE | ITEM_TOKEN_SENT) == ITEM_SEAL_ROOM:
         store_release(_seal_of(it), direct_seal(&store_secrets, _direct_place(s, it), <direct_item *>it))
 

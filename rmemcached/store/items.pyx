@@ -190,6 +190,7 @@ cdef inline item *do_item_find(store *s, const char *key, size_t nkey, uint32_t 
     assert_held(item_mutex(s, hv))
     cdef item *it = assoc_find(s, key, nkey, hv)
     cdef log_fetch_status status = LOG_NOT_FOUND
+    cdef log_item logged
     if it != NULL:
         status = LOG_FOUND
         if item_is_flushed(s, it):
@@ -203,8 +204,8 @@ cdef inline item *do_item_find(store *s, const char *key, size_t nkey, uint32_t 
             it = NULL
             status = LOG_EXPIRED
     if log_wants(s.config.log, LOG_FETCHERS):
-        log_item_get(s.config.log, status, key, nkey, it.nbytes if it != NULL else 0,
-                     ITEM_clsid(it) if it != NULL else 0)
+        logged = log_item(key, nkey, it.nbytes if it != NULL else 0, ITEM_clsid(it) if it != NULL else 0)
+        log_item_get(s.config.log, status, &logged)
     return it
 
 
@@ -282,7 +283,7 @@ cdef bint item_win(store *s, item *it, uint64_t cas) noexcept nogil:
     return won
 
 
-cdef bint item_used(store *s, uint32_t hv, uint64_t place) noexcept nogil:
+cdef bint item_note_read(store *s, uint32_t hv, uint64_t place) noexcept nogil:
     cdef item *it
     item_lock(s, hv)
     it = direct_item_at(s, hv, place)

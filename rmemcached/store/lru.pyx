@@ -208,10 +208,12 @@ cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
 cdef void log_evicted(store *s, item *it) noexcept nogil:
     assert_held(item_mutex_of(s, it))
     cdef rel_time_t now
+    cdef log_item logged
     if log_wants(s.config.log, LOG_EVICTIONS):
         now = store_time(s)
-        log_eviction(s.config.log, ITEM_key(it), it.nkey, ITEM_has(it, ITEM_FETCHED),
-                     <int64_t>it.exptime - now if it.exptime != 0 else -1, now - it.time, ITEM_clsid(it), it.nbytes)
+        logged = log_item(ITEM_key(it), it.nkey, it.nbytes, ITEM_clsid(it))
+        log_eviction(s.config.log, &logged, ITEM_has(it, ITEM_FETCHED),
+                     <int64_t>it.exptime - now if it.exptime != 0 else -1, now - it.time)
 
 
 cdef bint _pull_evict(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
@@ -233,8 +235,15 @@ cdef bint _pull_evict(store *s, lru_queue *q, item *it, uint32_t hv) noexcept no
     return True
 
 
-cdef bint _pull_live(store *s, lru_queue *q, item *it, uint32_t hv, unsigned int lru, uint64_t total_bytes,
-                     unsigned int flags, rel_time_t max_age, unsigned int *move_to) noexcept nogil:
+cdef struct lru_pull:            # the arguments of lru_pull_tail for each item
+    unsigned int lru
+    uint64_t total_bytes
+    unsigned int flags
+    rel_time_t max_age
+
+
+cdef bint _pull_live(store *s, const lru_pull *pull, lru_queue *q, item *it, uint32_t hv,
+                     unsigned int *move_to) noexcept nogil:
     """Decides about a tail item that has not expired. False: the item stays. True: the item has left the tail; if
     move_to was set, the item is in no queue, and the caller puts it into the queue *move_to.
     """
@@ -242,10 +251,10 @@ cdef bint _pull_live(store *s, lru_queue *q, item *it, uint32_t hv, unsigned int
     assert_held(&q.lock)
     cdef uint64_t limit
     cdef bint active = (it.it_flags & ITEM_ACTIVE) != 0
-    if lru == TEMP_LRU or s.config.s3fifo:
+    if pull.lru == TEMP_LRU or s.config.s3fifo:
         return False
-    if lru == COLD_LRU:
-        if flags & PULL_EVICT:
+    if pull.lru == COLD_LRU:
+        if pull.flags & PULL_EVICT:
             return _pull_evict(s, q, it, hv)
         if not active or not relaxed_load(&s.config.lru_segmented):
             return False
@@ -254,7 +263,7 @@ cdef bint _pull_live(store *s, lru_queue *q, item *it, uint32_t hv, unsigned int
         move_to[0] = WARM_LRU
     elif active:
         do_item_clear_flags(s, it, ITEM_ACTIVE)
-        if lru == WARM_LRU:
+        if pull.lru == WARM_LRU:
             q.stats.moves_within_lru += 1
             do_item_unlink_q(s, q, it)
             do_item_link_q(s, q, it)
@@ -262,8 +271,8 @@ cdef bint _pull_live(store *s, lru_queue *q, item *it, uint32_t hv, unsigned int
         q.stats.moves_to_warm += 1
         move_to[0] = WARM_LRU
     else:
-        limit = relaxed_load(&s.config.hot_lru_pct if lru == HOT_LRU else &s.config.warm_lru_pct)
-        if q.bytes <= total_bytes * limit // 100 and store_time(s) - it.time <= max_age:
+        limit = relaxed_load(&s.config.hot_lru_pct if pull.lru == HOT_LRU else &s.config.warm_lru_pct)
+        if q.bytes <= pull.total_bytes * limit // 100 and store_time(s) - it.time <= pull.max_age:
             return False
         q.stats.moves_to_cold += 1
         move_to[0] = COLD_LRU
@@ -322,6 +331,7 @@ cdef void _pull_finish(store *s, const moved_items *moved) noexcept nogil:
 cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t total_bytes, unsigned int flags,
                        rel_time_t max_age, int most) noexcept nogil:
     cdef lru_queue *q = &s.queues[clsid | lru]
+    cdef lru_pull pull = lru_pull(lru, total_bytes, flags, max_age)
     cdef moved_items moved
     cdef moved_item *move = &moved.items[0]
     cdef item *it
@@ -356,7 +366,7 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
         if item_is_expired(s, it) or _is_before_flush(s, it):
             _pull_expired(s, q, it, move.hv)
         elif (flags & PULL_EVICT and removed != 0) \
-                or not _pull_live(s, q, it, move.hv, lru, total_bytes, flags, max_age, &move.lru):
+                or not _pull_live(s, &pull, q, it, move.hv, &move.lru):
             item_unlock(s, move.hv)
             break
         elif flags & PULL_EVICT:

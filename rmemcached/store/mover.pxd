@@ -35,7 +35,8 @@ cdef struct page_mover:
     uint64_t busy_deletes
     uint64_t busy_nomem
 
-# False: no memory, or no thread.
+# Starts the thread, for store_create with slab_reassign, and lets requests for moves be queued. The caller holds no
+# lock. False: no memory, or no thread.
 cdef bint mover_start(store *s) noexcept nogil
 # Ends the thread; a page being emptied stays in its class.
 cdef void mover_stop(store *s) noexcept nogil

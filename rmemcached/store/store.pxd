@@ -6,6 +6,9 @@ thread-safe, except those named ``do_...``: their caller holds the item lock of 
 An ``item *`` from this interface carries a reference. The caller gives the reference back with ``item_remove``. Only a
 thread with the item lock may write the data of a linked item, and only while the reference count is two (the table's
 and the writer's). So a thread with a reference reads stable bytes without a lock.
+
+Failures in this folder: a `bint` is False, a pointer NULL, a missing number -1; a result with more outcomes is an enum.
+No caller needs errno.
 """
 
 from libc.stddef cimport size_t
@@ -362,7 +365,7 @@ cdef void store_direct_stats(store *s, direct_stats *out) noexcept nogil
 cdef void store_direct_end(store *s) noexcept nogil
 # Notes a client's read of the item at this place (direct_place / 8), under a key with this hash, as a get would for
 # eviction. False: the item is gone. Both arguments may be anything.
-cdef bint item_used(store *s, uint32_t hv, uint64_t place) noexcept nogil
+cdef bint item_note_read(store *s, uint32_t hv, uint64_t place) noexcept nogil
 
 # Pins an item for a client that will read its data in place. The caller has a reference, and keeps it until item_unpin.
 # The page mover begins no move of a page with pinned items. False: the pinned items of all clients would lie on more
@@ -471,15 +474,17 @@ cdef uint64_t get_cas_id(store *s) noexcept nogil
 
 # Stores an item as op says. The caller keeps its reference in any case. The item carries the CAS value to compare with
 # (ITEM_set_cas; 0: none).
-# - cas_in: the CAS value for the stored item; 0: the next value.
-# - cas_out (may be NULL): the stored item's CAS value, if STORED.
+# - cas: the CAS value for the stored item; 0: the next value.
 # - set_stale: NREAD_CAS stores a value with an older CAS value than the present item's, too, and marks it ITEM_STALE.
-# - nbytes_out (may be NULL): data length after append and prepend, otherwise untouched.
+# - out: may be NULL.
 # Append and prepend without memory for the result are NOT_STORED.
-cdef store_item_type store_item(store *s, item *it, store_op op, uint64_t cas_in, uint64_t *cas_out,
-                                bint set_stale, int *nbytes_out) noexcept nogil
-cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv, uint64_t cas_in, uint64_t *cas_out,
-                                   bint set_stale, int *nbytes_out) noexcept nogil
+cdef struct stored_item:
+    uint64_t cas                # the stored item's CAS value; untouched unless STORED
+    int nbytes                  # data length after append and prepend; otherwise untouched
+cdef store_item_type store_item(store *s, item *it, store_op op, uint64_t cas, bint set_stale,
+                                stored_item *out) noexcept nogil
+cdef store_item_type do_store_item(store *s, item *it, uint32_t hv, store_op op, uint64_t cas, bint set_stale,
+                                   stored_item *out) noexcept nogil
 # Adds delta to a decimal value (incr), or subtracts it. incr wraps at 64 bits, decr stops at 0.
 # - buf: INCR_MAX_STORAGE_LEN bytes for the new value as text with a NUL.
 # - cas (may be NULL): in, the CAS value to compare with (0: none); out, the new CAS value.

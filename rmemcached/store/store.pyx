@@ -17,7 +17,8 @@ from rmemcached.direct cimport (
 )
 from rmemcached.logger cimport (
     LOG_EVICTIONS, LOG_EXPIRED, LOG_FETCHERS, LOG_FLUSHED, LOG_FOUND, LOG_MUTATIONS, LOG_NOT_FOUND, LOG_SYSEVENTS,
-    LOG_TEXT_MAX, log_eviction, log_fetch_status, log_item_get, log_item_store, log_text, log_wants, logger_none,
+    LOG_TEXT_MAX, log_eviction, log_fetch_status, log_item, log_item_get, log_item_store, log_text, log_wants,
+    logger_none,
 )
 from rmemcached.sys.atomics cimport (
     exchange, fetch_add, fetch_sub, full_fence, load_acquire, prefetch, relaxed_load, relaxed_store,

@@ -1,4 +1,4 @@
-"""The store's news for clients with direct reads, in the header of direct_index, if there is an index."""
+"""Facts about the whole store for clients with direct reads, in the header of direct_index, if there is an index."""
 
 # Writes the clock and its beat, the time of flush_all, the algorithm (when the daemon wants to hear of a hit), and how
 # much of the arena is in use. The caller holds no lock.

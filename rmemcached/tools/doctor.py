@@ -29,8 +29,8 @@ from rmemcached import __version__, import_error
 try:
     from rmemcached import verbs
     from rmemcached.client import Client, MemcacheError
-    from rmemcached.client.connection import AUTOMATIC, TRANSPORTS, Choice
-    from rmemcached.client.sockets import is_local, server_text
+    from rmemcached.client.transport.connection import AUTOMATIC, TRANSPORTS, Choice
+    from rmemcached.client.transport.sockets import is_local, server_text
     from rmemcached.client.urls import chosen_transport, parse_server
     from rmemcached.settings import DIRECT_OFF
     from rmemcached.tools.targets import clean, number

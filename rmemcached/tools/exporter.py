@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from rmemcached import __version__, import_error
 
 try:
-    from rmemcached.client.arguments import as_port
+    from rmemcached.client.transport.arguments import as_port
     from rmemcached.tools import targets
 except ModuleNotFoundError as error:
     raise SystemExit(str(import_error(error))) if __name__ == "__main__" else import_error(error) from None

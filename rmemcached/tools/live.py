@@ -26,7 +26,7 @@ LONGEST_WAIT = 1.0  # seconds without a new screen
 GATHERING = 0.05  # seconds for further samples
 WIDTH = 120  # without a terminal's width
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# A letter, an arrow, or a further key's sequence. Letters inside a sequence are no keys.
+# A letter, an arrow, or another key's sequence. Letters inside a sequence are no keys.
 KEY = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|[^\x1b]", re.DOTALL)
 
 

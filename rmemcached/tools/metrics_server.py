@@ -80,7 +80,7 @@ def identity(groups: dict[str, dict[str, Any]]) -> Iterator[Metric]:
 class Target:
     """A server, its connection, and its metrics for prometheus_client.
 
-    Threads: any. A thread waits while a second thread asks the server, so the target needs one connection. A thread
+    Threads: any. A thread waits while another thread asks the server, so the target needs one connection. A thread
     waits for `patience` seconds at most: a server with an endless answer blocks only its own thread.
     """
 

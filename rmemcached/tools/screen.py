@@ -179,7 +179,7 @@ RDMA_RATES = (
     ("READ B/s", size, ("rdma_read_bytes",)),
     ("WRITE/s", count, ("rdma_writes",)),
     ("WRITE B/s", size, ("rdma_write_bytes",)),
-    ("waits/s", count, ("rdma_credit_waits", "rdma_input_waits")),
+    ("waits/s", count, ("rdma_credit_waits",)),
     ("errors/s", count, ("rdma_read_errors", "rdma_write_errors", "rdma_qp_errors")),
 )
 

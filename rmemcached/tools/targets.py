@@ -16,9 +16,9 @@ from rmemcached.client import (
     MemcacheServerError,
     MemcacheUnexpectedCloseError,
 )
-from rmemcached.client.connection import TRANSPORTS
 from rmemcached.client.exceptions import one_line
-from rmemcached.client.sockets import server_text
+from rmemcached.client.transport.connection import TRANSPORTS
+from rmemcached.client.transport.sockets import server_text
 from rmemcached.client.urls import is_url, parse_server, shown
 
 _T = TypeVar("_T")
@@ -151,7 +151,7 @@ def read_stats(client: Client, *words: str) -> dict[str, Any]:
 
 
 def number(value: Any) -> float | None:
-    """Returns a statistic as a finite number: yes and on are 1, no and off 0; None for any further value."""
+    """Returns a statistic as a finite number: yes and on are 1, no and off 0; None for any other value."""
     word = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
     if word in ("yes", "on"):
         return 1.0

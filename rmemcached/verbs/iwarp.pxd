@@ -212,6 +212,7 @@ cdef inline void put_tagged(uint8_t *p, uint8_t opcode, bint last, uint32_t payl
 
 cdef inline void put_untagged(uint8_t *p, uint8_t opcode, bint last, uint32_t payload, uint32_t invalidate, uint32_t qn,
                               uint32_t msn, uint32_t mo) noexcept nogil:
+    """Parameters: the header's fields, in their order."""
     put16(p, <uint16_t> (UNTAGGED_HEADER - 2 + payload))
     p[2] = (DDP_LAST if last else 0) | DDP_VERSION
     p[3] = RDMAP_VERSION | opcode

@@ -5,8 +5,9 @@ brings the queue pair to RTS as on any device (INIT, RTR, RTS, with attributes f
 over a connected, non-blocking socket. The fabric decides on the kind of socket and the call: TCP for soft_iw0, a UNIX
 stream socket for soft_shm0. Work requests wait in the send queue until the stream has started.
 
-Unless a comment differs, functions return 0, or -1 with errno. All are thread-safe. They take ownership of `fd` only
-when they succeed.
+Errors are libibverbs': 0 or an errno value; a pointer is NULL, and errno says why. Calls for a stream or for an epoll
+set (soft_iw_*, soft_shm_attach, soft_channel_join, soft_channel_watch) return 0, or -1 with errno, as system calls on
+descriptors do. They take ownership of `fd` only when they succeed. All functions are thread-safe.
 
 The parts are one C unit, soft.pyx, so the compiler inlines calls between them. A part calls only the functions declared
 in another part's header. docs/soft-rnic.md explains how the provider works.
@@ -91,10 +92,10 @@ cdef bint soft_channel_arm(ibv_comp_channel *channel) noexcept nogil
 # For a program with one thread for all posts and all progress of a channel: the program may begin the channel's turns
 # itself. Until the next call all polls and posts together do about `work` (soft/domain.pxd defines the unit), for any
 # number of queue pairs. Once the work is used up, only short messages still leave before the next turn, and
-# get_cq_event returns EAGAIN instead of waiting. The function returns the unused work of the last turn: all of the work
-# if there was nothing to do; 0 or less if more may be left. If the channel was joined, the thread takes no locks from
-# now on except those of queue pairs. soft_channel_end_turns is the thread's last call, before another thread may
-# destroy any object of the channel.
+# get_cq_event fails with EAGAIN instead of waiting (on a joined channel: always). The function returns the unused work
+# of the last turn: all of the work if there was nothing to do; 0 or less if more may be left. If the channel was
+# joined, the thread takes no locks from now on except those of queue pairs. soft_channel_end_turns is the thread's last
+# call, before another thread may destroy any object of the channel.
 cdef int64_t soft_channel_begin_turn(ibv_comp_channel *channel, uint32_t work) noexcept nogil
 cdef void soft_channel_end_turns(ibv_comp_channel *channel) noexcept nogil
 
@@ -119,7 +120,7 @@ cdef int soft_start_progress(ibv_context *context, unsigned int spin) noexcept n
 cdef void soft_stop_progress(ibv_context *context) noexcept nogil
 
 # Waits for no lock.
-cdef int soft_query_counters(ibv_qp *qp, soft_qp_counters *out) noexcept nogil
+cdef void soft_query_counters(ibv_qp *qp, soft_qp_counters *out) noexcept nogil
 # From now on the queue pair counts in *counters, which must outlive the queue pair. The queue pair has had no stream
 # yet. Several queue pairs may share counters if one thread alone posts to them, makes progress for them and gives them
 # their streams. Any thread may read the counters with relaxed_load.

@@ -4,8 +4,9 @@ Only this file declares names of <infiniband/verbs.h>. The library itself is not
 `verbs_provider`. Data calls (`ibv_post_send`, `ibv_post_recv`, `ibv_poll_cq`, `ibv_req_notify_cq`) are the header's
 inline functions, which go through `context->ops`.
 
-Arguments, results and thread-safety are those of libibverbs. A function with an int result returns 0 or an errno value,
-unless its comment differs. A function with a pointer result returns NULL and sets errno on failure.
+Arguments, results and thread-safety are those of libibverbs. Failures, in all of rmemcached/verbs: an int is 0 or an
+errno value, a pointer is NULL, and errno says why. A header or a comment names the exceptions: a descriptor or number
+is -1, with errno, as in system calls; a parser of a peer's octets returns 1 (whole), 0 (more are needed) or -1 (wrong).
 """
 
 from libc.stddef cimport size_t

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import threading
 from collections.abc import Container
-from typing import Any
+from typing import BinaryIO
 
+from relay import Relay
 from servers import Server
 
 STORAGE = (b"set", b"add", b"replace", b"append", b"prepend", b"cas")
 META = (b"mn", b"mg", b"ms", b"md", b"ma", b"me")
-
 
 TOO_LARGE = 8 << 20  # bytes; the servers' -I
 # Answers of memcached while its meta commands were experimental: `ms` had the length behind an S. A value sent as
@@ -23,7 +21,7 @@ EXPERIMENTAL = {
 }
 
 
-class ClassicRelay:
+class ClassicRelay(Relay):
     """A server without meta commands: answers ERROR as memcached before 1.5.19 does, or as a version of EXPERIMENTAL,
     or ends the connection as twemproxy does.
 
@@ -42,7 +40,6 @@ class ClassicRelay:
         refuses: tuple[bytes, ...] = (),
         unknown: tuple[bytes, ...] = META,
     ) -> None:
-        self.server = server
         self.closes = closes
         self.refuses = refuses
         self.unknown = unknown
@@ -50,89 +47,32 @@ class ClassicRelay:
         self.loud = loud
         self.answers_to = EXPERIMENTAL.get(version, {})
         self.asked: list[bytes] = []
-        self.connections = 0
-        self.sockets: list[socket.socket] = []
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.threads: list[threading.Thread] = []
-        self.start(self.accept)
-
-    @property
-    def address(self) -> tuple[str, int]:
-        host, port = self.listener.getsockname()
-        return host, port
+        super().__init__(server)
 
     @property
     def pid(self) -> int:
         return self.server.pid
 
-    def start(self, function: Any, *arguments: Any) -> None:
-        thread = threading.Thread(target=function, args=arguments, daemon=True)
-        thread.start()
-        self.threads.append(thread)
-
-    def accept(self) -> None:
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.connections += 1
-            upstream = self.server.connect(timeout=None)
-            upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.sockets += [client, upstream]
-            self.start(self.answers, upstream, client)
-            self.start(self.requests, client, upstream)
-
-    def answers(self, upstream: socket.socket, client: socket.socket) -> None:
-        try:
-            while data := upstream.recv(65536):
-                client.sendall(data)
-        except OSError:
-            pass
-        finally:
-            self.end(client, upstream)
-
-    def requests(self, client: socket.socket, upstream: socket.socket) -> None:
-        try:
-            with client.makefile("rb") as stream:
-                for sent in stream:
-                    line = sent
-                    word, *words = line.split()
-                    if word in self.unknown or word == b"rdma":
-                        self.asked.append(word)
-                    if word in self.closes:
-                        break
-                    if line.startswith(self.refuses):
-                        client.sendall(b"CLIENT_ERROR malformed request\r\n")
-                        break
-                    if word in META and word in self.answers_to:
-                        client.sendall(self.answers_to[word])
-                    elif word in self.unknown:
-                        # The server's own ERROR does not overtake earlier answers.
-                        upstream.sendall(b"unknown\r\n")
-                    elif word == b"version" and self.version:
-                        client.sendall(b"VERSION %b\r\n" % self.version.encode())
-                    elif word in STORAGE and len(words) >= 4:
-                        if self.loud and int(words[3]) > TOO_LARGE:
-                            line = line.replace(b" noreply", b"")
-                        upstream.sendall(line + stream.read(int(words[3]) + 2))
-                    else:
-                        upstream.sendall(line)
-        except OSError:
-            pass
-        finally:
-            self.end(client, upstream)
-
-    def end(self, *sockets: socket.socket) -> None:
-        for one in sockets:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.end(*self.sockets)
-        for thread in self.threads:
-            thread.join(20)
-        for one in (self.listener, *self.sockets):
-            one.close()
+    def request(self, line: bytes, stream: BinaryIO, client: socket.socket, upstream: socket.socket) -> bool:
+        word, *words = line.split()
+        if word in self.unknown or word == b"rdma":
+            self.asked.append(word)
+        if word in self.closes:
+            return False
+        if line.startswith(self.refuses):
+            client.sendall(b"CLIENT_ERROR malformed request\r\n")
+            return False
+        if word in META and word in self.answers_to:
+            client.sendall(self.answers_to[word])
+        elif word in self.unknown:
+            # The server's own ERROR does not overtake earlier answers.
+            upstream.sendall(b"unknown\r\n")
+        elif word == b"version" and self.version:
+            client.sendall(b"VERSION %b\r\n" % self.version.encode())
+        elif word in STORAGE and len(words) >= 4:
+            if self.loud and int(words[3]) > TOO_LARGE:
+                line = line.replace(b" noreply", b"")
+            upstream.sendall(line + stream.read(int(words[3]) + 2))
+        else:
+            upstream.sendall(line)
+        return True

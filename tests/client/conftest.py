@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import uvloop
+from classic_relay import ClassicRelay
+from concurrency import Run
+from gated_relay import Gate, GatedRelay
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server
 from tls_relay import make_certificate
-from transport import RDMA_TRANSPORTS
+from transport import PACE, RDMA_TRANSPORTS
 
 from rmemcached.client import Client
 
@@ -51,16 +57,13 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 @pytest.fixture
 def make_client(backend: Backend) -> Iterator[Callable[..., Client]]:
     """make_client(**arguments) connects to the backend; replies are waited for unless the arguments say otherwise."""
-    made: list[Client] = []
+    with ExitStack() as stack:
 
-    def make(**arguments: Any) -> Client:
-        settings: dict[str, Any] = {"transport": backend.transport, "timeout": TIMEOUT, "default_noreply": False}
-        made.append(Client(backend.server.address, **{**settings, **arguments}))
-        return made[-1]
+        def make(**arguments: Any) -> Client:
+            settings: dict[str, Any] = {"transport": backend.transport, "timeout": TIMEOUT, "default_noreply": False}
+            return stack.enter_context(Client(backend.server.address, **{**settings, **arguments}))
 
-    yield make
-    for client in made:
-        client.close()
+        yield make
 
 
 @pytest.fixture
@@ -86,6 +89,51 @@ def make_oracle(backend: Backend) -> Iterator[Callable[..., PymemcacheClient]]:
 @pytest.fixture
 def oracle(make_oracle: Callable[..., PymemcacheClient]) -> PymemcacheClient:
     return make_oracle()
+
+
+@pytest.fixture
+def make(server: Server) -> Iterator[Callable[..., Client]]:
+    """make(transport, **arguments) connects to the fixture `server` of the test's file."""
+    with ExitStack() as stack:
+
+        def make(transport: str, **arguments: Any) -> Client:
+            settings: dict[str, Any] = {"timeout": TIMEOUT * PACE, "default_noreply": False, **arguments}
+            return stack.enter_context(Client(server.address, transport=transport, **settings))
+
+        yield make
+
+
+@pytest.fixture
+def make_relay(shared_memcached: Server) -> Iterator[Callable[..., ClassicRelay]]:
+    """make_relay(*refuses, **options) starts a relay in front of memcached."""
+    with ExitStack() as stack:
+        yield lambda *refuses, **options: stack.enter_context(
+            ClassicRelay(shared_memcached, refuses=refuses, **options)
+        )
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate(4)
+
+
+@pytest.fixture
+def relays(shared_memcached: Server, gate: Gate) -> Iterator[list[GatedRelay]]:
+    """Four relays in front of a server. A closed gate holds every request until each relay has a request."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(GatedRelay(shared_memcached, gate)) for _ in range(4)]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """run(coroutine) in a new event loop."""
+    factory = asyncio.new_event_loop if request.param == "asyncio" else uvloop.new_event_loop
+
+    def run(body: Coroutine[Any, Any, Any]) -> Any:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            return runner.run(asyncio.wait_for(body, 60))
+
+    return run
 
 
 @pytest.fixture

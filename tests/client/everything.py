@@ -124,6 +124,8 @@ async def asynchronous(server: tuple[str, int]) -> None:
     async with AsyncClusterClient([server], default_noreply=False) as cluster:
         await cluster.set("key", b"value")
         assert await cluster.get_many(["key"]) == {"key": b"value"}
+        assert_type(await cluster.meta_get("key"), MetaItem | None)
+        assert_type(await cluster.exists("key"), bool)
 
 
 def main() -> None:

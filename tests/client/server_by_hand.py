@@ -26,12 +26,11 @@ READ_ID = 1 << 20
 class ServerByHand:
     """Listens on a port of its own. `accept` takes the client's connections up to READY.
 
-    version: of the protocol. tokens: further or changed words of the server's line of the exchange.
+    tokens: more of its line of the exchange, or others.
     """
 
-    def __init__(self, transport: str, version: int = 1, **tokens: object) -> None:
+    def __init__(self, transport: str, **tokens: object) -> None:
         self.transport = transport
-        self.version = version
         self.tokens = tokens
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.listener.settimeout(TIMEOUT)
@@ -81,7 +80,7 @@ class ServerByHand:
         if self.transport == "verbs":
             address = self.qp.address
         tokens: dict[str, object] = {
-            "version": self.version,
+            "version": 2,
             "transport": self.transport,
             "qpn": self.qp.qp_num,
             **{name: address[name] for name in ("psn", "lid", "mtu")},
@@ -89,9 +88,8 @@ class ServerByHand:
             "credits": CREDITS,
             "msgsize": MESSAGE_SIZE,
             **{"ird": 16, "ord": 16, "crc": 0, "eager": 4096, "token": TOKEN.hex()},
+            **{"workers": 1, "worker": 0, "lanes": 64, "lanebytes": 16384},
         }
-        if self.version == 2:
-            tokens |= {"workers": 1, "worker": 0, "lanes": 64, "lanebytes": 16384}
         if self.transport == "soft_shm":
             tokens["path"] = f"@{self.shm.getsockname()[1:].decode()}"
         tokens |= self.tokens

@@ -10,12 +10,11 @@ import pickle
 import random
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import uvloop
-from concurrency import KNOWN
+from concurrency import KNOWN, Run, first_calls
 from servers import Server, free_port
 from suspended import suspended
 from transport import RDMA_TRANSPORTS
@@ -29,26 +28,13 @@ from rmemcached.client import (
     MemcacheUnexpectedCloseError,
     MemcacheUnknownError,
 )
-from rmemcached.client._buffers import usage
+from rmemcached.client.transport._buffers import usage
 
 LARGE = bytes(range(256)) * 256
 TOO_LARGE = bytes(9 << 20)
 BROKEN = (MemcacheUnexpectedCloseError, ConnectionError)
 
 ServerFactory = Callable[..., Server]
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """run(coroutine) in a new event loop."""
-    factory = asyncio.new_event_loop if request.param == "asyncio" else uvloop.new_event_loop
-
-    def run(body: Coroutine[Any, Any, Any]) -> Any:
-        with asyncio.Runner(loop_factory=factory) as runner:
-            return runner.run(asyncio.wait_for(body, 60))
-
-    return run
 
 
 @pytest.fixture
@@ -66,26 +52,8 @@ Make = Callable[..., AsyncClient]
 def test_each_method_has_the_result_of_the_clients(
     run: Run, make: Make, make_client: Callable[..., Client], key: str
 ) -> None:
-    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-        ("get", (key,), {}),
-        ("get", (key, "miss"), {}),
-        ("gets", (key, 1, 2), {}),
-        ("replace", (key, b"none"), {}),
-        ("append", (key, b"none"), {}),
-        ("set", (key, b"10"), {"flags": 7}),
-        ("add", (key, b"there"), {}),
-        ("incr", (key, 5), {}),
-        ("decr", (key, 100), {}),
-        ("append", (key, b"1"), {}),
-        ("prepend", (key, b"2"), {}),
-        ("get", (key,), {}),
-        ("gat", (key, 100), {}),
-        ("touch", (key, 100), {}),
-        ("touch", ("no" + key, 100), {}),
-        ("cas", (key, b"never", 1), {}),
-        ("cas", ("no" + key, b"never", 1), {}),
-        ("set", (key, LARGE), {"expire": 100}),
-        ("get", (key,), {}),
+    calls = [
+        *first_calls(key, LARGE),
         ("get", (key,), {}),
         ("set", (key, bytearray(LARGE)), {}),
         ("incr", (key, 1), {}),
@@ -303,8 +271,7 @@ def test_a_server_that_takes_no_commands(run: Run) -> None:
             async with AsyncClient(address, transport="tcp", timeout=10) as client:
                 for _ in range(3):
                     for result in await asyncio.gather(client.get("a"), client.get("b"), return_exceptions=True):
-                        assert isinstance(result, (MemcacheUnexpectedCloseError, *BROKEN))
-                        assert not isinstance(result, TimeoutError)
+                        assert isinstance(result, BROKEN)
 
     run(body())
 
@@ -354,8 +321,7 @@ def test_a_server_that_breaks_the_protocol(run: Run, answer: bytes) -> None:
             address = server.sockets[0].getsockname()
             async with AsyncClient(address, transport="tcp", timeout=10) as client:
                 for result in await asyncio.gather(client.get("a"), client.get("b"), return_exceptions=True):
-                    assert isinstance(result, (MemcacheClientError, MemcacheServerError, *BROKEN, Exception))
-                    assert not isinstance(result, TimeoutError)
+                    assert isinstance(result, (MemcacheUnknownError, *BROKEN))
 
     run(body())
 

@@ -8,11 +8,10 @@ import inspect
 import pickle
 import socket
 import types
-from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
-import uvloop
+from concurrency import Run
 from gated_relay import Gate, GatedRelay
 from servers import Server
 from transport import RDMA_TRANSPORTS
@@ -27,21 +26,11 @@ from rmemcached.client import (
     MemcacheUnexpectedCloseError,
 )
 
-Main = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
 OPTIONS: dict[str, Any] = {"timeout": 20.0, "default_noreply": False}
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Main:
-    def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(main())
-
-    return run
-
-
 @pytest.mark.parametrize("transport", ["tcp", *RDMA_TRANSPORTS])
-def test_the_methods(run: Main, three: list[Server], transport: str, key: str) -> None:
+def test_the_methods(run: Run, three: list[Server], transport: str, key: str) -> None:
     async def main() -> None:
         addresses = [server.address for server in three]
         async with AsyncClusterClient(addresses, transport=transport, **OPTIONS) as cluster:
@@ -77,7 +66,7 @@ def test_the_methods(run: Main, three: list[Server], transport: str, key: str) -
             with pytest.raises(MemcacheClientError, match="non-numeric"):
                 await cluster.incr(key, 1)
 
-    run(main)
+    run(main())
 
 
 def test_it_has_the_methods_of_the_other() -> None:
@@ -91,20 +80,7 @@ def test_it_has_the_methods_of_the_other() -> None:
         assert inspect.iscoroutinefunction(ours) != (name == "add_server"), name
 
 
-@pytest.fixture
-def gate() -> Gate:
-    return Gate(4)
-
-
-@pytest.fixture
-def relays(shared_memcached: Server, gate: Gate) -> Iterator[list[GatedRelay]]:
-    relays = [GatedRelay(shared_memcached, gate) for _ in range(4)]
-    yield relays
-    for relay in relays:
-        relay.close()
-
-
-def test_all_servers_are_asked_at_once(run: Main, relays: list[GatedRelay], gate: Gate, key: str) -> None:
+def test_all_servers_are_asked_at_once(run: Run, relays: list[GatedRelay], gate: Gate, key: str) -> None:
     async def main() -> None:
         async with AsyncClusterClient([relay.address for relay in relays], **OPTIONS) as cluster:
             values = {f"{key}-{number}": b"%d" % number for number in range(100)}
@@ -126,10 +102,10 @@ def test_all_servers_are_asked_at_once(run: Main, relays: list[GatedRelay], gate
             gate.open()
             assert await cluster.get_many(values) == values
 
-    run(main)
+    run(main())
 
 
-def test_a_server_that_has_ended(run: Main, three: list[Server], key: str) -> None:
+def test_a_server_that_has_ended(run: Run, three: list[Server], key: str) -> None:
     async def main() -> None:
         addresses = [server.address for server in three]
         values = {f"{key}-{number}": b"%d" % number for number in range(100)}
@@ -154,7 +130,7 @@ def test_a_server_that_has_ended(run: Main, three: list[Server], key: str) -> No
             with pytest.raises(MemcacheError, match="All servers seem to be down"):
                 await nothing.get(key)
 
-    run(main)
+    run(main())
 
 
 class SlowlyClosing(AsyncClient):
@@ -175,7 +151,7 @@ class SlowlyClosingCluster(AsyncClusterClient):
 
 
 @pytest.mark.parametrize("ending", ["close", "refresh"])
-def test_all_are_closed_when_closing_is_cancelled(run: Main, three: list[Server], ending: str, key: str) -> None:
+def test_all_are_closed_when_closing_is_cancelled(run: Run, three: list[Server], ending: str, key: str) -> None:
     addresses = [server.address for server in three]
 
     async def main() -> None:
@@ -194,10 +170,10 @@ def test_all_are_closed_when_closing_is_cancelled(run: Main, three: list[Server]
             await task
         assert all(client.closed for client in clients)
 
-    run(main)
+    run(main())
 
 
-def test_servers_come_and_go(run: Main, three: list[Server], key: str) -> None:
+def test_servers_come_and_go(run: Run, three: list[Server], key: str) -> None:
     addresses = [server.address for server in three]
     listed = addresses[:2]
 
@@ -218,10 +194,10 @@ def test_servers_come_and_go(run: Main, three: list[Server], key: str) -> None:
                 while len(cluster.clients) < 3:
                     await cluster.get(key)
 
-    run(main)
+    run(main())
 
 
-def test_copies_and_look_ups(run: Main, three: list[Server], monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+def test_copies_and_look_ups(run: Run, three: list[Server], monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     known = socket.getaddrinfo
 
     def look_up(name: str, *arguments: Any) -> Any:
@@ -238,6 +214,6 @@ def test_copies_and_look_ups(run: Main, three: list[Server], monkeypatch: pytest
                     assert await other.get(key) == b"value"
                     assert await other.refresh() is False
 
-    run(main)
+    run(main())
     with pytest.raises(ValueError, match="is Client's"):
         AsyncClusterClient(["one"], socket_module=types.SimpleNamespace(**vars(socket)))  # type: ignore[arg-type]

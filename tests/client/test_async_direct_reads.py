@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
-from concurrency import in_child
+from concurrency import Run, in_child
 from resident import mapped_items
-from servers import Server, start_rmemcached
+from servers import Server
 from suspended import suspended
 
 from rmemcached.client import (
@@ -25,29 +24,14 @@ from rmemcached.client import (
 )
 
 ServerFactory = Callable[..., Server]
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
 OPTIONS: dict[str, Any] = {"timeout": 20.0, "default_noreply": False, "transport": "soft_shm"}
 FLAGS = ("-t", "2", "-o", "rdma_direct,no_huge_pages")  # pages come when they are written to, and not before
 VALUE_SIZES = (0, 1, 100, 5000, 100_000, 3_000_000)
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    made = start_rmemcached("-m", "256", "-I", "8m", *FLAGS)
-    yield made
-    assert made.alive()
-    made.stop()
-
-
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """run(coroutine) in a new event loop."""
-
-    def run(body: Coroutine[Any, Any, Any]) -> Any:
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            return runner.run(asyncio.wait_for(body, 60))
-
-    return run
+def server(module_server: ServerFactory) -> Server:
+    return module_server("-m", "256", "-I", "8m", *FLAGS)
 
 
 async def hits(server: Server) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
+from concurrency import Run
 from servers import Server
 from suspended import suspended
 from tls_relay import TlsRelay
@@ -20,20 +20,7 @@ from rmemcached.client import AsyncClient, AsyncClusterClient, MemcacheUnexpecte
 LARGE = bytes(range(256)) * 3000
 TIMEOUT = 20.0
 
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
 Make = Callable[..., AsyncClient]
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """run(coroutine) in a new event loop."""
-    factory = asyncio.new_event_loop if request.param == "asyncio" else uvloop.new_event_loop
-
-    def run(body: Coroutine[Any, Any, Any]) -> Any:
-        with asyncio.Runner(loop_factory=factory) as runner:
-            return runner.run(asyncio.wait_for(body, 60))
-
-    return run
 
 
 @pytest.fixture(params=["memcached", "rmemcached"])
@@ -44,9 +31,8 @@ def server(request: pytest.FixtureRequest) -> Server:
 
 @pytest.fixture
 def relay(server: Server, certificate: Path) -> Iterator[TlsRelay]:
-    relay = TlsRelay(server, certificate)
-    yield relay
-    relay.stop()
+    with TlsRelay(server, certificate) as relay:
+        yield relay
 
 
 @pytest.fixture
@@ -125,9 +111,7 @@ def test_a_server_that_does_not_answer(run: Run, make: Make, server: Server, key
 
 
 def test_the_server_ends(run: Run, make: Make, memcached_server: Callable[..., Server], certificate: Path) -> None:
-    relay = TlsRelay(memcached_server(), certificate)
-
-    async def body() -> None:
+    async def body(relay: TlsRelay) -> None:
         async with AsyncClient(
             ("127.0.0.1", relay.port), tls_context=ssl.create_default_context(cafile=str(certificate)), timeout=TIMEOUT
         ) as client:
@@ -137,10 +121,8 @@ def test_the_server_ends(run: Run, make: Make, memcached_server: Callable[..., S
                 while True:
                     await client.get("key")
 
-    try:
-        run(body())
-    finally:
-        relay.stop()
+    with TlsRelay(memcached_server(), certificate) as relay:
+        run(body(relay))
 
 
 def test_another_certificate(run: Run, make: Make, relay: TlsRelay) -> None:

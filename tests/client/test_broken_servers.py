@@ -18,7 +18,7 @@ KEPT = 128 * 1024
 
 
 class Fault(NamedTuple):
-    """A message that the server sends so many times, and the client's name for the breach."""
+    """A message, the number of its repetitions, and the client's name for the breach."""
 
     rule: str
     kind: int
@@ -67,7 +67,7 @@ def connect(server: ServerByHand, threads: ThreadPoolExecutor) -> tuple[Client, 
 @each_transport
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.rule} {fault.kind}")
 def test_the_client_says_which_rule_was_broken(fault: Fault) -> None:
-    with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads:
+    with ServerByHand(rdma()) as server, ThreadPoolExecutor(1) as threads:
         first, second = connect(server, threads)
         with first, second:
             version = call(server, first, threads)
@@ -86,11 +86,9 @@ def test_the_client_says_which_rule_was_broken(fault: Fault) -> None:
 
 
 def test_more_messages_than_credits() -> None:
-    """The client takes no more messages at a time than its credits.
-
-    All messages are there before the client looks: a ring has room for them.
-    """
-    with ServerByHand("soft_shm", 2) as server, ThreadPoolExecutor(1) as threads:
+    """The client takes no more messages at a time than it has given credits. All of them are there
+    before it looks: a ring has room for them."""
+    with ServerByHand("soft_shm") as server, ThreadPoolExecutor(1) as threads:
         first, second = connect(server, threads)
         with first, second:
             for _ in range(48):
@@ -102,7 +100,7 @@ def test_more_messages_than_credits() -> None:
 @each_transport
 @pytest.mark.parametrize("tokens", [{"lanebytes": 511}, {"lanebytes": 1 << 21}, {"workers": 0}, {"lanes": 0}], ids=str)
 def test_an_answer_that_makes_no_sense(tokens: dict[str, int]) -> None:
-    with ServerByHand(rdma(), 2, **tokens) as server, ThreadPoolExecutor(1) as threads:
+    with ServerByHand(rdma(), **tokens) as server, ThreadPoolExecutor(1) as threads:
         client = Client(server.address, transport=rdma(), timeout=TIMEOUT)
         version = threads.submit(client.version)
         server.answer_exchange()

@@ -25,7 +25,7 @@ from rmemcached.client import (
     MemcacheServerError,
     MemcacheUnknownError,
 )
-from rmemcached.client.authentication import KEY
+from rmemcached.client.transport.authentication import KEY
 
 ServerFactory = Callable[..., Server]
 TRANSPORTS = [("memcached", "tcp"), ("rmemcached", "auto"), ("rmemcached", "tcp")]
@@ -190,7 +190,7 @@ def test_a_lane_that_another_client_has_left(guarded: Guarded, user: tuple[Any, 
 @pytest.mark.parametrize("line", [b"SERVER_ERROR out of memory storing object", b"what? secret"])
 def test_a_server_in_trouble_says_so(line: bytes) -> None:
     """Errors about other things than the password keep their class and text."""
-    for address in answering({b"": line + b"\r\n"}):
+    with answering({b"": line + b"\r\n"}) as address:
         with (
             Client(address, transport="tcp", username="user", password="secret", timeout=20) as client,
             pytest.raises(MemcacheServerError if line.startswith(b"SERVER") else MemcacheUnknownError) as raised,

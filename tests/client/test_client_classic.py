@@ -53,22 +53,8 @@ PROXY = (*META, b"version")
 
 @pytest.fixture(params=["old", "proxy"])
 def relay(request: pytest.FixtureRequest, shared_memcached: Server) -> Iterator[ClassicRelay]:
-    relay = ClassicRelay(shared_memcached, closes=PROXY if request.param == "proxy" else ())
-    yield relay
-    relay.close()
-
-
-@pytest.fixture
-def make_relay(shared_memcached: Server) -> Iterator[Callable[..., ClassicRelay]]:
-    made: list[ClassicRelay] = []
-
-    def make(**options: Any) -> ClassicRelay:
-        made.append(ClassicRelay(shared_memcached, **options))
-        return made[-1]
-
-    yield make
-    for relay in made:
-        relay.close()
+    with ClassicRelay(shared_memcached, closes=PROXY if request.param == "proxy" else ()) as relay:
+        yield relay
 
 
 @pytest.fixture
@@ -147,13 +133,12 @@ def test_an_error_that_may_be_another_commands_ends_the_connection(
 
 def test_a_server_that_answers_error_to_everything() -> None:
     """Each call raises, or needs no answer; none hangs, and none takes another's answer."""
-    for address in answering({b"": b"ERROR\r\n"}):
-        with Client(address, transport="tcp", timeout=20) as client:
-            for _ in range(2):
-                client.set("key", b"value", noreply=True)
-                for call in (lambda: client.get("key"), lambda: client.set("key", b"value", noreply=False)):
-                    with pytest.raises(MemcacheUnknownCommandError):
-                        call()
+    with answering({b"": b"ERROR\r\n"}) as address, Client(address, transport="tcp", timeout=20) as client:
+        for _ in range(2):
+            client.set("key", b"value", noreply=True)
+            for call in (lambda: client.get("key"), lambda: client.set("key", b"value", noreply=False)):
+                with pytest.raises(MemcacheUnknownCommandError):
+                    call()
 
 
 def test_auto(relay: ClassicRelay, key: str) -> None:

@@ -14,6 +14,8 @@ import socket
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import numpy
 import pytest
 from concurrency import know_meta, wait_until_busy
 from pymemcache.client.hash import HashClient
+from scripted import serving
 from servers import Server, free_port
 from suspended import suspend, suspended
 from transport import RDMA_TRANSPORTS, some
@@ -38,7 +41,7 @@ from rmemcached.client import (
     MemcacheUnknownCommandError,
     MemcacheUnknownError,
 )
-from rmemcached.client.discovery import configured_servers
+from rmemcached.client.api.discovery import configured_servers
 from rmemcached.connectors._blocks import Blocks
 from rmemcached.connectors._clients import make_client
 from rmemcached.connectors.lmcache import RMemcachedConnector
@@ -47,40 +50,16 @@ ServerFactory = Callable[..., Server]
 LARGE = os.urandom(300000)
 
 
-class Scripted:
-    """A server that gives fixed answers to any input, then closes the connection."""
+def answering_all(answer: bytes, meta: bool = False) -> AbstractContextManager[tuple[str, int]]:
+    """A server with a fixed answer to the first input of each connection, and then the end."""
 
-    def __init__(self, *answers: bytes, meta: bool = False) -> None:
-        self.meta = meta
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address = self.listener.getsockname()[:2]
-        self.answers = answers
-        self.thread = threading.Thread(target=self._serve)
-        self.ended = False
-        self.thread.start()
+    def serve(connection: socket.socket) -> None:
+        if meta:
+            know_meta(connection)
+        connection.recv(65536)
+        connection.sendall(answer)
 
-    def _serve(self) -> None:
-        for answer in self.answers:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                assert self.ended
-                return
-            with connection:
-                if self.meta:
-                    know_meta(connection)
-                connection.recv(65536)
-                connection.sendall(answer)
-
-    def __enter__(self) -> Scripted:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        # A failed test may not have come to the last answer.
-        self.ended = True
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.thread.join(10)
-        self.listener.close()
+    return serving(serve)
 
 
 # --- addresses and options ---
@@ -325,12 +304,20 @@ def test_pinned_transport_does_not_fall_back(shared_memcached: Any) -> None:
             client.set("key", b"x")
 
 
+# Lines that make sense with a number in the first place, and 2 in the second.
+NONSENSE = (
+    b"RDMA transport=soft_iw qpn=%s version=%d credits=32 msgsize=8192 workers=1 worker=0 lanes=64 lanebytes=16384"
+    b" token=" + b"0" * 32 + b"\r\n"
+)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
-        b"RDMA version=1 transport=soft_iw qpn=1\r\n",
-        b"RDMA version=1 transport=soft_iw qpn=x credits=32 msgsize=8192 token=00\r\n",
-        b"RDMA version=1 transport=soft_iw qpn=99999999999 credits=32 msgsize=8192 token=" + b"0" * 32 + b"\r\n",
+        b"RDMA version=2 transport=soft_iw qpn=1\r\n",
+        NONSENSE % (b"x", 2),
+        NONSENSE % (b"99999999999", 2),
+        NONSENSE % (b"1", 1),
         b"RDMA\r\n",
         b"R" * 5000,
         b"",
@@ -338,8 +325,8 @@ def test_pinned_transport_does_not_fall_back(shared_memcached: Any) -> None:
 )
 def test_nonsense_in_the_exchange(answer: bytes) -> None:
     with (
-        Scripted(answer) as server,
-        Client(server.address, transport="soft_iw", connect_timeout=5) as client,
+        answering_all(answer) as address,
+        Client(address, transport="soft_iw", connect_timeout=5) as client,
         pytest.raises(MemcacheServerError),
     ):
         client.get("key")
@@ -580,13 +567,13 @@ def test_timeout(backend: Any, spin: float | None, key: str) -> None:
     ],
 )
 def test_hostile_server(answer: bytes, error: type[Exception]) -> None:
-    with Scripted(answer, answer, meta=True) as server:
-        with Client(server.address, transport="tcp", timeout=20, serde=Identity()) as client:
+    with answering_all(answer, meta=True) as address:
+        with Client(address, transport="tcp", timeout=20, serde=Identity()) as client:
             with pytest.raises(error) as raised:
                 client.get("key")
             assert raised.type is error
             client.close()
-        with Client(server.address, transport="tcp", timeout=20, ignore_exc=True) as client:
+        with Client(address, transport="tcp", timeout=20, ignore_exc=True) as client:
             assert client.get("key", "default") == "default"
 
 
@@ -604,34 +591,27 @@ def test_reply_in_small_pieces(key: str) -> None:
     """A reply cut at any place is read."""
     text = b"VA 10 f7\r\n0123456789\r\n"
 
-    def serve(listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        with connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            know_meta(connection)
-            for cut in range(1, len(text)):
-                received = b""
-                while not received.endswith(b"\r\n"):
-                    received += connection.recv(1000)
-                connection.sendall(text[:cut])
-                connection.sendall(text[cut:])
+    def serve(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        know_meta(connection)
+        for cut in range(1, len(text)):
+            received = b""
+            while not received.endswith(b"\r\n"):
+                received += connection.recv(1000)
+            connection.sendall(text[:cut])
+            connection.sendall(text[cut:])
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, args=(listener,))
-        thread.start()
-        with Client(listener.getsockname()[:2], transport="tcp", timeout=20, serde=Identity()) as client:
-            for _ in range(1, len(text)):
-                assert client.get("key") == b"0123456789"
-        thread.join(20)
+    with serving(serve) as address, Client(address, transport="tcp", timeout=20, serde=Identity()) as client:
+        for _ in range(1, len(text)):
+            assert client.get("key") == b"0123456789"
 
 
 def test_what_has_come_of_a_reply_stays_its_clients() -> None:
     """Half of an error line stays its Client's, while another Client is used in between."""
     value, rounds = bytes(32 << 20), 5
 
-    def serve(listener: socket.socket, digit: bytes) -> None:
-        connection, _ = listener.accept()
-        with connection, connection.makefile("rb") as stream:
+    def serve(connection: socket.socket, digit: bytes) -> None:
+        with connection.makefile("rb") as stream:
             know_meta(connection)
             for number in range(rounds):
                 stream.read(1)
@@ -644,12 +624,8 @@ def test_what_has_come_of_a_reply_stays_its_clients() -> None:
     with contextlib.ExitStack() as stack:
         clients = {}
         for digit in (b"1", b"2"):
-            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            thread = threading.Thread(target=serve, args=(listener, digit))
-            thread.start()
-            stack.callback(thread.join, 20)
-            client = Client(listener.getsockname()[:2], transport="tcp", timeout=20)
-            clients[digit * 10] = stack.enter_context(client)
+            address = stack.enter_context(serving(partial(serve, digit=digit)))
+            clients[digit * 10] = stack.enter_context(Client(address, transport="tcp", timeout=20))
         for _ in range(rounds):
             for client in clients.values():
                 client.set("key", value, noreply=True)

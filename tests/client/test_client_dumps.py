@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted import serving
 from servers import Server, free_port
 from suspended import suspended
 from transport import RDMA_TRANSPORTS
@@ -124,36 +124,24 @@ def test_over_a_unix_socket(rmemcached_server: ServerFactory, tmp_path: Path) ->
 @pytest.mark.parametrize("answer", [b"key=one exp=-1\r\n", b"key=one exp=-1\r\nkey=tw", b""])
 def test_a_server_that_ends_early(answer: bytes) -> None:
     """Received entries count; the early end is an error, never a short answer."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(100)
-                connection.sendall(answer)
+    def serve(connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(answer)
 
-        server = threading.Thread(target=serve)
-        server.start()
-        found: list[Any] = []
-        with pytest.raises(MemcacheUnexpectedCloseError, match="metadump all: the server has ended"):
-            found.extend(Client(listener.getsockname(), timeout=20).metadump())
-        server.join()
+    found: list[Any] = []
+    ends = pytest.raises(MemcacheUnexpectedCloseError, match="metadump all: the server has ended")
+    with serving(serve) as address, ends:
+        found.extend(Client(address, timeout=20).metadump())
 
 
 def test_a_line_that_makes_no_sense() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    def serve(connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(b"key=one exp=soon\r\n")
 
-        def serve() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(100)
-                connection.sendall(b"key=one exp=soon\r\n")
-
-        server = threading.Thread(target=serve)
-        server.start()
-        with pytest.raises(MemcacheUnknownError, match="exp=soon"):
-            list(Client(listener.getsockname(), timeout=20).metadump())
-        server.join()
+    with serving(serve) as address, pytest.raises(MemcacheUnknownError, match="exp=soon"):
+        list(Client(address, timeout=20).metadump())
 
 
 def test_no_server_and_a_silent_one(shared_rmemcached: Server) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pymemcache
 import pytest
 from concurrency import KNOWN
 from pymemcache.client.retrying import RetryingClient
+from scripted import serving
 from servers import Server
 from suspended import suspended
 from transport import RDMA_TRANSPORTS
@@ -51,29 +51,18 @@ def where(client: Client) -> str:
     return "{}:{}".format(*client.server)
 
 
-def answering(answers: dict[bytes, bytes]) -> Iterator[tuple[str, int]]:
+def answering(answers: dict[bytes, bytes]) -> AbstractContextManager[tuple[str, int]]:
     """A server whose answers to the lines are in the table; "" stands for all the rest, and b"" is the end."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                # A client may be gone before its answer.
-                with connection, connection.makefile("rb") as lines, contextlib.suppress(ConnectionError):
-                    for line in lines:
-                        answer = answers.get(line.split()[0], answers[b""])
-                        if not answer:
-                            break
-                        connection.sendall(answer)
+    def serve(connection: socket.socket) -> None:
+        with connection.makefile("rb") as lines:
+            for line in lines:
+                answer = answers.get(line.split()[0], answers[b""])
+                if not answer:
+                    break
+                connection.sendall(answer)
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield listener.getsockname()
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
+    return serving(serve)
 
 
 def test_they_are_pymemcaches(client: Client, key: str) -> None:
@@ -190,21 +179,23 @@ def test_a_transport_that_is_not_there(shared_memcached: Server, transport: str)
 
 
 def test_an_error_with_a_reason() -> None:
-    for address in answering({b"mn": b"MN\r\n", b"": b"ERROR proxy overloaded\r\n"}):
-        with (
-            Client(address, transport="tcp", timeout=20) as client,
-            pytest.raises(MemcacheServerError, match="get: proxy overloaded"),
-        ):
-            client.get("key")
+    with (
+        answering({b"mn": b"MN\r\n", b"": b"ERROR proxy overloaded\r\n"}) as address,
+        Client(address, transport="tcp", timeout=20) as client,
+        pytest.raises(MemcacheServerError, match="get: proxy overloaded"),
+    ):
+        client.get("key")
 
 
 def test_a_server_that_answers_error_to_everything_behind_a_set() -> None:
     """No call hangs behind a refused set."""
-    for address in answering({b"mn": b"MN\r\n", b"": b"ERROR\r\n", b"value": b""}):
-        with Client(address, transport="tcp", timeout=20) as client:
-            client.delete("key", noreply=True)
-            with pytest.raises(MemcacheUnknownCommandError):
-                client.get("key")
+    with (
+        answering({b"mn": b"MN\r\n", b"": b"ERROR\r\n", b"value": b""}) as address,
+        Client(address, transport="tcp", timeout=20) as client,
+    ):
+        client.delete("key", noreply=True)
+        with pytest.raises(MemcacheUnknownCommandError):
+            client.get("key")
 
 
 @pytest.mark.by_default("its daemon has no RDMA, so -o rdma_direct is an error")
@@ -265,7 +256,7 @@ def test_raw_commands_keep_the_connection(client: Client, key: str) -> None:
 
 
 def test_a_password_that_is_echoed() -> None:
-    for address in answering({b"": b"CLIENT_ERROR secret\r\n"}):
+    with answering({b"": b"CLIENT_ERROR secret\r\n"}) as address:
         with (
             Client(address, transport="tcp", username="user", password="secret", timeout=20) as client,
             pytest.raises(MemcacheError) as raised,
@@ -279,32 +270,28 @@ def test_an_answer_without_an_end(call: str) -> None:
     """An endless answer costs a client a bounded amount of memory."""
     answered: set[bytes] = set()
     endless = {"stats": b"STAT a 1\r\n" * 100_000, "raw": bytes(1 << 20)}.get(call, b"x" * (1 << 20))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve() -> None:
-            with contextlib.suppress(OSError):
+    def serve(connection: socket.socket) -> None:
+        with connection.makefile("rb") as lines:
+            for line in lines:
+                if line in KNOWN and (call != "version" or line not in answered):
+                    answered.add(line)
+                    connection.sendall(KNOWN[line])
+                    continue
                 while True:
-                    connection, _ = listener.accept()
-                    with connection, connection.makefile("rb") as lines, contextlib.suppress(OSError):
-                        for line in lines:
-                            if line in KNOWN and (call != "version" or line not in answered):
-                                answered.add(line)
-                                connection.sendall(KNOWN[line])
-                                continue
-                            while True:
-                                connection.sendall(endless)
+                    connection.sendall(endless)
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        with Client(listener.getsockname(), transport="tcp", timeout=20) as client, pytest.raises(MemcacheUnknownError):
-            if call == "raw":
-                client.raw_command("anything", "END\r\n")
-            elif call == "metadump":
-                list(client.metadump())
-            else:
-                getattr(client, call)(*["key"] * (call == "get"))
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
+    with (
+        serving(serve) as address,
+        Client(address, transport="tcp", timeout=20) as client,
+        pytest.raises(MemcacheUnknownError),
+    ):
+        if call == "raw":
+            client.raw_command("anything", "END\r\n")
+        elif call == "metadump":
+            list(client.metadump())
+        else:
+            getattr(client, call)(*["key"] * (call == "get"))
 
 
 def test_a_port_and_a_serde() -> None:

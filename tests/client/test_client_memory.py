@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from concurrency import ended, fork
 from servers import Server
 from transport import RDMA_TRANSPORTS, rdma, rounds
 
 from rmemcached.client import Buffer, Client
-from rmemcached.client._buffers import usage
+from rmemcached.client.transport._buffers import usage
 
 ServerFactory = Callable[..., Server]
 
@@ -173,22 +174,20 @@ def test_views_in_a_forked_child(make_client: Callable[..., Client], key: str, s
     client.set(key + "-2", value_of(size, 9))
     view = client.get(key, copy=False)
     theirs, ours = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            os.close(ours)
-            first = view == value
-            os.read(theirs, 1)
-            status = 0 if first and view == value and client.get(key + "-2") == value_of(size, 9) else 2
-        finally:
-            os._exit(status)
+
+    def read() -> None:
+        os.close(ours)
+        assert view == value
+        os.read(theirs, 1)
+        assert view == value and client.get(key + "-2") == value_of(size, 9)
+
+    child = fork(read)
     os.close(theirs)
     view.release()
     others = [client.get(key + "-2", copy=False) for _ in range(3)]
     assert others == [value_of(size, 9)] * 3
     os.close(ours)
-    assert os.waitpid(child, 0)[1] == 0
+    ended(child)
     del others
     client.set(key, value)
     assert client.get(key, copy=False) == client.get(key) == value

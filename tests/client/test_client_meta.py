@@ -58,7 +58,7 @@ class Awaited:
 
 
 class Piped:
-    """Commands in a Pipeline, between further commands."""
+    """Commands in a Pipeline, between other commands."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -290,8 +290,8 @@ def test_ignore_exc(rmemcached_server: Callable[..., Server]) -> None:
                 client.meta_set("key", b"value")
 
 
-def test_a_server_without_them(shared_memcached: Server, key: str) -> None:
-    relay = ClassicRelay(shared_memcached)
+def test_a_server_without_them(make_relay: Callable[..., ClassicRelay], key: str) -> None:
+    relay = make_relay()
     with Client(relay.address, transport="tcp", timeout=20, default_noreply=False) as client:
         for call in (client.meta_get, client.exists, client.meta_debug, client.ttl, client.meta_delete):
             with pytest.raises(MemcacheUnknownCommandError, match="the server knows no meta commands"):
@@ -308,7 +308,6 @@ def test_a_server_without_them(shared_memcached: Server, key: str) -> None:
             assert await get == b"value"
 
     asyncio.run(body())
-    relay.close()
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

@@ -356,6 +356,42 @@ def test_get_or_set_looks_at_numbers_before_it_computes(shared_rmemcached: Any, 
     assert not computed
 
 
+# ---- the names -------------------------------------------------------------------------------------------------------
+
+
+# What a pickle of 0.1.0 may name, by its module in rmemcached.client.
+PICKLED = {
+    "_async": "AsyncClient",
+    "_client": "Client FunctionSerde",
+    "_rendezvous": "RendezvousHash",
+    "async_cluster": "AsyncClusterClient",
+    "cluster": "ClusterClient",
+    "discovery": "configured_servers dns_servers",
+    "exceptions": "MemcacheClientError MemcacheError MemcacheIllegalInputError MemcacheServerError"
+    " MemcacheUnexpectedCloseError MemcacheUnknownCommandError MemcacheUnknownError TooManyConnections"
+    " TransportRefused TransportUnavailable",
+    "hashing": "KetamaHash RendezvousHash",
+    "meta": "MetaItem MetaNumber MetaResult",
+    "observed": "Metrics ObservedAsyncClient ObservedClient Observer",
+    "serde": "CompressedSerde LegacyWrappingSerde NumpySerde Pickle5Serde PickleSerde ZstdSerde",
+    "sockets": "KeepaliveOpts",
+}
+LOAD = """
+import pickle, sys
+found = [pickle.loads(f"crmemcached.client.{sys.argv[1]}\\n{name}\\n.".encode()) for name in sys.argv[2:]]
+import rmemcached.client
+print(*(one.__name__ for one in found if getattr(rmemcached.client, one.__name__, one) is one))
+"""
+
+
+@pytest.mark.parametrize("module", PICKLED)
+def test_pickles_of_earlier_versions_are_loaded(module: str) -> None:
+    """By a process that has imported nothing of the package; their classes are the package's."""
+    command = [sys.executable, "-c", LOAD, module, *PICKLED[module].split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == (f"{PICKLED[module]}\n", "")
+
+
 # ---- the methods -----------------------------------------------------------------------------------------------------
 
 
@@ -366,7 +402,7 @@ Signature = list[tuple[str, Any, bool]]
 def declared(module: str, name: str) -> dict[str, Signature]:
     """The methods of a class in a .pyi: their parameters but self, with their kinds, and whether they have defaults."""
     folder = Path(rmemcached.client.__file__).parent
-    tree = ast.parse((folder / f"{module}.pyi").read_text())
+    tree = ast.parse((folder / "api" / f"{module}.pyi").read_text())
     (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
     methods: dict[str, Signature] = {}
     for node in found.body:
@@ -409,7 +445,7 @@ def test_signatures_are_those_of_the_type_hints(module: str, kind: type) -> None
 
 def test_the_signature_of_the_class(client: Client) -> None:
     parameters = inspect.signature(Client).parameters
-    tree = ast.parse((Path(rmemcached.client.__file__).parent / "_client.pyi").read_text())
+    tree = ast.parse((Path(rmemcached.client.__file__).parent / "api" / "_client.pyi").read_text())
     (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Client")
     first = next(node for node in found.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
     assert list(parameters) == [one.arg for one in (*first.args.args[1:], *first.args.kwonlyargs)]

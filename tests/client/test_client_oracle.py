@@ -333,10 +333,12 @@ def test_exceptions_are_pymemcaches() -> None:
 
 
 def test_methods_take_pymemcaches_arguments() -> None:
-    """Our client has every public method of pymemcache's client."""
-    missing = [
-        name
-        for name, value in vars(PymemcacheClient).items()
-        if inspect.isfunction(value) and not name.startswith("_") and not hasattr(Client, name)
-    ]
-    assert missing == []
+    """Each public method of pymemcache's client is ours, with the same parameters in the same order and the same
+    defaults. Any more parameters are optional."""
+    for name, method in vars(PymemcacheClient).items():
+        if inspect.isfunction(method) and not name.startswith("_"):
+            theirs, ours = (list(inspect.signature(one).parameters.values()) for one in (method, getattr(Client, name)))
+            assert [one.name for one in ours[: len(theirs)]] == [one.name for one in theirs], name
+            for their, our in zip(theirs, ours, strict=False):
+                assert their.default in (inspect.Parameter.empty, our.default), (name, our)
+            assert inspect.Parameter.empty not in [one.default for one in ours[len(theirs) :]], name

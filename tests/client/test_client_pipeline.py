@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from concurrency import KNOWN
+from concurrency import KNOWN, first_calls
+from scripted import serving
 from servers import Server, free_port
 
 from rmemcached.client import (
@@ -36,26 +37,8 @@ class Pickle:
 
 def test_each_command_has_the_result_of_the_clients_method(make_client: Callable[..., Client], key: str) -> None:
     client, other = make_client(key_prefix="one:"), make_client(key_prefix="two:")
-    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-        ("get", (key,), {}),
-        ("get", (key, "miss"), {}),
-        ("gets", (key, 1, 2), {}),
-        ("replace", (key, b"none"), {}),
-        ("append", (key, b"none"), {}),
-        ("set", (key, b"10"), {"flags": 7}),
-        ("add", (key, b"there"), {}),
-        ("incr", (key, 5), {}),
-        ("decr", (key, 100), {}),
-        ("append", (key, b"1"), {}),
-        ("prepend", (key, b"2"), {}),
-        ("get", (key,), {}),
-        ("gat", (key, 100), {}),
-        ("touch", (key, 100), {}),
-        ("touch", ("no" + key, 100), {}),
-        ("cas", (key, b"never", 1), {}),
-        ("cas", ("no" + key, b"never", 1), {}),
-        ("set", (key, LARGE), {"expire": 100}),
-        ("get", (key,), {}),
+    calls = [
+        *first_calls(key, LARGE),
         ("set", (key, bytearray(b"buffer")), {}),
         ("incr", (key, 1), {}),
         ("incr", ("no" + key, 1), {}),
@@ -180,34 +163,28 @@ def test_no_server() -> None:
 
 def test_the_connection_ends_half_way() -> None:
     """Received answers count; the missing answers have the reason."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve() -> None:
-            for _ in range(2):
-                connection, _ = listener.accept()
-                with connection, connection.makefile("rb") as lines:
-                    for line in lines:
-                        if line in KNOWN:
-                            connection.sendall(KNOWN[line])
-                        elif line.startswith(b"mg first"):
-                            connection.sendall(b"VA 5\r\nvalue\r\n")
-                        else:
-                            break
+    def serve(connection: socket.socket) -> None:
+        with connection.makefile("rb") as lines:
+            for line in lines:
+                if line in KNOWN:
+                    connection.sendall(KNOWN[line])
+                elif line.startswith(b"mg first"):
+                    connection.sendall(b"VA 5\r\nvalue\r\n")
+                else:
+                    break
 
-        server = threading.Thread(target=serve)
-        server.start()
-        with Client(listener.getsockname(), transport="tcp", timeout=20) as client:
-            with client.pipeline() as pipeline:
-                pipeline.get("first")
-                pipeline.get("second")
-                pipeline.set("third", b"value")
-            assert pipeline.results[0] == b"value"
-            assert isinstance(pipeline.results[1], (MemcacheUnexpectedCloseError, ConnectionError))
-            assert pipeline.results[1] is pipeline.results[2]
-            assert client.connections == 0
-            with pytest.raises((MemcacheUnexpectedCloseError, ConnectionError)):
-                client.get("second")
-        server.join()
+    with serving(serve) as address, Client(address, transport="tcp", timeout=20) as client:
+        with client.pipeline() as pipeline:
+            pipeline.get("first")
+            pipeline.get("second")
+            pipeline.set("third", b"value")
+        assert pipeline.results[0] == b"value"
+        assert isinstance(pipeline.results[1], (MemcacheUnexpectedCloseError, ConnectionError))
+        assert pipeline.results[1] is pipeline.results[2]
+        assert client.connections == 0
+        with pytest.raises((MemcacheUnexpectedCloseError, ConnectionError)):
+            client.get("second")
 
 
 def test_behind_commands_without_an_answer(make_client: Callable[..., Client], key: str) -> None:

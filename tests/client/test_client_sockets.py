@@ -9,7 +9,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 from servers import Server
+from tls_relay import TlsRelay, make_certificate
 from transport import RDMA_TRANSPORTS
 
 from rmemcached.client import AsyncClient, Client
@@ -36,99 +36,22 @@ def test_greenlets(rmemcached_server: Callable[..., Server], library: str, how: 
     assert done.stdout == "done 0\n", done.stderr
 
 
-class Relay:
-    """A TLS relay before a server."""
-
-    def __init__(self, server: Server, context: ssl.SSLContext) -> None:
-        self.server = server
-        self.context = context
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.threads = [threading.Thread(target=self.accept)]
-        self.threads[0].start()
-        self.sockets: list[socket.socket] = []
-
-    @property
-    def port(self) -> int:
-        return int(self.listener.getsockname()[1])
-
-    def accept(self) -> None:
-        while True:
-            try:
-                plain, _ = self.listener.accept()
-            except OSError:
-                return
-            try:
-                client = self.context.wrap_socket(plain, server_side=True)
-            except OSError:
-                plain.close()
-                continue
-            server = self.server.connect(timeout=None)
-            self.sockets += [client, server]
-            # A single thread serves both ways: two threads must not share an SSL socket.
-            self.threads.append(threading.Thread(target=self.serve, args=(client, server)))
-            self.threads[-1].start()
-
-    def serve(self, client: ssl.SSLSocket, server: socket.socket) -> None:
-        import selectors
-
-        try:
-            with selectors.DefaultSelector() as selector:
-                selector.register(client, selectors.EVENT_READ, (client, server))
-                selector.register(server, selectors.EVENT_READ, (server, client))
-                while True:
-                    for key, _ in selector.select():
-                        source, target = key.data
-                        data = source.recv(16384)
-                        while source is client and client.pending():
-                            data += client.recv(16384)
-                        if not data:
-                            return
-                        target.sendall(data)
-        except (OSError, ValueError):
-            return
-        finally:
-            client.close()
-            server.close()
-
-    def close(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-        for one in self.sockets:
-            try:
-                one.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
-        for thread in self.threads:
-            thread.join(20)
-
-
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A self-signed certificate for localhost, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    names = folder / "certificate.pem", folder / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"),
-            *("-addext", "subjectAltName=DNS:localhost", "-out", str(names[0]), "-keyout", str(names[1])),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return names
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of a host by its name."""
+    path = tmp_path_factory.mktemp("tls") / "certificate.pem"
+    make_certificate(path, "DNS:localhost")
+    return path
 
 
 @pytest.fixture
-def relay(shared_rmemcached: Server, certificate: tuple[Path, Path]) -> Iterator[Relay]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-    relay = Relay(shared_rmemcached, context)
-    yield relay
-    relay.close()
+def relay(shared_rmemcached: Server, certificate: Path) -> Iterator[TlsRelay]:
+    with TlsRelay(shared_rmemcached, certificate) as relay:
+        yield relay
 
 
-def test_tls(relay: Relay, certificate: tuple[Path, Path], key: str) -> None:
-    context = ssl.create_default_context(cafile=str(certificate[0]))
+def test_tls(relay: TlsRelay, certificate: Path, key: str) -> None:
+    context = ssl.create_default_context(cafile=str(certificate))
     with Client(("localhost", relay.port), timeout=20, default_noreply=False, tls_context=context) as client:
         assert client.set(key, b"value") is True
         assert client.get(key) == b"value"
@@ -150,7 +73,7 @@ def test_a_copy_of_one_with_tls_has_the_same_context() -> None:
     assert copy.deepcopy([client])[0].tls_context is context
 
 
-def test_tls_with_a_certificate_that_is_not_known(relay: Relay) -> None:
+def test_tls_with_a_certificate_that_is_not_known(relay: TlsRelay) -> None:
     with Client(("localhost", relay.port), timeout=20, tls_context=ssl.create_default_context()) as client:
         with pytest.raises(ssl.SSLCertVerificationError, match=f"localhost:{relay.port}"):
             client.get("key")

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from concurrency import in_child, wait_until_busy
+from concurrency import ended, fork, in_child, wait_until_busy
 from pymemcache.client.base import PooledClient
 from suspended import suspended
 
@@ -142,15 +142,9 @@ def test_a_fork_while_another_thread_is_in_a_call(make_client: Callable[..., Cli
             first = threads.submit(client.gat, key)
             wait_until_busy(client)
             reader, writer = os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    os.read(reader, 1)
-                    os._exit(0 if client.get(key) == b"value" else 1)
-                finally:
-                    os._exit(2)
+            child = fork(lambda: os.read(reader, 1) and client.get(key) == b"value")
         os.write(writer, b"x")
-        assert os.waitpid(pid, 0)[1] == 0
+        ended(child)
         os.close(reader)
         os.close(writer)
         assert first.result() == b"value"

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pymemcache.client.hash
 import pytest
+from concurrency import in_child
 from gated_relay import Gate, GatedRelay
 from pymemcache.client.hash import HashClient
 from pymemcache.client.rendezvous import RendezvousHash as PymemcacheHash
@@ -27,7 +28,7 @@ from servers import Server, free_port
 from suspended import suspended
 from transport import RDMA_TRANSPORTS, within
 
-import rmemcached.client.servers
+import rmemcached.client.api.servers
 from rmemcached.client import (
     Client,
     ClusterClient,
@@ -168,7 +169,7 @@ def test_the_methods(cluster: ClusterClient, three: list[Server], key: str) -> N
     assert cluster.gats(key, 100)[0] == b"new"
     assert (cluster.touch(key, 100), cluster.touch("no" + key, 100)) == (True, False)
     assert (cluster.delete(key), cluster.delete(key)) == (True, False)
-    names = {f"{server.host}:{server.port}" for server in three}
+    names = {server.place for server in three}
     assert set(cluster.stats()) == set(cluster.version()) == set(cluster.clients) == names
     cluster.set_many({f"{key}-{number}": b"v" for number in range(50)})
     cluster.flush_all()
@@ -328,20 +329,6 @@ def test_urls(three: list[Server], memcached_server: ServerFactory, tmp_path: Pa
 # --- all servers at once ---
 
 
-@pytest.fixture
-def gate() -> Gate:
-    return Gate(4)
-
-
-@pytest.fixture
-def relays(shared_memcached: Server, gate: Gate) -> Iterator[list[GatedRelay]]:
-    """Four relays in front of a server. A closed gate holds every request until each relay has a request."""
-    relays = [GatedRelay(shared_memcached, gate) for _ in range(4)]
-    yield relays
-    for relay in relays:
-        relay.close()
-
-
 @pytest.mark.parametrize("module", ["", "socket", "gevent.socket"])
 def test_all_servers_are_asked_before_one_is_waited_for(
     relays: list[GatedRelay], gate: Gate, key: str, module: str
@@ -414,7 +401,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(rmemcached.client.servers, "monotonic", clock)
+    monkeypatch.setattr(rmemcached.client.api.servers, "monotonic", clock)
     monkeypatch.setattr(pymemcache.client.hash, "time", types.SimpleNamespace(time=clock))
     return clock
 
@@ -641,16 +628,14 @@ def test_a_forked_child(three: list[Server], key: str) -> None:
     with ClusterClient([server.address for server in three], **OPTIONS) as cluster:
         cluster.set(key, b"value")
         with cluster._lock:
+
+            def child() -> None:
+                assert cluster.get(key) == b"value"
+                adding = threading.Thread(target=cluster.add_server, args=("one",))
+                adding.start()
+                adding.join(10)
+                assert "one:11211" in cluster.clients
+
             # As if held by another thread of the parent.
-            pid = os.fork()
-            if pid == 0:
-                status = 1
-                with contextlib.suppress(BaseException):
-                    found = cluster.get(key)
-                    adding = threading.Thread(target=cluster.add_server, args=("one",))
-                    adding.start()
-                    adding.join(10)
-                    status = 0 if "one:11211" in cluster.clients and found == b"value" else 1
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+            in_child(child)
         assert cluster.get(key) == b"value"

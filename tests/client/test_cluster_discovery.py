@@ -12,7 +12,7 @@ import pytest
 from gated_relay import Gate, GatedRelay
 from servers import Server
 
-import rmemcached.client.servers
+import rmemcached.client.api.servers
 from rmemcached.client import ClusterClient, MemcacheUnknownCommandError, MemcacheUnknownError
 
 ServerFactory = Callable[..., Server]
@@ -70,7 +70,7 @@ def test_from_dns(names: Names, memcached_server: ServerFactory, key: str) -> No
 
 def test_the_interval(names: Names, memcached_server: ServerFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr(rmemcached.client.servers, "monotonic", lambda: now[0])
+    monkeypatch.setattr(rmemcached.client.api.servers, "monotonic", lambda: now[0])
     port = memcached_server().port
     names.addresses = ["127.0.0.1"]
     options = {"refresh_interval": 30, "ignore_exc": True, **OPTIONS}
@@ -112,9 +112,8 @@ def configuration(*nodes: str) -> bytes:
 
 @pytest.fixture
 def endpoint(shared_memcached: Server) -> Iterator[Endpoint]:
-    endpoint = Endpoint(shared_memcached, Gate(1))
-    yield endpoint
-    endpoint.close()
+    with Endpoint(shared_memcached, Gate(1)) as endpoint:
+        yield endpoint
 
 
 def test_from_config(endpoint: Endpoint, three: list[Server], key: str) -> None:

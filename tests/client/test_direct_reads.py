@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from resident import mapped_items
-from servers import Server, start_rmemcached
+from servers import Server
 from suspended import suspended
 
 from rmemcached.client import Client, ClusterClient, MemcacheClientError, MemcacheUnexpectedCloseError
@@ -28,11 +28,8 @@ FLAGS = ("-t", "2", "-o", "rdma_direct,no_huge_pages")  # pages come when they a
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    made = start_rmemcached("-m", "256", "-I", "8m", *FLAGS)
-    yield made
-    assert made.alive()
-    made.stop()
+def server(module_server: ServerFactory) -> Server:
+    return module_server("-m", "256", "-I", "8m", *FLAGS)
 
 
 @pytest.fixture

@@ -98,34 +98,19 @@ def run_child(how: str, test: str, server: Server, **arguments: Any) -> None:
 # --- gevent and eventlet ---
 
 
+@pytest.mark.parametrize("what", ["commands", "many", "batch"])
 @pytest.mark.parametrize("how", GREEN + BLOCKING)
-def test_commands(how: str, server: Server) -> None:
-    run_child(how, "commands", server)
+def test_each_server(how: str, what: str, server: Server) -> None:
+    """Commands, one client for many greenlets, and more than all buffers hold."""
+    run_child(how, what, server)
 
 
-@pytest.mark.parametrize("how", GREEN + BLOCKING)
-def test_one_client_for_many_greenlets(how: str, server: Server) -> None:
-    run_child(how, "many", server)
-
-
+@pytest.mark.parametrize("what", ["others_run", "interrupted", "time_limit", "copies"])
 @pytest.mark.parametrize("how", GREEN)
-def test_other_greenlets_run_while_a_call_waits(how: str, shared_memcached: Server) -> None:
-    run_child(how, "others_run", shared_memcached)
-
-
-@pytest.mark.parametrize("how", GREEN)
-def test_what_ends_a_greenlets_call_leaves_a_usable_client(how: str, shared_memcached: Server) -> None:
-    run_child(how, "interrupted", shared_memcached)
-
-
-@pytest.mark.parametrize("how", GREEN)
-def test_time_limit(how: str, shared_memcached: Server) -> None:
-    run_child(how, "time_limit", shared_memcached)
-
-
-@pytest.mark.parametrize("how", GREEN)
-def test_more_than_all_buffers_hold(how: str, server: Server) -> None:
-    run_child(how, "batch", server)
+def test_greenlets(how: str, what: str, shared_memcached: Server) -> None:
+    """Greenlets run while a call waits; the end of a call leaves a usable client; calls have a time limit; copies keep
+    the socket module."""
+    run_child(how, what, shared_memcached)
 
 
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
@@ -143,11 +128,6 @@ def test_what_blocks_greenlets_is_told_once(how: str, transport: str, shared_rme
         assert child.wrong("warned", arguments) == ""
     finally:
         child.end()
-
-
-@pytest.mark.parametrize("how", GREEN)
-def test_copies_keep_the_socket_module(how: str, shared_memcached: Server) -> None:
-    run_child(how, "copies", shared_memcached)
 
 
 @pytest.mark.parametrize("how", ["gevent-module", "gevent-patched"])
@@ -256,24 +236,20 @@ def test_the_server_ends(memcached_server: Callable[..., Server]) -> None:
 
 @pytest.fixture
 def tls(server: Server, certificate: Path) -> Iterator[TlsRelay]:
-    relay = TlsRelay(server, certificate)
-    yield relay
-    relay.stop()
+    with TlsRelay(server, certificate) as relay:
+        yield relay
 
 
 @pytest.fixture
 def make_tls(tls: TlsRelay, certificate: Path) -> Iterator[Callable[..., Client]]:
-    made: list[Client] = []
+    with contextlib.ExitStack() as stack:
 
-    def make(**arguments: Any) -> Client:
-        context = ssl.create_default_context(cafile=str(certificate))
-        given = {"tls_context": context, "timeout": TIMEOUT, "default_noreply": False}
-        made.append(Client(("127.0.0.1", tls.port), **{**given, **arguments}))
-        return made[-1]
+        def make(**arguments: Any) -> Client:
+            context = ssl.create_default_context(cafile=str(certificate))
+            given = {"tls_context": context, "timeout": TIMEOUT, "default_noreply": False}
+            return stack.enter_context(Client(("127.0.0.1", tls.port), **{**given, **arguments}))
 
-    yield make
-    for client in made:
-        client.close()
+        yield make
 
 
 def test_tls(make_tls: Callable[..., Client], key: str) -> None:

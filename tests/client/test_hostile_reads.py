@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from server_by_hand import CREDIT, DATA, TIMEOUT, ServerByHand
-from servers import Server, start_rmemcached
+from servers import Server
 from suspended import suspended
 from transport import PACE
 
@@ -42,8 +42,8 @@ def wanted(monkeypatch: pytest.MonkeyPatch) -> None:
 class ReadServer(ServerByHand):
     """Lets its client READ a store with a single key."""
 
-    def __init__(self, depth: int = 16, version: int = 1, **tokens: object) -> None:
-        super().__init__("soft_iw", version, direct=1, **tokens)
+    def __init__(self, depth: int = 16, **tokens: object) -> None:
+        super().__init__("soft_iw", direct=1, **tokens)
         self.depth = depth
         self.store = Store(2 * MB, direct_remote=True)
         self.store.set(b"key", b"value")
@@ -139,6 +139,15 @@ def client_of(server: ServerByHand, timeout: float = LIMIT) -> Iterator[Client]:
         yield client
 
 
+@contextlib.contextmanager
+def reading(server: ReadServer, threads: ThreadPoolExecutor, timeout: float = LIMIT) -> Iterator[Future[bytes]]:
+    """A get of a client that knows where to READ."""
+    with client_of(server, timeout) as client:
+        call = threads.submit(client.get, b"key")
+        server.give_memory()
+        yield call
+
+
 def check_failure(call: Future[Any], server: ServerByHand, began: float, *causes: str) -> None:
     """The failure comes in time, in a class of the client's errors, as a line with server, command and cause."""
     with pytest.raises((MemcacheUnexpectedCloseError, TimeoutError)) as raised:
@@ -155,9 +164,7 @@ def check_failure(call: Future[Any], server: ServerByHand, began: float, *causes
 
 def test_a_server_that_answers(server: ReadServer, threads: ThreadPoolExecutor) -> None:
     """A server that answers READs late is a proper server: the tests below differ only in their fault."""
-    with client_of(server, TIMEOUT) as client:
-        call = threads.submit(client.get, b"key")
-        server.give_memory()
+    with reading(server, threads, TIMEOUT) as call:
         with pytest.raises(TimeoutError):
             call.result(0.3)
         server.serve(call)
@@ -166,9 +173,7 @@ def test_a_server_that_answers(server: ReadServer, threads: ThreadPoolExecutor) 
 
 
 def test_a_server_that_is_silent(server: ReadServer, threads: ThreadPoolExecutor) -> None:
-    with client_of(server) as client:
-        call = threads.submit(client.get, b"key")
-        server.give_memory()
+    with reading(server, threads) as call:
         check_failure(call, server, time.monotonic(), f"timed out: nothing has come for {LIMIT:g} s")
         # The late answer reaches nobody.
         for _ in range(3):
@@ -177,9 +182,7 @@ def test_a_server_that_is_silent(server: ReadServer, threads: ThreadPoolExecutor
 
 def test_a_server_that_says_something_else(server: ReadServer, threads: ThreadPoolExecutor) -> None:
     """Messages besides the answer do not prolong the wait."""
-    with client_of(server) as client:
-        call = threads.submit(client.get, b"key")
-        server.give_memory()
+    with reading(server, threads) as call:
         server.take_request()
         began = time.monotonic()
         for _ in range(12):
@@ -190,9 +193,9 @@ def test_a_server_that_says_something_else(server: ReadServer, threads: ThreadPo
 
 
 def test_others_that_share_the_queue_pair(threads: ThreadPoolExecutor) -> None:
-    """The queue pair ends with the READ, and its other clients learn the reason before their own time is over."""
-    with ReadServer(version=2) as server, client_of(server) as reader, client_of(server, TIMEOUT) as other:
-        # Connections made by the same thread share a queue pair.
+    """It ends with the READ, and they learn why before their own time is over."""
+    with ReadServer() as server, client_of(server) as reader, client_of(server, TIMEOUT) as other:
+        # Connections that one thread makes share a queue pair.
         for lane, client in enumerate((reader, other)):
             version = threads.submit(client.version)
             if lane == 0:
@@ -232,9 +235,7 @@ def test_more_memory_than_there_is(server: ReadServer, threads: ThreadPoolExecut
         server.readable.addr + server.readable.length,
         server.readable.rkey,
     )
-    with client_of(server) as client:
-        call = threads.submit(client.get, b"key")
-        server.give_memory()
+    with reading(server, threads) as call:
         began = time.monotonic()
         server.serve(call)
         check_failure(call, server, began, "the queue pair failed: remote access error")
@@ -259,9 +260,7 @@ FAULTS: dict[str, Callable[[ReadServer, int, int, int], None]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_answer_that_is_none(server: ReadServer, threads: ThreadPoolExecutor, fault: str) -> None:
     """A false answer to a READ ends the call, while the lifeline stays open and silent."""
-    with client_of(server) as client:
-        call = threads.submit(client.get, b"key")
-        server.give_memory()
+    with reading(server, threads) as call:
         request = server.take_request()
         began = time.monotonic()
         FAULTS[fault](server, *request)
@@ -272,9 +271,7 @@ def test_an_answer_that_is_none(server: ReadServer, threads: ThreadPoolExecutor,
 
 @pytest.mark.parametrize("part", [0, 1, 10, 16, 800])
 def test_an_answer_that_ends_in_the_middle(server: ReadServer, threads: ThreadPoolExecutor, part: int) -> None:
-    with client_of(server) as client:
-        call = threads.submit(client.get, b"key")
-        server.give_memory()
+    with reading(server, threads) as call:
         tag, address, length = server.take_request()
         began = time.monotonic()
         # A segment, and the beginning of the next.
@@ -286,9 +283,7 @@ def test_an_answer_that_ends_in_the_middle(server: ReadServer, threads: ThreadPo
 
 def test_the_end_of_the_lifeline(server: ReadServer, threads: ThreadPoolExecutor) -> None:
     """The words of a hostile server on the lifeline appear as a line of bounded length."""
-    with client_of(server) as client:
-        call = threads.submit(client.get, b"key")
-        server.give_memory()
+    with reading(server, threads) as call:
         server.take_request()
         began = time.monotonic()
         with contextlib.suppress(OSError):
@@ -409,11 +404,8 @@ def alarms(seconds: float) -> Iterator[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def daemon() -> Iterator[Server]:
-    made = start_rmemcached("-m", "64", "-t", "1", "-o", "rdma_direct_remote")
-    yield made
-    assert made.alive()
-    made.stop()
+def daemon(module_server: Callable[..., Server]) -> Server:
+    return module_server("-m", "64", "-t", "1", "-o", "rdma_direct_remote")
 
 
 def client_for(daemon: Server, transport: str, timeout: float = LIMIT, **options: Any) -> Client:

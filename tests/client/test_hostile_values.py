@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import pickle
 import signal
 import socket
@@ -14,6 +12,8 @@ from typing import Any
 
 import numpy
 import pytest
+from concurrency import ended, fork
+from scripted import serving
 from servers import Server
 
 from rmemcached.client import (
@@ -25,7 +25,7 @@ from rmemcached.client import (
     MemcacheIllegalInputError,
     serde,
 )
-from rmemcached.client.discovery import read_configuration
+from rmemcached.client.api.discovery import read_configuration
 from rmemcached.client.observed import ObservedClient
 
 TIMEOUT = 20.0
@@ -217,25 +217,16 @@ def test_a_server_that_hangs_is_named(silent: tuple[str, int], transport: str) -
 
 
 def test_a_server_that_resets_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    def reset(one: socket.socket) -> None:
+        one.recv(1)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
-        def reset() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    one, _ = listener.accept()
-                    one.recv(1)
-                    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-                    one.close()
-
-        thread = threading.Thread(target=reset)
-        thread.start()
-        with (
-            Client(listener.getsockname(), transport="soft_iw", timeout=TIMEOUT) as client,
-            pytest.raises(OSError, match=f"connecting \\(soft_iw\\).*127.0.0.1:{listener.getsockname()[1]}"),
-        ):
-            client.get("key")
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(TIMEOUT)
+    with (
+        serving(reset) as address,
+        Client(address, transport="soft_iw", timeout=TIMEOUT) as client,
+        pytest.raises(OSError, match=f"connecting \\(soft_iw\\).*127.0.0.1:{address[1]}"),
+    ):
+        client.get("key")
 
 
 # --- clients that watch themselves ---
@@ -255,17 +246,16 @@ def test_a_child_does_not_wait_for_the_parents_threads(shared_rmemcached: Server
         thread = threading.Thread(target=hold)
         thread.start()
         assert held.wait(TIMEOUT)
-        child = os.fork()
-        if child == 0:
-            try:
-                signal.alarm(10)
-                client.get("key")
-                os._exit(client.metrics()["get"].calls != 2)
-            finally:
-                os._exit(2)
+
+        def get() -> bool:
+            signal.alarm(10)
+            client.get("key")
+            return client.metrics()["get"].calls == 2
+
+        child = fork(get)
         over.set()
         thread.join(TIMEOUT)
-        assert os.waitpid(child, 0)[1] == 0
+        ended(child)
 
 
 def test_a_signal_handler_may_use_it(shared_rmemcached: Server) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from polling import eventually
 from servers import Server
 from tls_relay import TlsRelay
 from transport import PACE, RDMA_TRANSPORTS
@@ -37,10 +38,7 @@ def kicked(server: Server) -> int:
 
 
 def wait_until_kicked(server: Server, count: int) -> None:
-    until = time.monotonic() + TIMEOUT
-    while kicked(server) < count:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    eventually(lambda: kicked(server) >= count, TIMEOUT)
 
 
 @each_transport
@@ -112,20 +110,19 @@ def test_an_async_client(server: Server, transport: str, runs: bool) -> None:
 
 
 def test_behind_tls(server: Server, certificate: Path) -> None:
-    relay = TlsRelay(server, certificate)
     context = ssl.create_default_context(cafile=str(certificate))
-    try:
-        with Client(("127.0.0.1", relay.port), tls_context=context, timeout=TIMEOUT) as client:
-            assert client.set("key", b"old", noreply=False) is True
-            # The relay closes the connection some time after the server.
-            end = select.poll()
-            end.register(client.sock, select.POLLRDHUP)
-            assert end.poll(TIMEOUT * 1000)
-            time.sleep(0.05)
-            assert client.set("key", b"new") is True
-            assert client.get("key") == b"new"
-    finally:
-        relay.stop()
+    with (
+        TlsRelay(server, certificate) as relay,
+        Client(("127.0.0.1", relay.port), tls_context=context, timeout=TIMEOUT) as client,
+    ):
+        assert client.set("key", b"old", noreply=False) is True
+        # The relay closes the connection some time after the server.
+        end = select.poll()
+        end.register(client.sock, select.POLLRDHUP)
+        assert end.poll(TIMEOUT * 1000)
+        time.sleep(0.05)
+        assert client.set("key", b"new") is True
+        assert client.get("key") == b"new"
 
 
 @each_transport

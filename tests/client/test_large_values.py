@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import resource
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from polling import eventually
 from servers import Server
 from suspended import suspended
 from transport import PACE, RDMA_TRANSPORTS
@@ -33,17 +32,6 @@ Make = Callable[..., Client]
 @pytest.fixture
 def server(rmemcached_server: ServerFactory) -> Server:
     return rmemcached_server("-t", "1", "-m", "1024", "-I", "64m")
-
-
-@pytest.fixture
-def make(server: Server) -> Iterator[Make]:
-    with ExitStack() as stack:
-
-        def make(transport: str, **arguments: Any) -> Client:
-            settings: dict[str, Any] = {"timeout": TIMEOUT, "default_noreply": False, **arguments}
-            return stack.enter_context(Client(server.address, transport=transport, **settings))
-
-        yield make
 
 
 def random_bytes(size: int, seed: int = 0) -> bytes:
@@ -300,7 +288,5 @@ def test_memory_is_the_callers_behind_a_timeout(make: Make, server: Server, tran
         with pytest.raises(TimeoutError):
             client.get_into("key", memory)
         memory[:] = b"x" * len(memory)
-    deadline = time.monotonic() + TIMEOUT
-    while control.stats()[b"curr_connections"] != 1:
-        assert time.monotonic() < deadline
+    eventually(lambda: control.stats()[b"curr_connections"] == 1, TIMEOUT)
     assert memory == b"x" * len(memory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ pylibmc = pytest.importorskip("pylibmc", reason="pylibmc has no wheel for this P
 
 @pytest.mark.parametrize("weights", [(1, 1, 1), (1, 2, 5), (3, 7, 100)], ids=str)
 def test_keys_go_where_libmemcached_puts_them(three: list[Server], weights: tuple[int, ...]) -> None:
-    servers = [f"{server.host}:{server.port}" for server in three]
+    servers = [server.place for server in three]
     theirs = pylibmc.Client(
         [f"{server}:{weight}" for server, weight in zip(servers, weights, strict=True)],
         behaviors={"ketama_weighted": True, "no_block": True, "tcp_nodelay": True},
@@ -55,12 +56,10 @@ def check_libmemcached(servers: list[str]) -> None:
 def test_libmemcached_leaves_the_usual_port_out(memcached_server: ServerFactory) -> None:
     # Unused addresses of this host for the usual port.
     hosts = [f"127.{64 + os.getpid() % 64}.{os.getpid() // 64 % 256}.{last}" for last in (1, 2)]
-    relays = [GatedRelay(memcached_server(), Gate(1), (host, 11211)) for host in hosts]
-    try:
+    with ExitStack() as stack:
+        for host in hosts:
+            stack.enter_context(GatedRelay(memcached_server(), Gate(1), (host, 11211)))
         check_libmemcached(hosts)
-    finally:
-        for relay in relays:
-            relay.close()
 
 
 def test_libmemcached_with_unix_sockets(memcached_server: ServerFactory, tmp_path: Path) -> None:

@@ -9,45 +9,22 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, suppress
 
 import pytest
+from scripted import serving
 from servers import Server
 from transport import PACE, RDMA_TRANSPORTS, rounds
 
-from rmemcached.client import Client, exchange
+from rmemcached.client import Client
+from rmemcached.client.transport import exchange
 
 TIMEOUT = 20.0 * PACE
-
-Serve = Callable[[socket.socket], None]
-
-
-@contextmanager
-def listening(serve: Serve) -> Iterator[tuple[str, int]]:
-    """A server without RDMA, which serves each connection in a thread of its own."""
-    with ExitStack() as stack:
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-
-        def accept() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                stack.callback(connection.close)
-                threading.Thread(target=serve, args=(connection,), daemon=True).start()
-
-        accepting = threading.Thread(target=accept)
-        accepting.start()
-        stack.callback(accepting.join)
-        stack.callback(listener.shutdown, socket.SHUT_RDWR)
-        host, port = listener.getsockname()
-        yield host, port
 
 
 def answer(connection: socket.socket, before: Callable[[bytes], object] = lambda line: None) -> None:
     """Answers `version`, and gives an error for all the rest."""
-    with closing(connection), connection.makefile("rb") as lines:
+    with connection.makefile("rb") as lines:
         for line in lines:
             before(line)
             connection.sendall(b"VERSION 1\r\n" if line == b"version\r\n" else b"ERROR\r\n")
@@ -62,7 +39,7 @@ def test_nobody_waits_where_there_is_no_queue_pair() -> None:
         if known.is_set() and line.startswith(b"rdma ") and b"soft_shm" in line:
             everybody.wait(TIMEOUT)
 
-    with listening(lambda connection: answer(connection, before)) as address, ExitStack() as stack:
+    with serving(lambda connection: answer(connection, before)) as address, ExitStack() as stack:
 
         def connect() -> Client:
             client = stack.enter_context(Client(address, transport="auto", timeout=TIMEOUT))
@@ -101,7 +78,7 @@ def test_a_signal_handler_connects_while_its_thread_does() -> None:
             answers.append(client.version())
         raise Interrupted
 
-    with listening(serve) as address:
+    with serving(serve) as address:
         previous = signal.signal(signal.SIGALRM, interrupt)
         try:
             with pytest.raises(Interrupted), Client(address, transport="auto", timeout=TIMEOUT) as client:
@@ -113,7 +90,8 @@ def test_a_signal_handler_connects_while_its_thread_does() -> None:
 
 LOADED_LATER = """
 import sys
-from rmemcached.client import Client, exchange
+from rmemcached.client import Client
+from rmemcached.client.transport import exchange
 before = set(sys.modules)
 with Client((sys.argv[1], int(sys.argv[2])), transport=sys.argv[3], timeout=float(sys.argv[4])) as client:
     client.version()
@@ -162,7 +140,7 @@ def connect_until(alarm: float, client: Client) -> None:
 @pytest.mark.parametrize("transport", ["auto", "tcp", *RDMA_TRANSPORTS])
 @pytest.mark.usefixtures("alarm")
 def test_a_handler_that_raises(rmemcached_server: Callable[..., Server], transport: str) -> None:
-    """Wherever the handler raises, the caller gets the handler's exception only, and further threads can connect."""
+    """Wherever the handler raises, the caller gets the handler's exception only, and other threads can connect."""
     server = rmemcached_server()
     source = random.Random(3)
     done = threading.Event()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from classic_relay import META, ClassicRelay
-from servers import Server
 from transport import PACE, RDMA_TRANSPORTS
 
 from rmemcached.client import AsyncClient, Client, ClusterClient, MemcacheClientError, TransportUnavailable
@@ -24,19 +22,6 @@ QUESTIONS = [
     (b"mn", b"version"),
     (b"rdma", b"mn", b"version"),
 ]
-
-
-@pytest.fixture
-def make_relay(shared_memcached: Server) -> Iterator[Callable[..., ClassicRelay]]:
-    made: list[ClassicRelay] = []
-
-    def make(*refuses: bytes, **options: Any) -> ClassicRelay:
-        made.append(ClassicRelay(shared_memcached, refuses=refuses, **options))
-        return made[-1]
-
-    yield make
-    for relay in made:
-        relay.close()
 
 
 @pytest.fixture(params=QUESTIONS, ids=lambda questions: b"-".join(questions).decode())

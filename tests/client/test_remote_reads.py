@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from concurrency import in_child
+from polling import eventually
 from server_by_hand import ServerByHand
 from servers import Server, start_rmemcached
 
@@ -33,11 +34,8 @@ def wanted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    made = start_rmemcached(*FLAGS)
-    yield made
-    assert made.alive()
-    made.stop()
+def server(module_server: Callable[..., Server]) -> Server:
+    return module_server(*FLAGS)
 
 
 @pytest.fixture
@@ -55,7 +53,7 @@ def warm(client: Client) -> None:
 
 
 def frames(server: Server) -> int:
-    """The number of iWARP frames at the daemon: a frame for each READ, and for each further message of a client."""
+    """The number of iWARP frames at the daemon: a frame for each READ, and for each other message of a client."""
     with Client(server.address, **{**OPTIONS, "transport": "tcp"}) as other:
         return int(other.stats("rdma")[b"iw_rx_fpdus"])
 
@@ -125,9 +123,7 @@ def test_changes_are_seen_at_once(client: Client, key: str) -> None:
     client.set(key, b"value", noreply=True)
     assert client.get(key) == b"value"
     client.set(key, b"short", expire=1)
-    deadline = time.monotonic() + 5
-    while client.get(key) is not None:
-        assert time.monotonic() < deadline
+    eventually(lambda: client.get(key) is None, 5)
 
 
 def test_it_is_not_done_where_it_does_not_pay(server: Server, key: str, monkeypatch: pytest.MonkeyPatch) -> None:

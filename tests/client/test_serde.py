@@ -21,11 +21,10 @@ import zstandard
 from classic_relay import ClassicRelay
 from conftest import Backend
 from pymemcache.client.hash import HashClient
-from servers import Server
 from transport import RDMA_TRANSPORTS
 
 from rmemcached.client import AsyncClient, Client, Gathered, MemcacheIllegalInputError, serde
-from rmemcached.client._buffers import usage
+from rmemcached.client.transport._buffers import usage
 
 
 class Point:
@@ -276,7 +275,7 @@ def test_npy_files() -> None:
     numpy.testing.assert_array_equal(numpy.load(io.BytesIO(value), allow_pickle=False), array)
 
 
-def test_gathered(make_client: Callable[..., Client], shared_memcached: Server, key: str) -> None:
+def test_gathered(make_client: Callable[..., Client], make_relay: Callable[..., ClassicRelay], key: str) -> None:
     parts = [b"a" * 10, bytearray(b"b" * 5000), memoryview(b"c" * 300_000), b"", numpy.arange(4, dtype="u1")]
     gathered = Gathered(parts)
     joined = b"".join(bytes(part) for part in parts)
@@ -293,11 +292,9 @@ def test_gathered(make_client: Callable[..., Client], shared_memcached: Server, 
         Gathered([numpy.arange(10)[::2]])
     with pytest.raises(TypeError):
         Gathered([5])
-    relay = ClassicRelay(shared_memcached)
-    with Client(relay.address, transport="tcp", timeout=20, default_noreply=False) as classic:
+    with Client(make_relay().address, transport="tcp", timeout=20, default_noreply=False) as classic:
         classic.set(key, gathered)
         assert classic.get(key) == joined
-    relay.close()
 
 
 @pytest.mark.parametrize("transport", ["tcp", *RDMA_TRANSPORTS])

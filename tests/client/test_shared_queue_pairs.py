@@ -13,24 +13,25 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
+from concurrency import in_child
 from daemon_tools import eventually
 from servers import Server
 from suspended import suspended
 from transport import PACE, RDMA_TRANSPORTS, rounds
 
-from rmemcached.client import Client, exchange
-from rmemcached.client._queue_pair import QueuePair
+from rmemcached.client import Client
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
+from rmemcached.client.transport import exchange
+from rmemcached.client.transport._queue_pair import QueuePair
 
 TIMEOUT = 20.0 * PACE
-SHARING = [transport for transport in RDMA_TRANSPORTS if transport != "rdma_cm"]
 SIZES = (10, 3000, 5000, 70_000, 900_000)
 
 ServerFactory = Callable[..., Server]
 Make = Callable[..., Client]
 
 
-@pytest.fixture(params=SHARING)
+@pytest.fixture(params=RDMA_TRANSPORTS)
 def transport(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -90,7 +91,7 @@ def test_queue_pairs_are_given_to_all_workers(rmemcached_server: ServerFactory, 
     def next_worker() -> int:
         # The exchange gives the worker's number.
         with socket.create_connection((server.host, server.port), TIMEOUT) as plain:
-            plain.sendall(QueuePair(transport, server.address).exchange_line(2))
+            plain.sendall(QueuePair(transport, server.address).exchange_line())
             line = plain.makefile("rb").readline()
         (number,) = re.findall(rb" worker=(\d+)", line)
         return int(number)
@@ -372,18 +373,14 @@ def test_a_child_makes_its_own(make: Make) -> None:
     clients = [make() for _ in range(3)]
     for client in clients:
         assert client.set("key", b"parent")
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            for client in clients:
-                client.close()
-            assert all(client.set("key", b"child") for client in clients)
-            assert numbers(clients[0], "rdma_queue_pairs") == [2]
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
+
+    def child() -> None:
+        for client in clients:
+            client.close()
+        assert all(client.set("key", b"child") for client in clients)
+        assert numbers(clients[0], "rdma_queue_pairs") == [2]
+
+    in_child(child)
     assert [client.get("key") for client in clients] == [b"child"] * 3
 
 

@@ -6,9 +6,9 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import pytest
+from relay import Relay
 from servers import Server
 from transport import PACE
 
@@ -17,35 +17,23 @@ from rmemcached.client import Client, MemcacheError
 TIMEOUT = 0.4 * PACE
 
 
-class Relay:
-    """A relay between clients and a server. From `forget` on the existing connections lose their bytes silently, as on
-    the way to a host without power."""
+class SilentRelay(Relay):
+    """From `forget` on the existing connections lose their bytes silently, as on the way to a host without power."""
 
-    def __init__(self, server: tuple[str, int], stack: ExitStack) -> None:
-        self.server = server
-        self.stack = stack
-        self.listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    def __init__(self, server: Server) -> None:
         self.lost = threading.Event()
-        accepting = threading.Thread(target=self.accept)
-        accepting.start()
-        stack.callback(accepting.join)
-        stack.callback(self.listener.shutdown, socket.SHUT_RDWR)
+        super().__init__(server)
 
-    def accept(self) -> None:
+    def answers(self, upstream: socket.socket, client: socket.socket) -> None:
+        lost = self.lost
         with contextlib.suppress(OSError):
-            while True:
-                near, _ = self.listener.accept()
-                far = socket.create_connection(self.server)
-                for one, other in ((near, far), (far, near)):
-                    threading.Thread(target=self.pump, args=(one, other, self.lost), daemon=True).start()
-                    self.stack.callback(one.close)
-
-    def pump(self, source: socket.socket, sink: socket.socket, lost: threading.Event) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
+            while data := upstream.recv(65536):
                 if not lost.is_set():
-                    sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
+                    client.sendall(data)
+        self.end(client, upstream)
+
+    def requests(self, client: socket.socket, upstream: socket.socket) -> None:
+        self.answers(client, upstream)
 
     def forget(self) -> None:
         self.lost.set()
@@ -53,18 +41,16 @@ class Relay:
 
 
 @pytest.fixture
-def relay(rmemcached_server: Callable[..., Server]) -> Iterator[Relay]:
-    server = rmemcached_server("-t", "1")
-    with ExitStack() as stack:
-        yield Relay((server.host, server.port), stack)
+def relay(rmemcached_server: Callable[..., Server]) -> Iterator[SilentRelay]:
+    with SilentRelay(rmemcached_server("-t", "1")) as relay:
+        yield relay
 
 
-def test_a_queue_pair_that_is_silent_is_not_joined(relay: Relay) -> None:
+def test_a_queue_pair_that_is_silent_is_not_joined(relay: SilentRelay) -> None:
     """A client that connects anew after a time-out does not join a silent queue pair held by idle clients."""
-    host, port = relay.listener.getsockname()
     with (
-        Client((host, port), transport="soft_iw", timeout=TIMEOUT) as idle,
-        Client((host, port), transport="soft_iw", timeout=TIMEOUT) as client,
+        Client(relay.address, transport="soft_iw", timeout=TIMEOUT) as idle,
+        Client(relay.address, transport="soft_iw", timeout=TIMEOUT) as client,
     ):
         assert idle.version() == client.version()
         relay.forget()

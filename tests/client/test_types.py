@@ -45,14 +45,20 @@ def test_wrong_programs_are_told(tmp_path: Path) -> None:
         assert any(f":{number}: error:" in text and message in text for text in told), (line, told)
 
 
-@pytest.mark.parametrize("name", ["_client", "_async", "_pipeline", "_buffers", "_gathered", "_fan_out", "_rendezvous"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"api.{name}" for name in ("_client", "_async", "_pipeline", "_fan_out", "_rendezvous")),
+        *(f"transport.{name}" for name in ("_buffers", "_gathered")),
+    ],
+)
 def test_hints_have_every_public_method(name: str) -> None:
     """The hints have every public method, and no other."""
     import ast
     import importlib
 
     module = importlib.import_module(f"rmemcached.client.{name}")
-    hints = ast.parse((Path(module.__file__ or "").parent / f"{name}.pyi").read_text())
+    hints = ast.parse(Path(module.__file__ or "").with_name(f"{name.rpartition('.')[2]}.pyi").read_text())
     for node in hints.body:
         if not isinstance(node, ast.ClassDef) or not hasattr(module, node.name):
             continue

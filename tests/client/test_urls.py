@@ -15,7 +15,7 @@ from conftest import TIMEOUT, Backend
 from servers import Server
 
 from rmemcached.client import AsyncClient, Client
-from rmemcached.client.sockets import server_text
+from rmemcached.client.transport.sockets import server_text
 
 SCHEMES = {"tcp": "tcp", "soft_shm": "shm", "soft_iw": "iwarp", "verbs": "rdma", "rdma_cm": "memcached"}
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from polling import eventually
 from servers import Server
 from viewing import is_pinned, views
 
@@ -65,9 +66,7 @@ def class_of(client: Client, number: int) -> str:
 
 def moved(client: Client, pages: int) -> None:
     """Waits until so many pages have moved, in all."""
-    deadline = time.monotonic() + TIMEOUT
-    while client.stats()[b"slabs_moved"] != pages:
-        assert time.monotonic() < deadline
+    eventually(lambda: client.stats()[b"slabs_moved"] == pages, TIMEOUT)
 
 
 def test_the_page_mover_goes_round_what_is_seen(rmemcached_server: ServerFactory) -> None:

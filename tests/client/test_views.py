@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from polling import eventually
 from server_by_hand import DATA, ServerByHand
-from servers import Server, start_rmemcached
+from servers import Server
 from suspended import suspended
 from viewing import is_pinned, views
 
@@ -38,11 +39,8 @@ FLAGS = ("-t", "2", "-o", "rdma_direct")
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    made = start_rmemcached("-m", "256", "-I", "8m", *FLAGS)
-    yield made
-    assert made.alive()
-    made.stop()
+def server(module_server: ServerFactory) -> Server:
+    return module_server("-m", "256", "-I", "8m", *FLAGS)
 
 
 @pytest.fixture
@@ -54,9 +52,7 @@ def client(server: Server) -> Iterator[Client]:
 
 def until(server: Server, kept: int, seconds: float = TIMEOUT) -> None:
     """Waits until the daemon keeps so many items. No event announces the number."""
-    deadline = time.monotonic() + seconds
-    while views(server)[0] != kept:
-        assert time.monotonic() < deadline, views(server)
+    eventually(lambda: views(server)[0] == kept, seconds, f"{kept} items kept")
 
 
 # --- content ---

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from scripted import serving
 
 from rmemcached.client import AsyncClient, Client, ClusterClient, MemcacheClientError, MemcacheUnknownError
 
@@ -22,57 +22,22 @@ Answer = Callable[[bytes], bytes]
 Serve = Callable[..., tuple[str, int]]
 
 
-class Peer:
-    """A server with the test's answer to each unknown line; values are not taken for lines."""
-
-    def __init__(self, answer: Answer, known: dict[bytes, bytes]) -> None:
-        self.answer = answer
-        self.known = known
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.sockets: list[socket.socket] = []
-        self.threads = [threading.Thread(target=self.accept)]
-        self.threads[0].start()
-
-    def accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                one, _ = self.listener.accept()
-                self.sockets.append(one)
-                self.threads.append(threading.Thread(target=self.talk, args=(one,)))
-                self.threads[-1].start()
-
-    def talk(self, one: socket.socket) -> None:
-        with contextlib.suppress(OSError), one.makefile("rb") as lines:
-            for line in lines:
-                if line.startswith(b"ms "):
-                    lines.read(int(line.split()[2]) + 2)
-                one.sendall(self.known.get(line) or self.answer(line))
-
-    def close(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.threads[0].join(TIMEOUT)
-        for one in self.sockets:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        for thread in self.threads:
-            thread.join(TIMEOUT)
-        for one in (self.listener, *self.sockets):
-            one.close()
-
-
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """serve(answer, known): the address of a server with this answer."""
-    made: list[Peer] = []
+    """serve(answer, known): the address of a server with this answer to each unknown line. Values are no lines."""
+    with contextlib.ExitStack() as stack:
 
-    def serve(answer: Answer | bytes, known: dict[bytes, bytes] = KNOWN) -> tuple[str, int]:
-        made.append(Peer(answer if callable(answer) else lambda line: answer, known))
-        host, port = made[-1].listener.getsockname()
-        return host, port
+        def serve(answer: Answer | bytes, known: dict[bytes, bytes] = KNOWN) -> tuple[str, int]:
+            def talk(one: socket.socket) -> None:
+                with one.makefile("rb") as lines:
+                    for line in lines:
+                        if line.startswith(b"ms "):
+                            lines.read(int(line.split()[2]) + 2)
+                        one.sendall(known.get(line) or (answer(line) if callable(answer) else answer))
 
-    yield serve
-    for one in made:
-        one.close()
+            return stack.enter_context(serving(talk))
+
+        yield serve
 
 
 def run(address: tuple[str, int], name: str, *arguments: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,20 +11,6 @@ MANY = 200
 A_YEAR = 365 * 24 * 3600  # seconds, more than memcached takes as a duration
 FIFTY_YEARS = 50 * A_YEAR  # ends past 2038, where the seconds since 1970 leave 31 bits
 LARGE = os.urandom(3_000_000)
-
-
-def in_child(check: Callable[[], object]) -> bool:
-    """Whether a check is true in a forked child."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            status = 0 if check() else 2
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def in_threads(call: Callable[[int], Any]) -> list[Any]:

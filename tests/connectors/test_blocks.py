@@ -6,7 +6,6 @@ import array
 import gc
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from concurrency import in_child
 from lmcache_adapter import Adapter
+from polling import eventually
 from servers import Server
 from suspended import suspended
 
@@ -146,7 +146,7 @@ def test_numbers_may_be_texts(shared_rmemcached: Server) -> None:
 
 def test_a_url_that_says_one_time(shared_rmemcached: Server) -> None:
     """The time missing in the URL is the setting's: without a limit a stopped server would never give an answer."""
-    place = f"memcached://{shared_rmemcached.host}:{shared_rmemcached.port}"
+    place = f"memcached://{shared_rmemcached.place}"
     for query, found in (("", (7, 3)), ("?connect_timeout=1", (7, 1)), ("?timeout=2", (2, 3))):
         blocks = Blocks(place + query, timeout=7, connect_timeout=3)
         assert (blocks.client.timeout, blocks.client.connect_timeout) == found
@@ -238,7 +238,5 @@ def test_nothing_outlives_close(shared_rmemcached: Server) -> None:
         thread.join()
     assert connector._blocks.client.connections == 0
     # The thread that maps a server's memory ends by itself.
-    deadline = time.monotonic() + 20
-    while threads():
-        assert time.monotonic() < deadline
+    eventually(lambda: not threads(), 20)
     assert len(os.listdir(Path("/proc/self/fd"))) == before

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from celery import Celery, chord, group
 from celery.contrib.testing.worker import start_worker
-from frameworks import A_YEAR, LARGE, in_child
+from concurrency import in_child
+from frameworks import A_YEAR, LARGE
 from servers import Server, free_port
 
 from rmemcached.client import MemcacheError, MemcacheServerError
@@ -70,7 +71,7 @@ def test_groups_and_chords(app: Celery) -> None:
 
 def test_a_forked_child_and_a_pickled_backend(app: Celery) -> None:
     app.backend.set("parent", b"1")
-    assert in_child(lambda: app.backend.get("parent") == b"1" and app.backend.incr("parent") == 2)
+    in_child(lambda: app.backend.get("parent") == b"1" and app.backend.incr("parent") == 2)
     assert app.backend.get("parent") == b"2" and app.backend.delete("parent")
     _, arguments = app.backend.__reduce__()
     assert pickle.loads(pickle.dumps(arguments[2]))["url"] == app.backend.url

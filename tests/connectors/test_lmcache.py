@@ -333,7 +333,7 @@ def test_wrong_parameters(connect: Connect, shared_rmemcached: Server, params: d
 
 def test_a_url_and_time(connect: Connect, shared_rmemcached: Server) -> None:
     """The server's URL has options, and blocks expire."""
-    url = f"memcached://{shared_rmemcached.host}:{shared_rmemcached.port}?transport=tcp&timeout=5"
+    url = f"memcached://{shared_rmemcached.place}?transport=tcp&timeout=5"
     adapter = connect(shared_rmemcached, url=url, expire=1000, prefix="url:")
     assert adapter.store(["key"], [memoryview(bytearray(3))])[0]
     with Client(shared_rmemcached.address) as client:

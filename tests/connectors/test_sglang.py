@@ -398,7 +398,7 @@ def test_a_forked_child_has_threads_of_its_own(storage: MakeStorage, shared_rmem
 
 
 def test_what_is_refused(storage: MakeStorage, shared_rmemcached: Server) -> None:
-    """Wrong entries, further pools, and tensors unfit as targets are refused."""
+    """Wrong entries, other pools, and tensors unfit as targets are refused."""
     for extra, message in (({"workers": 0}, "workers"), ({"prefix": "a b"}, "prefix"), ({"hots": "x"}, "hots")):
         with pytest.raises(ValueError, match=message):
             storage(shared_rmemcached, **extra)

@@ -116,6 +116,16 @@ def test_a_long_multiget_is_answered_in_parts(size: int) -> None:
     server.check()
 
 
+def test_a_long_get_gives_way() -> None:
+    """Fifty keys count as a command, also in a line that comes in parts."""
+    machine = Machine(Server(reqs_per_event=2))
+    assert machine.feed(b"get" + b" k" * 300 + b"\r\n") == b"END\r\n"
+    assert machine.wants == ["input", "yield", "yield", "input"]
+    assert machine.feed(b"get" + b" k" * 2000) == b""
+    assert machine.wants[4:].count("yield") == 19
+    assert machine.feed(b" k\r\nmn\r\n") == b"END\r\nMN\r\n"
+
+
 @pytest.mark.parametrize("keys", [1, 2, 15, 16, 17, 32, 33, 49, 50, 51, 66, 101])
 def test_keys_are_looked_up_in_their_order(keys: int) -> None:
     """Replies come in the order of the keys, for any number found ahead, with spaces, misses and repetitions."""

@@ -18,12 +18,14 @@ from rmemcached.verbs import MR, Access
 
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends a reset
 LANES = 64
-AT_ONCE = 16  # large values requested in a message
+FEW_LANES = 8  # two messages on each need no credit back
+AT_ONCE = 16  # large values that one message asks for
 
 
 def exchange_line(transport: str) -> bytes:
     where = " host={} netns={}".format(*host_identity()) if transport == "soft_shm" else ""
-    return f"rdma version=1 transport={transport} qpn=17 credits=16 msgsize=8192 ird=16 ord=16{where}\r\n".encode()
+    limits = "credits=16 msgsize=8192 ird=16 ord=16 lanebytes=65536"
+    return f"rdma version=2 transport={transport} qpn=17 {limits}{where}\r\n".encode()
 
 
 def exchange(target: Target, transport: str) -> socket.socket:
@@ -83,14 +85,13 @@ def without_ready(target: Target, transport: str, count: int) -> None:
 
 
 def without_credits(target: Target, transport: str, count: int) -> None:
-    """Sends requests on all lanes of some queue pairs, without credits for answers, until the daemon takes no more."""
+    """Requests on a few lanes of some queue pairs, as many as there is room for, and no credit to answer with."""
     request = b"get bystander\r\n" * 500
-    peers = [peer(target, transport, credits=2) for _ in range(count)]
+    peers = [peer(target, transport, credits=2, lanes=range(FEW_LANES)) for _ in range(count)]
     for one in peers:
-        lane = 0
-        while one.credits > 1:
-            one.send(DATA, request, lane % LANES, credits=0)
-            lane += 1
+        for lane in range(FEW_LANES):
+            while one.room[lane] >= len(request):
+                one.send(DATA, request, lane, credits=0)
     target.ready()
     target.stay()
 
@@ -110,8 +111,8 @@ def pump(one: Peer, request: bytes, lanes: int = LANES) -> None:
 
 
 def deep_queue(target: Target, transport: str, request: str, at_once: int) -> None:
-    """Keeps a queue from ever being empty."""
-    one = peer(target, transport, credits=64)
+    """A queue that is never empty."""
+    one = peer(target, transport, credits=64, lanes=range(LANES))
     target.ready()
     pump(one, request.encode() * at_once)
 
@@ -121,7 +122,7 @@ def large_values(target: Target, transport: str, request: str, size: int, count:
     began, begins = os.pipe()
     for number in range(count):
         if os.fork() == 0:
-            one = peer(target, transport, credits=64)
+            one = peer(target, transport, credits=64, lanes=range(LANES // 4))
             memory = MR.alloc(one.pd, size, Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE)
             where = f"@{memory.addr:x}:{memory.rkey:x}"
             line = request.format(number=number, where=where, size=size).encode() + b"\r\n"
@@ -178,7 +179,7 @@ def statistics_and_deep_queues(target: Target, transport: str, count: int) -> No
     """Some deep queues, each a process, and a connection that asks for statistics without end."""
     for _ in range(count):
         if os.fork() == 0:
-            pump(peer(target, transport, credits=64), b"mg bystander v\r\n" * 200)
+            pump(peer(target, transport, credits=64, lanes=range(LANES)), b"mg bystander v\r\n" * 200)
     plain = target.connect()
     replies = plain.makefile("rb")
     target.ready()

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import polling
 from attacker import Target
-from daemon_tools import DATA, READY, SHM_REPLY, SHM_REQUEST, message
+from daemon_tools import DATA, OPEN, READY, SHM_REPLY, SHM_REQUEST, message
 from shm_by_hand import (
     ANSWER,
     ANSWERS,
@@ -106,7 +106,7 @@ def may_miss_pages() -> bool:
 
 
 class SharedMemory(ShmPeer):
-    """A soft_shm connection up to READY, made by hand. The connection reads and sends only within its methods.
+    """A soft_shm connection with an open lane, made by hand. Nothing is read or sent but what a method does.
 
     `registry`: a memfd for the registry.
     """
@@ -114,8 +114,8 @@ class SharedMemory(ShmPeer):
     def __init__(self, target: Target, registry: int | None = None) -> None:
         identity, netns = host_identity()
         self.lifeline = target.connect()
-        line = f"rdma version=1 transport=soft_shm qpn=17 credits=64 msgsize=8192 host={identity} netns={netns}\r\n"
-        self.lifeline.sendall(line.encode())
+        line = "rdma version=2 transport=soft_shm qpn=17 credits=64 msgsize=8192 lanebytes=65536"
+        self.lifeline.sendall(f"{line} host={identity} netns={netns}\r\n".encode())
         answer = self.lifeline.makefile("rb").readline().decode().split()
         assert answer[0] == "RDMA", answer
         offer = dict(pair.split("=") for pair in answer[1:])
@@ -131,13 +131,14 @@ class SharedMemory(ShmPeer):
             registry = memory_of_registry()
         os.close(self.registry_fd)
         self.registry_fd = registry
-        self.credits = int(offer["credits"]) - 1
+        self.credits = int(offer["credits"]) - 2
         self.owed = 0
         self.hello(access=ANSWERS)
         self.cell(message(READY), MESSAGE)
         self.wake()
         while not any(cell[:1] == bytes([READY]) for cell in self.cells()):
             time.sleep(0.001)
+        self.cell(message(OPEN), MESSAGE)
 
     def room(self) -> int:
         return RING_SIZE - (self.tail - self.head())

@@ -27,7 +27,7 @@ BEGINNINGS = (
     b"SHM ID Req Frame",
     b"\x80",
     BINARY_HEADER.pack(0x80, 1, 4, 8, 0, 0, 100_000, 0, 0) + bytes(8) + b"half",
-    b"rdma version=1",
+    b"rdma version=2",
 )
 
 

@@ -19,7 +19,7 @@ Under a sanitizer neither latency nor anonymous, mapped and charged memory is th
 To add a case:
 
 1. Write the attack into an attack_*.py beside this file: a function with a `Target` as its first argument and JSON
-   values as its further arguments. The function works with sockets, memfds or raw verbs, calls `target.ready()` when
+   values as its other arguments. The function works with sockets, memfds or raw verbs, calls `target.ready()` when
    the attack has begun, and goes on until killed. Findings go to the test by `target.say(...)`.
 2. Add a `Case` to the table of a test_*.py, or write a test that uses `Scene` and its parts if the case has another
    course.

@@ -19,7 +19,7 @@ from transport import PACE, VARIABLE
 TRANSPORTS = ("tcp", "soft_iw", "soft_shm")
 HASTY = ("-o", "rdma_ready_timeout=1")
 KEPT = 1 * MB
-"""Of a queue pair: its messages, 512 KB of input, replies."""
+"""Of a queue pair: its messages, and of each lane 16 KB that it has sent, and replies."""
 FEW = 200
 """Lanes."""
 
@@ -30,7 +30,7 @@ def were_given_up(scene: Scene, attacker: Attacker) -> None:
 
 def waits(scene: Scene, attacker: Attacker) -> None:
     found = scene.control.stats("rdma")
-    assert 0 < int(found["rdma_input_bytes"]) <= 4 * int(found["rdma_input_limit"])
+    assert 0 < int(found["rdma_input_bytes"]) <= 4 * attack.FEW_LANES * int(found["rdma_lane_bytes"])
 
 
 def a_large_value(scene: Scene) -> None:

@@ -48,12 +48,12 @@ def test_time_that_the_daemon_takes_is_seen(rmemcached_server: Callable[..., Ser
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_get_that_fails_says_what_the_daemon_does(rmemcached_server: Callable[..., Server], transport: str) -> None:
-    """The error of a get from a stopped daemon has the states of threads; R would be a wait for a processor."""
+    """When a get from a stopped daemon times out, the error shows the states of the daemon's threads: T, not R."""
     server = rmemcached_server("-t", "1")
     with Client(server.address, transport=transport, timeout=0.2, default_noreply=False) as client:
         assert client.set(bystander.KEY, bystander.VALUE)
         queued = bystander.Queued(bystander.worker_of(client, server.pid))
-        assert bystander.measure(client, queued, server.pid)[0] >= 0
+        bystander.measure(client, queued, server.pid)
         with suspended(server.pid), pytest.raises(TimeoutError) as found:
             bystander.measure(client, queued, server.pid)
     (note,) = found.value.__notes__

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 from daemon_tools import Conversation, child, descriptors, eventually, rdma_at_rest, room_for
 from guest_selection import OVER_CM
-from guest_tools import DEVICE, ROOT, SYSTEM_PYTHON, resources, run
+from guest_tools import DEVICE, REFERENCE, ROOT, SYSTEM_PYTHON, resources, run
 from servers import Server, free_port
+from suspended import suspended
 
-from rmemcached.client import Client, MemcacheError
-from rmemcached.client.connection import TransportUnavailable
+from rmemcached.client import Client, KeepaliveOpts, MemcacheError
+from rmemcached.client.transport.connection import TransportUnavailable
 
 HERE = "10.0.2.15"
 HERE_TOO = "10.0.2.16"
@@ -74,9 +75,9 @@ class Daemon:
         )
 
     def reference(self, host: str = HERE, before: str = "") -> subprocess.CompletedProcess[str]:
-        """Runs client/reference.py over librdmacm, after some lines that change the client."""
+        """Runs tests/client/reference.py over librdmacm, after some lines that change the client."""
         script = [
-            f"import sys; sys.path.insert(0, {str(ROOT / 'client')!r}); import reference",
+            f"import sys; sys.path.insert(0, {str(Path(REFERENCE).parent)!r}); import reference",
             before,
             f"sys.argv = ['reference.py', '--rdma-cm', '{self.cm_port}', {host!r}, '{self.server.port}']",
             "sys.exit(reference.main())",
@@ -190,8 +191,19 @@ def test_bodies_of_the_host_s_tests() -> None:
     assert " passed" in done.stdout
 
 
-# ---- statistics and logs of rdma_cm
-# ----------------------------------------------------------------------------------
+def test_reads_ask_nobody(make: DaemonFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon's reply says that items can be read, and how many READs it answers at a time."""
+    monkeypatch.setenv("RMEMCACHED_DIRECT", "rdma_cm")
+    daemon = make(None, "-o", "rdma_direct_remote")
+    value = BIG[:3000]
+    with daemon.client() as client:
+        client.set("key", value)
+        assert [client.get("key") for _ in range(3)] == [value] * 3
+        with suspended(daemon.server.pid):
+            assert client.get("key") == value
+
+
+# ---- how it is reported --------------------------------------------------------------------------------------------
 
 
 def test_it_counts_as_a_connection(daemon: Daemon, control: Conversation) -> None:
@@ -270,8 +282,9 @@ def test_too_many_connections(make: DaemonFactory) -> None:
         clients = []
         try:
             with pytest.raises(TransportUnavailable, match="the server answered ERROR Too many open connections"):
-                for _ in range(8):
-                    clients.append(daemon.client())
+                for number in range(8):
+                    # With another option: this Client shares no queue pair.
+                    clients.append(daemon.client(socket_keepalive=KeepaliveOpts(idle=10 + number)))
                     clients[-1].version()
             assert control.number("rejected_connections") == 1
             assert len(clients) > 2
@@ -294,10 +307,11 @@ def test_too_many_queue_pairs(make: DaemonFactory) -> None:
 @pytest.mark.parametrize(
     ("change", "answer"),
     [
-        ("b'rdmb', 1, 16, 8192", "CLIENT_ERROR rdma: the private data does not begin with rdma"),
-        ("b'rdma', 2, 16, 8192", "CLIENT_ERROR rdma: version 2 is not supported, this server speaks 1"),
-        ("b'rdma', 1, 1, 8192", "CLIENT_ERROR rdma: a value is out of range"),
-        ("b'rdma', 1, 16, 65537", "CLIENT_ERROR rdma: a value is out of range"),
+        ("b'rdmb', 2, 16, 8192, 65536", "CLIENT_ERROR rdma: the private data does not begin with rdma"),
+        ("b'rdma', 1, 16, 8192, 0", "CLIENT_ERROR rdma: version 1 is not supported, this server speaks 2"),
+        ("b'rdma', 2, 1, 8192, 65536", "CLIENT_ERROR rdma: a value is out of range"),
+        ("b'rdma', 2, 16, 65537, 65536", "CLIENT_ERROR rdma: a value is out of range"),
+        ("b'rdma', 2, 16, 8192, 511", "CLIENT_ERROR rdma: a value is out of range"),
     ],
 )
 def test_wrong_private_data(daemon: Daemon, control: Conversation, change: str, answer: str) -> None:

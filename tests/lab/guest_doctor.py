@@ -15,19 +15,18 @@ from typing import Any
 
 import pytest
 from daemon_tools import eventually
-from guest_tools import ROOT, run
+from guest_tools import DEVICE_FILES, ROOT, device_for_everybody, run  # noqa: F401
 from servers import Server
 
 ServerFactory = Callable[..., Server]
 
-DEVICE_FILES = Path("/dev/infiniband")
 UNIT = "rmemcached.service"
 WITHIN = 90.0
 KB = 1 << 10
 # The modules are loaded while still root: others may not be able to read their folder.
 NOBODY = """
 import dataclasses, encodings.idna, json, os, resource, sys
-import rmemcached.client._rdma
+import rmemcached.client.transport._rdma
 from rmemcached.tools.doctor import Examination
 if int(sys.argv[2]):
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (int(sys.argv[2]), int(sys.argv[2])))
@@ -40,18 +39,8 @@ print(json.dumps(dataclasses.asdict(examination.try_one("verbs"))))
 """
 
 
-@pytest.fixture(autouse=True)
-def device_for_everybody() -> Iterator[None]:
-    """Access for everybody, as by udev's rules."""
-    for file in DEVICE_FILES.iterdir():
-        file.chmod(0o666)
-    yield
-    for file in DEVICE_FILES.iterdir():
-        file.chmod(0o666)
-
-
 def verbs_for_nobody(server: Server, memory: int = 0) -> dict[str, Any]:
-    place = f"{server.host}:{server.port}"
+    place = server.place
     found: dict[str, Any] = json.loads(run(sys.executable, "-P", "-c", NOBODY, place, str(memory)))
     return found
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 from daemon_tools import Conversation, eventually
+from guest_tools import device_for_everybody  # noqa: F401
 from servers import Server, free_port
 
 from rmemcached.client import Client
@@ -22,7 +23,7 @@ WITHIN = 20.0
 KB, MB = 1 << 10, 1 << 20
 NOBODY = """
 import encodings.idna, logging, os, resource, sys
-import rmemcached.cli, rmemcached.client, rmemcached.client._rdma, rmemcached.server.server
+import rmemcached.cli, rmemcached.client, rmemcached.client.transport._rdma, rmemcached.server.server
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (int(sys.argv[1]), int(sys.argv[1])))
 os.setgroups([])
 os.setgid(65534)
@@ -45,13 +46,6 @@ with rmemcached.client.Client(sys.argv[2], timeout=20, default_noreply=False) as
     print(client.transport)
 """
 )
-
-
-@pytest.fixture(autouse=True)
-def device_for_everybody() -> None:
-    """Access for everybody, as by udev's rules."""
-    for name in os.listdir("/dev/infiniband"):
-        os.chmod(f"/dev/infiniband/{name}", 0o666)
 
 
 @contextmanager
@@ -126,7 +120,7 @@ def anybody_s(rmemcached_server: Callable[..., Server]) -> Server:
 
 def run_client(server: Server, limit: int) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-P", "-c", CLIENT, str(limit), f"{server.host}:{server.port}"],
+        [sys.executable, "-P", "-c", CLIENT, str(limit), server.place],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

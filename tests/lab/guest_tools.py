@@ -5,12 +5,26 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
-REFERENCE = str(ROOT / "client" / "reference.py")
+REFERENCE = str(ROOT / "tests" / "client" / "reference.py")
 SYSTEM_PYTHON = "/usr/bin/python3"  # the interpreter with pyverbs
 DEVICE = "rxe0"
+DEVICE_FILES = Path("/dev/infiniband")
+
+
+@pytest.fixture(autouse=True)
+def device_for_everybody() -> Iterator[None]:
+    """Access for everybody, as by udev's rules, before and after each test of a module with this fixture."""
+    for file in DEVICE_FILES.iterdir():
+        file.chmod(0o666)
+    yield
+    for file in DEVICE_FILES.iterdir():
+        file.chmod(0o666)
 
 
 def run(*command: str, **environment: str) -> str:

@@ -1,4 +1,4 @@
-"""Descriptors ready for reading or writing.
+"""Waits: for descriptors ready for reading or writing, and for state without an announcement.
 
 select.select refuses descriptors above 1023, as a process with many sockets has them.
 """
@@ -6,8 +6,11 @@ select.select refuses descriptors above 1023, as a process with many sockets has
 from __future__ import annotations
 
 import select as system
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
+
+TIMEOUT = 10.0  # seconds, the limit of one operation; a stall is a failure
 
 
 def select(
@@ -37,3 +40,22 @@ def readable(thing: Any, seconds: float | None = 0) -> bool:
 
 def writable(thing: Any, seconds: float | None = 0) -> bool:
     return bool(select([], [thing], seconds)[1])
+
+
+def at_least(read: Callable[[], int], target: int) -> Callable[[], bool]:
+    """A check whether `read` has come to `target`."""
+    return lambda: read() >= target
+
+
+def eventually(check: Callable[[], Any], seconds: float = TIMEOUT, what: str = "") -> Any:
+    """Repeats `check` until its result is true, and returns the result: for state announced by no event."""
+    begin = time.monotonic()
+    while True:
+        result = check()
+        if result:
+            return result
+        waited = time.monotonic() - begin
+        if waited > seconds:
+            raise AssertionError(f"not within {seconds} s: {what or check}")
+        # On a slow machine a constant check takes time from the work awaited.
+        time.sleep(min(max(0.002, waited / 20), 0.1))

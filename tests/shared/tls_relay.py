@@ -7,19 +7,20 @@ import ssl
 import subprocess
 import threading
 from pathlib import Path
+from typing import Self
 
 from servers import Server
 
 TIMEOUT = 20.0
 
 
-def make_certificate(path: Path) -> None:
-    """Makes a self-signed certificate of 127.0.0.1, with the key beside the certificate."""
+def make_certificate(path: Path, host: str = "IP:127.0.0.1") -> None:
+    """Makes a self-signed certificate of a host, with the key beside the certificate."""
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
             *("-keyout", str(path.with_suffix(".key")), "-out", str(path), "-days", "2"),
-            *("-subj", "/CN=rmemcached test", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-subj", "/CN=rmemcached test", "-addext", f"subjectAltName={host}"),
         ],
         check=True,
         capture_output=True,
@@ -77,3 +78,9 @@ class TlsRelay:
         self.loop.call_soon_threadsafe(self.stopping.set)
         self.thread.join()
         self.loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()

@@ -41,9 +41,8 @@ def faults(names: list[str], wanted: set[str]) -> list[str]:
     found += [f"{name} is not to be in it" for name in ours if strange.search(Path(name).name)]
     other = re.compile(r"rmemcached-[^/]+\.dist-info/|rmemcached\.libs/libisal|rmemcached-[^/]+\.data/data/share/")
     found += [f"{name} is not to be in it" for name in names if name not in ours and not other.match(name)]
-    found += [
-        f"{name} is missing" for name in ("rmemcached/py.typed", "rmemcached/client/_client.pyi") if name not in ours
-    ]
+    typed = ("rmemcached/py.typed", "rmemcached/client/api/_client.pyi")
+    found += [f"{name} is missing" for name in typed if name not in ours]
     return found
 
 

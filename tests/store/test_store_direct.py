@@ -13,11 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from concurrency import in_child
 from direct_readers import GROWS_FROM, fill, readers_beside
+from polling import eventually
 
 from rmemcached.store._testing import Store, hash_of
 from rmemcached.store._testing_direct import DirectReader, header_is_usable
@@ -158,9 +160,12 @@ def test_places_of_all_lengths(megabytes: int, least: int, local: int, by_read: 
         values = {b"key-%d" % number: os.urandom(number * 331 % 20_000) for number in range(1000)}
         for key, value in values.items():
             store.set(key, value)
-        assert {key: reader.get(key) for key in values} == values
+        # The hash has a secret of this process: by chance a bucket of the index has too many items.
+        found = {key: value for key in values if (value := reader.get(key)) is not None}
+        assert len(values) - len(found) == store.direct_stats()["left_out"] <= 10
+        assert found == {key: values[key] for key in found}
         if remote:
-            assert {key: reader.read_lines(key)[0] for key in values} == values
+            assert {key: reader.read_lines(key)[0] for key in found} == found
         store.check()
 
 
@@ -307,14 +312,6 @@ def test_a_line_has_room_for_all(store: Store, reader: DirectReader) -> None:
 # --- under fire ---
 
 
-def wait_for(condition: Callable[[], bool], seconds: float) -> None:
-    """The end of the mover's work is not announced."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(
     "keys, max_value, options",
@@ -339,7 +336,7 @@ def test_no_value_is_ever_wrong(keys: int, max_value: int, options: dict[str, in
             move=options.get("slab_reassign", False),
         )
         assert sum(found for _, found, _ in counts) > 1000
-        wait_for(lambda: not store.stats()["slab_reassign_running"], 60)
+        eventually(lambda: not store.stats()["slab_reassign_running"], 60)
         store.check(False)
 
 
@@ -468,7 +465,7 @@ def test_no_copy_is_ever_wrong(keys: int, max_value: int, options: dict[str, int
                 move=options.get("slab_reassign", False),
             )
             found += sum(number for _, number, _ in counts)
-        wait_for(lambda: not store.stats()["slab_reassign_running"], 60)
+        eventually(lambda: not store.stats()["slab_reassign_running"], 60)
         store.check(False)
 
 
@@ -712,16 +709,14 @@ def test_another_user_maps_no_more_than_there_was() -> None:
         fds = store.direct_fds()
         fd = fds[1]
         before = pages_of(fd)
-        child = os.fork()
-        if child == 0:
-            try:
-                os.setuid(65534)
-                reader = DirectReader(fds)
-                used = reader.prefault()
-                os._exit(0 if 9 * MB <= used <= before * 512 and reader.prefault() == used else 1)
-            finally:
-                os._exit(2)
-        assert os.waitpid(child, 0)[1] == 0
+
+        def child() -> None:
+            os.setuid(65534)
+            reader = DirectReader(fds)
+            used = reader.prefault()
+            assert 9 * MB <= used <= before * 512 and reader.prefault() == used
+
+        in_child(child)
         assert pages_of(fd) <= before + 2 * MB // 512
         store.set(b"0", b"")
 

@@ -6,23 +6,15 @@ import concurrent.futures
 import mmap
 import os
 import time
-from collections.abc import Callable
 
 import pytest
+from polling import eventually
 
 from rmemcached.store._testing import Store
 from rmemcached.store._testing_direct import DirectReader
 
 MB = 1 << 20
 LIFE = 2 * MB  # before the arena, in its file: the mutex
-
-
-def when(holds: Callable[[], bool]) -> bool:
-    """Waits for the condition, for a minute at most."""
-    deadline = time.monotonic() + 60
-    while not holds() and time.monotonic() < deadline:
-        os.sched_yield()
-    return holds()
 
 
 def test_nobody_has_an_index_before_somebody_asks() -> None:
@@ -54,7 +46,7 @@ def test_an_index_goes_with_its_last_reader() -> None:
             assert store.direct_stats()["readers"] == 1
             assert reader.get(b"key") == b"2" and reader.alive
             store.direct_return()
-            assert when(lambda: store.direct_stats()["buckets"] == 0)
+            eventually(lambda: store.direct_stats()["buckets"] == 0, 60)
             # A reader of the old index learns that nobody writes there any more.
             store.set(b"key", b"3")
             assert not reader.alive and reader.read(b"key") == "ask"
@@ -103,7 +95,7 @@ def test_an_index_is_made_and_given_up_beside_writers(options: dict[str, object]
             rounds += 1
         writing.result()
         assert rounds > 5 and found > 1000
-        assert when(lambda: store.direct_stats()["buckets"] == 0)
+        eventually(lambda: store.direct_stats()["buckets"] == 0, 60)
         store.check()
 
 

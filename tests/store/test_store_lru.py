@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import pytest
+from polling import eventually
 
 from rmemcached.store._testing import Store
 
@@ -32,14 +30,6 @@ def fill(store: Store, count: int, first: int = 0, exptime: int = 0) -> None:
 def fetch_twice(store: Store, key: bytes) -> None:
     assert store.get(key) is not None
     assert store.get(key) is not None
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for the effect of another thread."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def into_cold(store: Store, key: bytes) -> None:
@@ -132,7 +122,7 @@ def test_the_thread_makes_the_move() -> None:
     with segmented() as store:
         into_cold(store, b"key")
         fetch_twice(store, b"key")
-        until(lambda: queue(store, b"key") == "WARM")
+        eventually(lambda: queue(store, b"key") == "WARM")
         store.check()
 
 
@@ -290,7 +280,7 @@ def test_the_maintainer_drops_what_was_flushed() -> None:
         store.advance(5)
         store.flush_all()
         fill(store, 3, 5000)
-        until(lambda: store.class_stats(CLASS)["number"] == 3)
+        eventually(lambda: store.class_stats(CLASS)["number"] == 3)
         stats = store.class_stats(CLASS)
         assert stats["reclaimed"] == 1000
         assert store.get(b"0005000") is not None
@@ -300,13 +290,13 @@ def test_it_leaves_alone_what_the_crawler_has_not_seen() -> None:
     with segmented(lru_crawler=True) as store:
         fill(store, 1000)
         # The maintainer may have had the crawler start already.
-        until(lambda: store.dump(b"all").result == "OK")
-        until(lambda: not store.stats()["lru_crawler_running"])
+        eventually(lambda: store.dump(b"all").result == "OK")
+        eventually(lambda: not store.stats()["lru_crawler_running"])
         store.tune(80, 0, 1e6, 1e6)
         dump = store.dump(b"%d" % CLASS, slow=True)
         while dump.result != "OK":
             # The maintainer has had the crawler start again.
-            until(lambda: not store.stats()["lru_crawler_running"])
+            eventually(lambda: not store.stats()["lru_crawler_running"])
             dump = store.dump(b"%d" % CLASS, slow=True)
         dump.waiting()
         store.tune(0, 0, 1e6, 1e6)
@@ -374,15 +364,15 @@ def test_the_maintainer_starts_crawls() -> None:
             store.advance(60)
             return bool(store.class_stats(CLASS)["number"] == 1000)
 
-        until(reclaimed)
-        until(lambda: store.stats()["lru_crawler_starts"] > 0)
+        eventually(reclaimed)
+        eventually(lambda: store.stats()["lru_crawler_starts"] > 0)
         starts = store.stats()["lru_crawler_starts"]
 
         def started_again() -> bool:
             store.advance(600)
             return bool(store.stats()["lru_crawler_starts"] > starts + 2)
 
-        until(started_again)
+        eventually(started_again)
 
 
 def test_many_threads_and_the_background_ones() -> None:

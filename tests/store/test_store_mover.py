@@ -5,28 +5,20 @@ from __future__ import annotations
 import resource
 import struct
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from polling import eventually
 
 from rmemcached.store._testing import Store
 
 MB = 1 << 20
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
-    """The end of the mover's work is not announced."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def move(store: Store, src: int, dst: int) -> None:
     moved = store.stats()["slabs_moved"]
     assert store.reassign(src, dst) == "OK"
-    wait_for(lambda: store.stats()["slabs_moved"] > moved and not store.stats()["slab_reassign_running"])
+    eventually(lambda: store.stats()["slabs_moved"] > moved and not store.stats()["slab_reassign_running"])
 
 
 def fill(store: Store, pages: int, clsid: int, length: int) -> list[bytes]:
@@ -131,7 +123,7 @@ def test_without_eviction_nothing_is_lost() -> None:
         clsid = class_of(store, 6000)
         keys = fill(store, 3, clsid, 6000)
         assert store.reassign(clsid, 5) == "OK"
-        wait_for(lambda: store.stats()["slab_reassign_busy_nomem"] > 1000)
+        eventually(lambda: store.stats()["slab_reassign_busy_nomem"] > 1000)
         assert store.stats()["slab_reassign_running"]
         assert all(store.get(key) == key * 1000 for key in keys)
         store.check(False)
@@ -152,7 +144,7 @@ def test_an_item_that_is_referenced_or_being_filled_stays() -> None:
             store.delete(key)
         held = store.item(keys[5])
         assert store.reassign(clsid, 0) == "OK"
-        wait_for(lambda: store.stats()["slab_reassign_busy_items"] > 10)
+        eventually(lambda: store.stats()["slab_reassign_busy_items"] > 10)
         assert store.stats()["slabs_moved"] == 0
         assert store.stats()["slab_reassign_last_busy_status"] == b"busy_floating"
         assert held.value == keys[5] * 1000
@@ -168,7 +160,7 @@ def test_an_item_that_is_referenced_or_being_filled_stays() -> None:
         assert store.delete(keys[5])
         assert held.value == keys[5] * 1000
         held.release()
-        wait_for(lambda: store.stats()["slabs_moved"] == 1)
+        eventually(lambda: store.stats()["slabs_moved"] == 1)
         assert store.get(b"filling") == b"f" * 6000
         assert store.get(keys[5]) is None
         store.check()
@@ -188,19 +180,19 @@ def test_chained_items(referenced: bool) -> None:
         if held is not None:
             runs = held.iov()
             assert store.reassign(largest, 0) == "OK"
-            wait_for(lambda: store.stats()["slab_reassign_busy_items"] > 10)
+            eventually(lambda: store.stats()["slab_reassign_busy_items"] > 10)
             assert store.stats()["slabs_moved"] == 0
             assert held.iov() == runs
             assert held.value == value + b"000001"
             held.release()
-            wait_for(lambda: store.stats()["slabs_moved"] == 1)
+            eventually(lambda: store.stats()["slabs_moved"] == 1)
         else:
             move(store, largest, 0)
         assert store.stats()["slab_reassign_chunk_rescues"] > 30
         assert store.class_stats(largest)["total_pages"] == pages - 1
         for i in range(60):
             assert store.get(b"%06d" % i) == (None if 30 <= i < 45 else value + b"%06d" % i)
-        wait_for(lambda: not store.stats()["slab_reassign_running"])
+        eventually(lambda: not store.stats()["slab_reassign_running"])
         store.check()
 
 
@@ -328,12 +320,12 @@ def test_unlink_finds_the_copy() -> None:
         perslab = len(keys) // 2
         held = [store.item(key) for key in keys[:perslab]]
         assert store.reassign(clsid, 0, allow_evictions=False) == "OK"
-        wait_for(lambda: store.stats()["slab_reassign_rescues"] == perslab)
+        eventually(lambda: store.stats()["slab_reassign_rescues"] == perslab)
         for item, key in zip(held, keys, strict=False):
             item.unlink()
             assert store.get(key) is None
             item.release()
-        wait_for(lambda: store.stats()["slabs_moved"] == 1)
+        eventually(lambda: store.stats()["slabs_moved"] == 1)
         assert store.stats()["curr_items"] == perslab
         store.check()
 
@@ -354,7 +346,7 @@ def test_automove_gives_free_pages_to_the_pool() -> None:
         clsid = class_of(store, 6000)
         for key in fill(store, 4, clsid, 6000):
             store.delete(key)
-        wait_for(lambda: store.stats()["slab_global_page_pool"] == 2)
+        eventually(lambda: store.stats()["slab_global_page_pool"] == 2)
         store.check(False)
 
 
@@ -364,7 +356,7 @@ def test_automove_two_moves_a_page_with_every_eviction() -> None:
         small = class_of(store, 60)
         for i in range(2 * store.class_stats(small)["chunks_per_page"] + 1):
             store.set(b"small-%06d" % i, bytes(50))
-        wait_for(lambda: store.stats()["slabs_moved"] > 0 and not store.stats()["slab_reassign_running"])
+        eventually(lambda: store.stats()["slabs_moved"] > 0 and not store.stats()["slab_reassign_running"])
         store.set_automove(0)
         assert store.class_stats(class_of(store, 6000))["total_pages"] < 3
 
@@ -399,7 +391,7 @@ def test_the_end_does_not_wait_for_references() -> None:
     filling = store.alloc(b"filling", 6002)
     held = [store.item(key) for key in keys]
     store.reassign(class_of(store, 6000), 0)
-    wait_for(lambda: store.stats()["slab_reassign_busy_items"] > 0)
+    eventually(lambda: store.stats()["slab_reassign_busy_items"] > 0)
     started = time.monotonic()
     store.close()
     # The mover looks at a page in use 5000 times, at last every 5 ms.
@@ -410,7 +402,7 @@ def test_the_end_does_not_wait_for_references() -> None:
 
 @pytest.mark.parametrize("emptied", [False, True])
 def test_a_move_out_of_the_pool_ends_when_the_threads_end(emptied: bool) -> None:
-    """A move out of the pool ends with the threads, even if others have used up the pool meanwhile."""
+    """After the threads' end a move out of the pool still ends, even if others have used up the pool meanwhile."""
     with Store(slab_reassign=True, maxbytes=4 * MB) as store:
         clsid = class_of(store, 6000)
         keys = fill(store, 4, clsid, 6000)
@@ -452,5 +444,5 @@ def test_pages_move_under_load(settings: dict[str, Any]) -> None:
                 break
         assert moves > 10
         # A page whose items have nowhere to go is looked at 5000 times, at last every 5 ms, before they are evicted.
-        wait_for(lambda: not store.stats()["slab_reassign_running"], 60)
+        eventually(lambda: not store.stats()["slab_reassign_running"], 60)
         store.check(False)

@@ -62,7 +62,7 @@ def test_check_while_threads_run() -> None:
     import threading
 
     with Store(maxbytes=8 * MB, hashpower_init=10) as store:
-        worker = threading.Thread(target=store.stress, args=(3, 80_000, 4, 20_000, 2000))
+        worker = threading.Thread(target=store.stress, args=(3, 80_000, 4), kwargs={"keys": 20_000, "max_value": 2000})
         worker.start()
         checks = 0
         try:

@@ -18,8 +18,10 @@ ADDR_RESOLVED, ROUTE_RESOLVED, CONNECT_RESPONSE = 0, 2, 5  # events
 RTR, RTS = 2, 3
 PS_TCP, QPT_RC = 0x106, 2
 UID = struct.pack("=Q", 1)
-HELLO = struct.Struct(">4sHHI")
-WELCOME = struct.Struct(">4sHHII")
+VERSION = 2  # of the protocol
+HELLO = struct.Struct(">4sHHII")
+WELCOME = struct.Struct(">4sHH7I")
+NAMES = ("credits", "msgsize", "lanebytes", "eager", "lanes", "workers", "worker", "direct")
 # struct rdma_ucm_conn_param: the queue pair's number, private data and its length, SRQ, READs answered, READs asked
 # for, flow control, retries, retries without a receive, valid.
 PARAM = struct.Struct("=I4x256s8B")
@@ -61,14 +63,14 @@ class ByHand:
             raise ConnectionError(f"event {kind}, status {status}: {private_data.rstrip(bytes(1))!r}")
         return bytes(private_data)
 
-    def ask(self, qpn: int, credits: int, msgsize: int) -> dict[str, str]:
-        """Sends the request. Returns the reply in the words of an exchange."""
-        hello = HELLO.pack(b"rdma", 1, credits, msgsize)
+    def ask(self, qpn: int, credits: int, msgsize: int, lane_bytes: int) -> dict[str, str]:
+        """Request and reply, which comes in the words of an exchange."""
+        hello = HELLO.pack(b"rdma", VERSION, credits, msgsize, lane_bytes)
         param = PARAM.pack(qpn, hello, len(hello), 0, 16, 1, 1, 6, 7, 1)
         self.command(CONNECT, param + struct.pack("=I12x", self.id))
-        word, version, credits, msgsize, eager = WELCOME.unpack_from(self.event(CONNECT_RESPONSE))
-        assert (word, version) == (b"RDMA", 1)
-        return {"credits": str(credits), "msgsize": str(msgsize), "eager": str(eager)}
+        word, version, *numbers = WELCOME.unpack_from(self.event(CONNECT_RESPONSE))
+        assert (word, version) == (b"RDMA", VERSION)
+        return dict(zip(NAMES, map(str, numbers), strict=True))
 
     def confirm(self, qp: Any) -> None:
         """Brings the queue pair to RTS, and says so."""

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ from typing import Any
 
 import polling
 from cm_by_hand import ByHand
+from polling import TIMEOUT, eventually
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server
 from transport import rdma, within
@@ -25,12 +26,12 @@ from rmemcached.client import Client
 from rmemcached.host import host_identity
 
 HERE = Path(__file__).resolve().parent
-TIMEOUT = 10.0  # seconds, the limit of one operation; a stall is a failure
-# Seconds until the daemon has freed everything of a dead client: less than any time-out of the daemon's, which would
-# free everything as well.
+# Seconds until the daemon has freed everything of a dead client: less than any time-out of the daemon's, since a
+# time-out would free everything as well.
 GONE_WITHIN = within(20.0)
 HEADER = 8  # bytes of a message's header
 DATA, CREDIT, READY, OPEN, CLOSE = range(5)
+VERSION = 2  # of the protocol
 BROKEN_STREAM = b"SERVER_ERROR rdma: a frame came that no correct peer sends\r\n"
 SHM_REQUEST, SHM_REPLY = b"SHM ID Req Frame", b"SHM ID Rep Frame"
 
@@ -87,25 +88,6 @@ class Conversation:
         self.close()
 
 
-def at_least(read: Callable[[], int], target: int) -> Callable[[], bool]:
-    """A check that `read` has come to `target`."""
-    return lambda: read() >= target
-
-
-def eventually(check: Callable[[], Any], seconds: float = TIMEOUT, what: str = "") -> Any:
-    """Repeats `check` until its result is true, and returns the result: for unannounced state of another process."""
-    begin = time.monotonic()
-    while True:
-        result = check()
-        if result:
-            return result
-        waited = time.monotonic() - begin
-        if waited > seconds:
-            raise AssertionError(f"not within {seconds} s: {what or check}")
-        # On a slow machine constant asking takes time from the other process.
-        time.sleep(min(max(0.002, waited / 20), 0.1))
-
-
 def rdma_client(server: Server | SimpleNamespace, **arguments: Any) -> Client:
     arguments = {"timeout": TIMEOUT, "connect_timeout": TIMEOUT, "default_noreply": False, **arguments}
     return Client(server.address, transport=rdma(), **arguments)
@@ -127,6 +109,20 @@ def rdma_at_rest(control: Conversation) -> bool:
     """Whether nothing of any queue pair is left in the daemon."""
     found = control.stats("rdma")
     return all(found[name] == "0" for name in ("rdma_queue_pairs", "rdma_registrations", "rdma_streams"))
+
+
+@contextmanager
+def beside_another(server: Server) -> Iterator[Conversation]:
+    """A control connection. Another client is undisturbed meanwhile, and afterwards nothing is left in the daemon."""
+    with Conversation(server) as control:
+        with rdma_client(server) as other:
+            assert other.set("bystander", bytes(10_000))
+            alone(control, 2)
+            yield control
+            assert other.get("bystander") == bytes(10_000)
+        eventually(lambda: rdma_at_rest(control), GONE_WITHIN)
+        assert control.number("rdma_input_bytes", "rdma") == 0
+        alone(control)
 
 
 def room_for(connections: int, threads: int = 4) -> str:
@@ -221,12 +217,12 @@ def message(kind: int, payload: bytes = b"", credits: int = 0, lane: int = 0) ->
 
 
 class Peer:
-    """An RDMA client made by hand of verbs, for messages that no proper client sends.
+    """An RDMA client made by hand of verbs, for messages of no proper client.
 
-    The queue pair is connected unless `attach` is False, and READY has been exchanged unless `ready` is False.
-    `tokens` are added to the exchange line. Over rdma_cm, `cm` takes the place of `lifeline`. `receive_buffer`: the
-    size in bytes of the receive buffer of the stream's socket. The peer receives, and answers READs, only within
-    wait().
+    The queue pair is connected unless `attach` is False. READY has been exchanged and `lanes` are open unless `ready`
+    is False. `tokens` are added to the exchange line. Over rdma_cm, `cm` takes the place of `lifeline`. `lane_bytes`:
+    bytes of each lane's payload kept by the peer. `receive_buffer`: bytes that the stream's socket may hold. Nothing
+    is received, and no READ is answered, but within wait().
 
     A failed constructor leaves nothing open: the next test must not find its connection.
     """
@@ -240,12 +236,13 @@ class Peer:
         attach: bool = True,
         ready: bool = True,
         tokens: Sequence[str] = (),
-        version: int = 1,
+        lanes: Iterable[int] = (0,),
+        lane_bytes: int = 1 << 20,
         receive_buffer: int | None = None,
     ) -> None:
         self.server = server
         self.receive_buffer = receive_buffer
-        self.version = version
+        self.keeps = lane_bytes
         self.msgsize = msgsize
         self.cm: ByHand | None = None
         self.lifeline: Conversation
@@ -253,6 +250,8 @@ class Peer:
         try:
             self.make_queue_pair(credits)
             self.connect(credits, tokens, attach, ready)
+            if self.ready:
+                self.open(*lanes)
         except BaseException:
             self.close()
             raise
@@ -278,17 +277,20 @@ class Peer:
         self.posted = credits
         self.owed = 0
         self.inbox = bytearray()
+        self.room: dict[int, int] = {}  # of each open lane: the daemon's buffer, less the bytes under way
+        self.unsaid: dict[int, int] = {}  # bytes used by the lane, and not reported to the daemon yet
         self.ready = False
         self.failed: str | None = None
 
     def connect(self, credits: int, tokens: Sequence[str], attach: bool, ready: bool) -> None:
         if rdma() == "rdma_cm":
             self.cm = ByHand(self.server.host, self.server.port, TIMEOUT)
-            self.offer = self.cm.ask(self.qp.qp_num, credits, self.msgsize)
+            self.offer = self.cm.ask(self.qp.qp_num, credits, self.msgsize, self.keeps)
         else:
             self.lifeline = Conversation(self.server)
             self.exchange(credits, tokens)
         self.credits = int(self.offer["credits"])
+        self.lane_bytes = int(self.offer["lanebytes"])
         if attach:
             self.attach()
             if ready:
@@ -298,8 +300,8 @@ class Peer:
     def exchange(self, credits: int, tokens: Sequence[str]) -> None:
         line = " ".join(
             (
-                f"rdma version={self.version} transport={rdma()} qpn={self.qp.qp_num}",
-                f"credits={credits} msgsize={self.msgsize} ird=16 ord=16",
+                f"rdma version={VERSION} transport={rdma()} qpn={self.qp.qp_num}",
+                f"credits={credits} msgsize={self.msgsize} ird=16 ord=16 lanebytes={self.keeps}",
                 *address_tokens(self.qp),
                 *tokens,
             )
@@ -359,12 +361,28 @@ class Peer:
         self.qp.post_send(verbs.SendWR(verbs.Opcode.SEND, sges, wr_id=1 << 20))
         self.wait(lambda: done or self.failed, done)
 
-    def send(self, kind: int, payload: bytes = b"", lane: int = 0, credits: int | None = None) -> None:
+    def send(
+        self, kind: int, payload: bytes = b"", lane: int = 0, credits: int | None = None, used: bool = True
+    ) -> None:
+        """Sends a message, after a credit and room for its payload have come. credits: the number to give back,
+        in place of all owed credits; then nothing is waited for. used: DATA reports the bytes used by its lane."""
+        told = 0
+        accounted = kind == DATA and lane in self.room
         if credits is None:
-            self.wait(lambda: self.credits > 0)
+            self.wait(lambda: self.credits > 0 and (not accounted or self.room[lane] >= len(payload)))
             credits, self.owed = self.owed, 0
+        if accounted:
+            told = min(self.unsaid[lane], 0xFFFF) if used else 0
+            self.unsaid[lane] -= told
+            self.room[lane] -= len(payload)
         self.credits -= 1
-        self.send_raw(message(kind, payload, credits, lane))
+        self.send_raw(message(kind, payload, credits, told << 16 | lane))
+
+    def open(self, *lanes: int) -> None:
+        for lane in lanes:
+            self.send(OPEN, b"", lane)
+            self.room[lane] = self.lane_bytes
+            self.unsaid[lane] = 0
 
     def wait(self, until: Callable[[], Any], sent: list[Any] | None = None, timeout: float = TIMEOUT) -> None:
         """Takes completions until `until()` is true."""
@@ -409,6 +427,12 @@ class Peer:
         if message[0] == READY:
             self.ready = True
         elif message[0] == DATA:
+            used, lane = int.from_bytes(message[4:6], "big"), int.from_bytes(message[6:8], "big")
+            if lane in self.room:
+                self.room[lane] += used
+                assert self.room[lane] <= self.lane_bytes
+                self.unsaid[lane] += length - HEADER
+                assert self.unsaid[lane] <= self.keeps
             self.inbox += message[HEADER:]
         self.post_receive(index)
         self.owed += 1
@@ -441,7 +465,3 @@ class Peer:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def wait_readable(sock: socket.socket, timeout: float) -> bool:
-    return polling.readable(sock, timeout)

@@ -1,4 +1,4 @@
-"""A peer made by hand of verbs, for version 2: opens and closes lanes, and reports the bytes used by them."""
+"""A peer made by hand of verbs that opens and closes lanes, and keeps what comes on them apart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Self
 
-from daemon_tools import CLOSE, CREDIT, DATA, HEADER, OPEN, TIMEOUT, Peer
+from daemon_tools import CLOSE, CREDIT, DATA, HEADER, TIMEOUT, Peer
 from servers import Server
 
 LANE_BYTES = 20_000  # of replies: the peer's buffer for each lane
@@ -22,11 +22,8 @@ class Lanes(Peer):
     def __init__(self, server: Server, *, gives_back: bool = True, **options: Any) -> None:
         self.replies: dict[int, bytearray] = defaultdict(bytearray)
         self.closed: dict[int, bytes] = {}
-        self.room: dict[int, int] = {}
-        self.unsaid: dict[int, int] = defaultdict(int)
         self.gives_back = gives_back
-        super().__init__(server, version=2, tokens=[f"lanebytes={LANE_BYTES}"], **options)
-        self.lane_bytes = int(self.offer["lanebytes"])
+        super().__init__(server, lanes=(), lane_bytes=LANE_BYTES, **options)
         self.lanes = int(self.offer["lanes"])
 
     def __enter__(self) -> Self:
@@ -38,11 +35,7 @@ class Lanes(Peer):
         self.inbox.clear()
         lane = int.from_bytes(data[6:8], "big")
         if data[0] == DATA:
-            self.room[lane] += int.from_bytes(data[4:6], "big")
-            assert self.room[lane] <= self.lane_bytes
             self.replies[lane] += data[HEADER:]
-            self.unsaid[lane] += len(data) - HEADER
-            assert self.unsaid[lane] <= LANE_BYTES
         elif data[0] == CLOSE:
             self.closed[lane] = data[HEADER:]
 
@@ -60,9 +53,7 @@ class Lanes(Peer):
 
     def open(self, *lanes: int) -> None:
         for lane in lanes:
-            self.send(OPEN, b"", lane)
-            self.room[lane] = self.lane_bytes
-            self.unsaid[lane] = 0
+            super().open(lane)
             self.replies.pop(lane, None)
             self.closed.pop(lane, None)
 
@@ -75,11 +66,8 @@ class Lanes(Peer):
             del self.closed[lane]
 
     def put(self, lane: int, payload: bytes = b"", used: bool = True) -> None:
-        """Sends DATA with the number of bytes used by the lane."""
-        told = min(self.unsaid[lane], 0xFFFF) if used else 0
-        self.unsaid[lane] -= told
-        self.room[lane] -= len(payload)
-        self.send(DATA, payload, told << 16 | lane)
+        """DATA, with what the lane has used."""
+        self.send(DATA, payload, lane, used=used)
 
     def talk(self, lane: int, request: bytes, end: bytes = b"\r\n") -> bytes:
         self.replies[lane].clear()

@@ -77,7 +77,7 @@ class TestAuthentication:
     def test_nothing_is_done_before_it(self, rmemcached_server: ServerFactory, authfile: Path) -> None:
         server = rmemcached_server("-Y", str(authfile))
         with Conversation(server) as talk:
-            for line in (b"get a\r\n", b"version\r\n", b"rdma version=1\r\n", b"set a 0 0 99999\r\n"):
+            for line in (b"get a\r\n", b"version\r\n", b"rdma version=2\r\n", b"set a 0 0 99999\r\n"):
                 assert talk.ask(line).startswith(b"CLIENT_ERROR "), line
             assert talk.ask(b"set a 0 0 8\r\nann wron\r\n") == b"CLIENT_ERROR authentication failure\r\n"
             assert talk.ask(b"set a 0 0 3\r\nann\r\n") == b"CLIENT_ERROR bad authentication token format\r\n"

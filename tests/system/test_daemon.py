@@ -236,7 +236,7 @@ def test_unix_socket(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
         assert theirs.get("key") == b"value" * 1000
         theirs.close()
         assert talk.stats("settings")["domain_socket"] == path
-        line = b"rdma version=1 transport=soft_iw qpn=1 credits=16 msgsize=8192\r\n"
+        line = b"rdma version=2 transport=soft_iw qpn=1 credits=16 msgsize=8192 lanebytes=512\r\n"
         assert talk.ask(line) == b"SERVER_ERROR rdma: transport soft_iw is not available here\r\n"
     assert server.stop() == 0
     assert not os.path.exists(path)

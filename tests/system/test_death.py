@@ -17,13 +17,13 @@ from daemon_tools import (
     Conversation,
     Peer,
     alone,
-    at_least,
     child,
     eventually,
     rdma_at_rest,
     rdma_client,
     tcp_client,
 )
+from polling import at_least
 from selfcheck import make_value, problem
 from servers import Server, start_rmemcached
 from transport import rounds

@@ -26,7 +26,7 @@ from servers import Server
 
 from rmemcached.client import Client, KeepaliveOpts, MemcacheError
 
-EXCHANGE = b"rdma version=1 transport=soft_iw qpn=1 credits=16 msgsize=8192\r\n"
+EXCHANGE = b"rdma version=2 transport=soft_iw qpn=1 credits=16 msgsize=8192 lanebytes=512\r\n"
 FEW = b"SERVER_ERROR rdma: the server has too few file descriptors left\r\n"
 
 

@@ -10,48 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_tools import CREDIT, DATA, HEADER, TIMEOUT, Conversation, Peer
+from daemon_tools import DATA, HEADER, TIMEOUT, Conversation, Peer
 from servers import Server, start_rmemcached
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "protocol"))
 
 from binary_packets import CONVERSATION, DELETE, GET, NOOP, SET, STAT, Packet, normal, packets, request, store
-from test_protocol_features import FEATURES, Step
+from test_protocol_features import Step, features
 
 TRANSPORTS = ("tcp", "unix", "rdma")
-# Tests of the machine for commands that the daemon lacks, or answers otherwise.
-NOT_HERE = {"stats", "stats-reset", "stats-long", "rdma-without"}
+FEATURES = features("machine")
 MARK = b"mg nobody Othe-end\r\n"
 MARK_REPLY = b"EN Othe-end\r\n"
-
-MORE: dict[str, tuple[list[Step], str]] = {
-    "lru-tune": ([b"lru tune 10 25 0.1 2.0\r\n"], r"^OK\r\n$"),
-    "lru-mode": (
-        [b"lru mode flat\r\nlru mode segmented\r\nlru mode x\r\n"],
-        r"^OK\r\nOK\r\n(CLIENT_)?ERROR[^\r]*\r\n$",
-    ),
-    "lru-temp-ttl": ([b"lru temp_ttl 30\r\nlru temp_ttl -1\r\n"], r"^OK\r\nOK\r\n$"),
-    "lru_crawler": (
-        [b"lru_crawler sleep 200\r\nlru_crawler tocrawl 10\r\nlru_crawler sleep 1000001\r\n"],
-        r"^OK\r\nOK\r\nCLIENT_ERROR sleep must be one second or less\r\n$",
-    ),
-    "stats-slabs": (
-        [b"set si 0 0 1\r\nx\r\nstats slabs\r\n"],
-        r"STAT 1:chunk_size 96\r\nSTAT 1:chunks_per_page 10922\r\n.*STAT active_slabs \d+\r\nSTAT total_malloced \d",
-    ),
-    "stats-items": (
-        [b"set si 0 0 1\r\nx\r\nstats items\r\n"],
-        r"STAT items:1:number \d+\r\n.*STAT items:1:evicted 0\r\n",
-    ),
-    "stats-bad": ([b"stats nosuchthing\r\n"], r"^ERROR\r\n$"),
-    "stats-reset": ([b"stats reset\r\n"], r"^RESET\r\n$"),
-    "stats": ([b"stats\r\n"], r"^STAT pid \d+\r\nSTAT uptime \d+\r\n.*STAT cmd_touch \d+\r\n.*END\r\n$"),
-    "item-size": (
-        [b"set sizeacc 0 0 100\r\n" + b"v" * 100 + b"\r\nmg sizeacc s\r\nme sizeacc\r\n"],
-        r"HD s100\r\nME sizeacc .*size=166\r\n",
-    ),
-    "debugtime": ([b"debugtime 0\r\n"], r"^OK\r\n$"),
-}
 
 
 class Socket:
@@ -89,7 +59,7 @@ class QueuePair:
         data = bytes(self.peer.inbox)
         self.peer.inbox.clear()
         if self.peer.owed > 4:
-            self.peer.send(CREDIT)
+            self.peer.send(DATA)
         return data
 
     def close(self) -> None:
@@ -153,19 +123,17 @@ def run(line: Socket | QueuePair, server: Server, steps: list[Step], closes: boo
 
 
 def cases() -> Iterator[Any]:
-    for name in [*FEATURES, *MORE]:
-        if name not in NOT_HERE or name in MORE:
+    for name, (_, expected) in FEATURES.items():
+        for transport in TRANSPORTS:
             # The peer does not learn of a stream's end: a new stream takes its place.
-            _, expected = MORE.get(name) or FEATURES[name]
-            for transport in TRANSPORTS:
-                if transport != "rdma" or "CLOSED" not in expected:
-                    marks = [pytest.mark.segmented("lru mode is refused")] if name == "lru-mode" else []
-                    yield pytest.param(name, transport, marks=marks)
+            if transport != "rdma" or "CLOSED" not in expected:
+                marks = [pytest.mark.segmented("lru mode is refused")] if name == "lru-mode" else []
+                yield pytest.param(name, transport, marks=marks)
 
 
 @pytest.mark.parametrize(("name", "line"), list(cases()), indirect=["line"])
 def test_feature(name: str, line: Socket | QueuePair, daemons: dict[str, Server], request) -> None:
-    steps, expected = MORE.get(name) or FEATURES[name]
+    steps, expected = FEATURES[name]
     server = daemons[request.node.callspec.params["line"]]
     reply = run(line, server, steps, "CLOSED" in expected)
     assert re.search(expected, reply, re.DOTALL), reply[:500]

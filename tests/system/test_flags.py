@@ -170,66 +170,22 @@ REFUSED = [
     ("-Z", 64, "This server is not built with TLS support.\n"),
 ]
 # memcached 1.6.45 runs with these
-ACCEPTED = [
-    "-m 2",
-    "-m 64m",
-    "-I 512k",
-    "-I 2m",
-    "-t 1",
-    "-R 1",
-    "-f 1.01",
-    "-f 100",
-    "-n 8",
-    "-n 100000",
-    "-b 0",
-    "-b 16",
-    "-B ascii",
-    "-B binary",
-    "-B auto",
-    "-a 777",
-    "-D :",
-    "-D ::",
-    "-N 2",
-    "-P /tmp/x.pid",
-    "--threads=2",
-    "--memory-limit=8",
-    "--verbos=1",
-    "-o hashpower=12 -t 3",
-    "-o hashpower=14 -t 10",
-    "-o modern",
-    "-o no_modern",
-    "-o maxconns_fast=1",
-    "-o slab_automove",
-    "-o slab_automove=2",
-    "-o slab_automove_ratio=1",
-    "-o slab_automove_window=3",
-    "-o tail_repair_time=10",
-    "-o hash_algorithm=jenkins",
-    "-o hash_algorithm=murmur3",
-    "-o hash_algorithm=xxh3",
-    "-o lru_crawler_sleep=1000000",
-    "-o lru_crawler_tocrawl=5",
-    "-o hot_lru_pct=1",
-    "-o hot_lru_pct=40,warm_lru_pct=40",
-    "-o hot_max_factor=0.1",
-    "-o temporary_ttl=30",
-    "-o idle_timeout=5",
-    "-o watcher_logbuf_size=128",
-    "-o worker_logbuf_size=32",
-    "-o slab_sizes=100-200",
-    "-o slab_chunk_max=512",
-    "-o read_buf_mem_limit=1",
-    "-o read_buf_mem_limit=16",
-    "-o resp_obj_mem_limit=1",
-    "-o track_sizes",
-    "-o inline_ascii_resp",
-    "-o no_chunked_items",
-    "-o no_hashexpand",
-    "-o no_lru_crawler",
-    "-o no_slab_reassign",
-    "-o drop_privileges",
-    "-A -F -X -W -C -M -v",
-]
+ACCEPTED = (
+    """
+-m 2; -m 64m; -I 512k; -I 2m; -t 1; -R 1; -f 1.01; -f 100; -n 8; -n 100000; -b 0; -b 16; -B ascii; -B binary;
+-B auto; -a 777; -D :; -D ::; -N 2; -P /tmp/x.pid; --threads=2; --memory-limit=8; --verbos=1;
+-o hashpower=12 -t 3; -o hashpower=14 -t 10; -o modern; -o no_modern; -o maxconns_fast=1; -o slab_automove;
+-o slab_automove=2; -o slab_automove_ratio=1; -o slab_automove_window=3; -o tail_repair_time=10;
+-o hash_algorithm=jenkins; -o hash_algorithm=murmur3; -o hash_algorithm=xxh3; -o lru_crawler_sleep=1000000;
+-o lru_crawler_tocrawl=5; -o hot_lru_pct=1; -o hot_lru_pct=40,warm_lru_pct=40; -o hot_max_factor=0.1;
+-o temporary_ttl=30; -o idle_timeout=5; -o watcher_logbuf_size=128; -o worker_logbuf_size=32;
+-o slab_sizes=100-200; -o slab_chunk_max=512; -o read_buf_mem_limit=1; -o read_buf_mem_limit=16;
+-o resp_obj_mem_limit=1; -o track_sizes; -o inline_ascii_resp; -o no_chunked_items; -o no_hashexpand;
+-o no_lru_crawler; -o no_slab_reassign; -o drop_privileges; -A -F -X -W -C -M -v
+""".replace("\n", " ")
+    .strip()
+    .split("; ")
+)
 # memcached took these for 0, cut them off, or ended by a signal; ours gives one line and an exit status
 STRICTER = {
     "-m x": "Invalid memory limit: x",

@@ -211,7 +211,7 @@ def test_what_is_not_answered_ends_a_queue_pair_that_is_not_idle(clock: Clock, c
         pytest.skip("a device of the system answers without its program")
     size = 8 * MB
     store(clock, bytes(size))
-    with Peer(clock.server, receive_buffer=65536) as peer:
+    with Peer(clock.server, lanes=(0, 1), receive_buffer=65536) as peer:
         memory = bytearray(size)
         region = peer.region(memory, Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE)
         numbers = (region.addr, region.rkey)

@@ -113,7 +113,7 @@ def test_exchanges_that_come_to_nothing(scene: tuple[Server, Conversation]) -> N
                 pass
         else:
             with Conversation(server) as talk:
-                assert talk.ask(b"rdma version=1 transport=soft_iw qpn=1\r\n").startswith(b"CLIENT_ERROR")
+                assert talk.ask(b"rdma version=2 transport=soft_iw qpn=1\r\n").startswith(b"CLIENT_ERROR")
 
     measure(control, server.pid, round_trip)
 

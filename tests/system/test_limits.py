@@ -11,12 +11,12 @@ from daemon_tools import (
     GONE_WITHIN,
     Conversation,
     Peer,
-    at_least,
     eventually,
     rdma_at_rest,
     rdma_client,
     tcp_client,
 )
+from polling import at_least
 from pymemcache.exceptions import MemcacheServerError as TcpServerError
 from servers import Server
 from transport import some
@@ -112,7 +112,7 @@ def test_out_of_memory_while_the_payload_is_awaited(rmemcached_server: Callable[
             peers.append(peer)
             region = peer.region(bytearray(size), Access.REMOTE_READ)
             peer.send(DATA, f"ms key {size} @{region.addr:x}:{region.rkey:x}\r\n".encode())
-            eventually(at_least(lambda: control.number("rdma_recvs", "rdma"), before + 2))
+            eventually(at_least(lambda: control.number("rdma_recvs", "rdma"), before + 3))
             try:
                 client.set("probe", bytes(size))
             except MemcacheServerError as error:

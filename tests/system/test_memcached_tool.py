@@ -17,12 +17,10 @@ ServerFactory = Callable[..., Server]
 
 def tool(server: Server, *words: str) -> list[str]:
     """The lines of the tool's output. On stderr only the title of a dump is allowed."""
-    done = subprocess.run(
-        ["perl", str(TOOL), f"{server.host}:{server.port}", *words], capture_output=True, text=True, timeout=20
-    )
+    done = subprocess.run(["perl", str(TOOL), server.place, *words], capture_output=True, text=True, timeout=20)
     assert done.returncode == 0, done.stderr
     assert not [line for line in done.stderr.splitlines() if not line.startswith("Dumping")], done.stderr
-    return done.stdout.replace(f"{server.host}:{server.port}", "ADDRESS").splitlines()
+    return done.stdout.replace(server.place, "ADDRESS").splitlines()
 
 
 @pytest.fixture

@@ -44,6 +44,22 @@ def test_stats_conns(rmemcached_server: ServerFactory, memcached_server: ServerF
     assert ours == theirs
 
 
+def test_stats_conns_during_a_long_get(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> None:
+    """A client stops within the line of a get, another reads no values: their states have memcached's names."""
+
+    def states(talk: Conversation) -> list[str]:
+        return sorted(state for name, state in talk.stats("conns").items() if name.endswith(":state"))
+
+    expected = ["conn_listening", "conn_mwrite", "conn_parse_cmd", "conn_read"]
+    for start in (rmemcached_server, memcached_server):
+        server = start("-U", "0")
+        with Conversation(server) as control, Conversation(server) as writer, Conversation(server) as reader:
+            assert control.ask(b"set v 0 0 500000\r\n" + bytes(500_000) + b"\r\n") == b"STORED\r\n"
+            writer.send(b"get " + b"key " * 1000)
+            reader.send(b"get" + b" v" * 100 + b"\r\n")
+            eventually(lambda: states(control) == expected)
+
+
 @pytest.mark.parametrize("direct", ["own", "off"])
 def test_large_pages(rmemcached_server: ServerFactory, direct: str) -> None:
     """Memory open to clients has large pages, too, whatever the system's own setting for shared memory is."""

@@ -12,7 +12,7 @@ import pytest
 from servers import Server, free_port
 
 from rmemcached.client import Client
-from rmemcached.client.connection import TransportUnavailable
+from rmemcached.client.transport.connection import TransportUnavailable
 from rmemcached.options import UsageError, parse
 from rmemcached.server.sockets import choose_cm_addresses, open_listeners
 from rmemcached.settings import Settings

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,16 +19,15 @@ FLAGS = ("-m", "64", "-t", "1")
 REMOTE = ("-o", "rdma_direct_remote")
 MAGIC = b"rmemcach"
 REFUSED = "REM_ACCESS_ERR"
-# The status of an operation that the queue pair forbids for any memory. For InfiniBand, but not for iWARP, the request
+# The status of an operation forbidden by the queue pair for any memory. For InfiniBand, but not for iWARP, the request
 # is invalid.
 NOT_ALLOWED = f"{REFUSED}|REM_INV_REQ_ERR"
 AUTHENTICATE = b"set auth 0 0 10\r\njoe secret\r\n"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with start_rmemcached(*FLAGS, *REMOTE) as made:
-        yield made
+def server(module_server: Callable[..., Server]) -> Server:
+    return module_server(*FLAGS, *REMOTE)
 
 
 class Known(Peer):
@@ -40,7 +39,7 @@ class Known(Peer):
 
 
 class KnownLanes(Known, Lanes):
-    """The same, of version 2."""
+    """The same, with the lanes opened by a test."""
 
 
 def ask(peer: Peer, place: int = 0) -> tuple[int, int]:
@@ -144,7 +143,8 @@ def test_who_is_not_authenticated_has_no_queue_pair(tmp_path: Path) -> None:
 
 
 def test_hits_are_told_by_who_may_read(server: Server) -> None:
-    """All lanes of an asking queue pair may report hits; no further queue pair may, even of the client."""
+    """All lanes of an asking queue pair may report hits; no other queue pair may, not even one of the same
+    client."""
     refused = b"CLIENT_ERROR rdma: this client was not given the items' memory\r\n"
     with Conversation(server) as control:
         before = control.number("direct_hits")

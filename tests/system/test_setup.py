@@ -25,7 +25,7 @@ from daemon_tools import (
     shm_socket,
 )
 from polling import readable
-from servers import Server, start_rmemcached
+from servers import Server
 from transport import rdma, rounds
 
 pytestmark = pytest.mark.usefixtures("rdma_transport")
@@ -34,11 +34,9 @@ LATE = b"SERVER_ERROR rdma: no READY within 2 s\r\n"
 
 
 @pytest.fixture(scope="module")
-def hasty() -> Iterator[Server]:
+def hasty(module_server: Callable[..., Server]) -> Server:
     """A daemon with a limit of two seconds for a queue pair."""
-    with start_rmemcached("-m", "64", "-t", "2", "-o", "rdma_ready_timeout=2,rdma_direct_linger=0") as started:
-        yield started
-        assert started.alive()
+    return module_server("-m", "64", "-t", "2", "-o", "rdma_ready_timeout=2,rdma_direct_linger=0")
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ from daemon_tools import (
     rdma_client,
     shm_socket,
 )
-from servers import Server, free_port, start_rmemcached
+from servers import Server, free_port
 from shm_by_hand import HELLO, MESSAGE, STREAM, WAKEUP, ShmPeer, lingering, record
 from suspended import suspended
 
@@ -53,7 +53,7 @@ RECORD_FAULT = b"SERVER_ERROR rdma: a record came that no correct peer sends\r\n
 MANY_CLOSES = 256
 """Descriptors that wait to be closed, after which no queue pair gets a stream."""
 HOST, NETNS = host_identity()
-EXCHANGE = "rdma version=1 transport=soft_shm qpn=17 credits=16 msgsize=8192"
+EXCHANGE = "rdma version=2 transport=soft_shm qpn=17 credits=16 msgsize=8192 lanebytes=512"
 PLACE = f"host={HOST} netns={NETNS}"
 
 ServerFactory = Callable[..., Server]
@@ -65,10 +65,8 @@ def over_shm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with start_rmemcached("-m", "64", "-I", "16m", "-t", "2", "-o", "rdma_direct_linger=0") as started:
-        yield started
-        assert started.alive()
+def server(module_server: ServerFactory) -> Server:
+    return module_server("-m", "64", "-I", "16m", "-t", "2", "-o", "rdma_direct_linger=0")
 
 
 @pytest.fixture

@@ -265,7 +265,7 @@ def test_a_value_that_is_too_large(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"watch\r\n", b"lru_crawler metadump all\r\n", b"lru_crawler mgdump all\r\n", b"rdma version=1\r\n"]
+    "data", [b"watch\r\n", b"lru_crawler metadump all\r\n", b"lru_crawler mgdump all\r\n", b"rdma version=2\r\n"]
 )
 def test_commands_that_want_a_connection(peer: Peer, data: bytes) -> None:
     assert peer.ask(data).startswith(b"CLIENT_ERROR ")

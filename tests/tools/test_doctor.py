@@ -47,14 +47,10 @@ def document(*arguments: str, status: int = 0) -> tuple[dict[str, Any], dict[str
     return found, {one["transport"]: one for one in found["transports"]}
 
 
-def place(server: Server) -> str:
-    return f"{server.host}:{server.port}"
-
-
 def test_a_daemon_on_this_host(rmemcached_server: ServerFactory) -> None:
     """Shared memory is taken, all software devices are measured, and nothing is left in the store."""
     server = rmemcached_server()
-    found, by_name = document(place(server))
+    found, by_name = document(server.place)
     assert (found["taken"], found["pinned"], found["facts"]["local"]) == ("soft_shm", "auto", True)
     assert list(by_name) == ["verbs", "soft_shm", "soft_iw", "tcp"]
     for name in ("soft_shm", "soft_iw", "tcp"):
@@ -68,26 +64,26 @@ def test_a_daemon_on_this_host(rmemcached_server: ServerFactory) -> None:
 
 def test_what_a_person_reads(rmemcached_server: ServerFactory) -> None:
     server = rmemcached_server()
-    done = doctor(f"memcached://{place(server)}", RMEMCACHED_TRANSPORT="tcp", **NONE)
+    done = doctor(f"memcached://{server.place}", RMEMCACHED_TRANSPORT="tcp", **NONE)
     assert done.returncode == 0 and not done.stderr
     assert "a client takes: soft_shm\n" in done.stdout and "RMEMCACHED_RDMA_DEVICE says none" in done.stdout
     assert "\nsoft_shm: gets read the items where they lie, and ask nobody (rdma_direct=own)\n" in done.stdout
     assert "but" not in done.stdout  # memcached:// is a choice of its own
-    done = doctor(place(server), RMEMCACHED_TRANSPORT="tcp", **NONE)
+    done = doctor(server.place, RMEMCACHED_TRANSPORT="tcp", **NONE)
     assert "but RMEMCACHED_TRANSPORT=tcp pins tcp\n" in done.stdout
 
 
 def test_who_must_ask_is_told_why(rmemcached_server: ServerFactory) -> None:
     server = rmemcached_server("-X")
-    done = doctor(place(server), **NONE)
+    done = doctor(server.place, **NONE)
     assert (
         "\nsoft_shm: gets ask, though they could read the items where they lie: rdma_direct is off: -X" in done.stdout
     )
     assert "-o rdma_direct=own" in done.stdout
-    found, by_name = document(place(server))
+    found, by_name = document(server.place)
     assert (found["facts"]["direct"], found["facts"]["direct_off"]) == ("off", "-X")
     assert by_name["soft_shm"]["direct"] is False
-    found, by_name = document(place(rmemcached_server()))
+    found, by_name = document(rmemcached_server().place)
     assert (found["facts"]["direct"], by_name["soft_shm"]["direct"], by_name["tcp"]["direct"]) == ("own", True, False)
 
 
@@ -101,7 +97,7 @@ def test_who_must_ask_is_told_why(rmemcached_server: ServerFactory) -> None:
 def test_what_the_server_has_switched_off(
     options: str, transport: str, change: str, rmemcached_server: ServerFactory
 ) -> None:
-    found, by_name = document(place(rmemcached_server(*options.split())))
+    found, by_name = document(rmemcached_server(*options.split()).place)
     assert found["taken"] == "tcp" and by_name["tcp"]["state"] == "works"
     assert by_name[transport]["state"] == "not there" and change in by_name[transport]["change"]
 
@@ -116,7 +112,7 @@ def test_shared_memory_that_is_out_of_sight(rmemcached_server: ServerFactory, tm
         assert time.monotonic() < end
     server.stats()
     path.rename(tmp_path / "elsewhere")
-    found, by_name = document(place(server), status=1)
+    found, by_name = document(server.place, status=1)
     (tmp_path / "elsewhere").rename(path)
     assert found["taken"] == "tcp" and by_name["soft_shm"]["state"] == "fails"
     assert "No such file" in by_name["soft_shm"]["why"] and "visible here" in by_name["soft_shm"]["change"]
@@ -157,14 +153,14 @@ def test_unix_socket(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
 
 def test_memcached(memcached_server: ServerFactory) -> None:
     """The best common transport is a plain connection."""
-    found, by_name = document(place(memcached_server()))
+    found, by_name = document(memcached_server().place)
     assert found["taken"] == "tcp" and found["facts"]["rmemcached_version"] == ""
     assert "memcached without RDMA" in by_name["soft_iw"]["change"] and by_name["tcp"]["get_bandwidth"] > 0
 
 
 def test_small_items(rmemcached_server: ServerFactory) -> None:
     """With items too small for a value of 1 MB the rest is measured."""
-    _, by_name = document(place(rmemcached_server("-I", "512k")))
+    _, by_name = document(rmemcached_server("-I", "512k").place)
     assert by_name["tcp"]["p50"] > 0 and by_name["tcp"]["get_bandwidth"] is None and "-I" in by_name["tcp"]["change"]
 
 
@@ -172,9 +168,9 @@ def test_authentication(rmemcached_server: ServerFactory, tmp_path: Path) -> Non
     users = tmp_path / "users"
     users.write_text("ann:secret\n")
     server = rmemcached_server("-Y", str(users))
-    done = doctor(place(server))
+    done = doctor(server.place)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "memcached://user:password@host" in done.stderr
-    assert document(f"memcached://ann:secret@{place(server)}")[0]["taken"] == "soft_shm"
+    assert document(f"memcached://ann:secret@{server.place}")[0]["taken"] == "soft_shm"
 
 
 @pytest.fixture
@@ -276,7 +272,7 @@ def test_a_server_dies_while_it_is_measured(
     """The status is 2, although a transport has worked, in words and as JSON."""
     for as_json in (False, True):
         server = rmemcached_server()
-        assert examine(Between(place(server), server.kill), as_json) == 2
+        assert examine(Between(server.place, server.kill), as_json) == 2
         said = capsys.readouterr()
         assert said.err.startswith("rmemcached-doctor: in the end the server does not answer: ")
         assert said.err.count("\n") == 1 and "refused" in said.err and "has ended since" in said.err

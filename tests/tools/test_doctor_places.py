@@ -31,7 +31,7 @@ WITHIN = 40.0
 # The modules are loaded while still root: others may not be able to read their folder.
 NOBODY = """
 import encodings.idna, os, sys
-import rmemcached.client._rdma, rmemcached.tools.doctor
+import rmemcached.client.transport._rdma, rmemcached.tools.doctor
 rmemcached.tools.doctor.make_parser().format_help()
 os.setgroups([])
 os.setgid(65534)
@@ -69,13 +69,13 @@ def test_another_user(mode: str | None, rmemcached_server: ServerFactory, tmp_pa
     server = rmemcached_server(*(("-a", mode, "-o", f"rdma_shm={path}") if mode else ()))
     with Client(server.address, transport="soft_shm") as client:
         client.version()  # the socket of shared memory is there
-    found = doctor(f"{server.host}:{server.port}", program=("-c", NOBODY))
+    found = doctor(server.place, program=("-c", NOBODY))
     one = transport(found, "soft_shm")
     assert (found["taken"], found["status"], one["state"]) == ("tcp", 1, "fails")
     assert ("Permission denied" if mode else "not for user 65534") in one["why"] and "-a 0666" in one["change"]
     if mode:
         path.chmod(0o666)
-        assert doctor(f"{server.host}:{server.port}", program=("-c", NOBODY))["taken"] == "soft_shm"
+        assert doctor(server.place, program=("-c", NOBODY))["taken"] == "soft_shm"
 
 
 def test_a_socket_for_others(rmemcached_server: ServerFactory, tmp_path: Path) -> None:

@@ -87,10 +87,6 @@ def exporter() -> Iterator[Callable[..., Exporter]]:
 UP = ("memcached_up", ())
 
 
-def place(server: Server) -> str:
-    return f"{server.host}:{server.port}"
-
-
 @pytest.mark.parametrize("options", ["-o idle_timeout=60,track_sizes", "-o lru_algorithm=s3fifo,rdma_direct"])
 def test_every_number_is_a_metric(rmemcached_server: ServerFactory, options: str) -> None:
     """Every number is a metric, or is left out with the reason; no listed number is missing."""
@@ -127,7 +123,7 @@ def test_metrics_keep_the_rules_of_promtool(
     server = rmemcached_server()
     with Client(server.address, transport="tcp") as client:
         client.set("key", b"value", noreply=False)
-    one = exporter(place(server))
+    one = exporter(server.place)
     for family in families(one.text()):
         names = {sample.name for sample in family.samples}
         assert family.documentation.endswith("."), family
@@ -145,7 +141,7 @@ def test_metrics_keep_the_rules_of_promtool(
 
 def test_values_are_those_of_the_server(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter]) -> None:
     server = rmemcached_server("-m", "64")
-    one = exporter(place(server))
+    one = exporter(server.place)
     with rdma_client(server) as client:
         client.set("key", bytes(100_000), noreply=False)
         client.get("key")
@@ -176,14 +172,14 @@ def test_values_are_those_of_the_server(rmemcached_server: ServerFactory, export
 
 def test_one_connection_is_kept(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter]) -> None:
     server = rmemcached_server()
-    one = exporter(place(server))
+    one = exporter(server.place)
     total = ("memcached_connections_total", ())
     assert len({one.values()[total] for _ in range(3)}) == 1
 
 
 def test_a_dead_server_is_0_and_is_found_again(exporter: Callable[..., Exporter]) -> None:
     server = start_rmemcached()
-    one = exporter(place(server))
+    one = exporter(server.place)
     try:
         assert one.values()[UP] == 1
         server.stop()
@@ -273,12 +269,12 @@ def test_targets(
     """The exporter scrapes the targets of the command line and of --allow only."""
     first, third = rmemcached_server("-m", "64"), memcached_server("-m", "65")
     second = rmemcached_server("-m", "66", path=str(tmp_path / "socket"))
-    one = exporter(place(first), f"unix://{second.path}", "--allow", f"127.0.0.*:{third.port}")
+    one = exporter(first.place, f"unix://{second.path}", "--allow", f"127.0.0.*:{third.port}")
     limit = ("memcached_limit_bytes", ())
-    servers = [place(first), f"unix://{second.path}", place(third)]
+    servers = [first.place, f"unix://{second.path}", third.place]
     assert [one.scrape(server)[limit] for server in servers] == [size << 20 for size in (64, 66, 65)]
     assert one.values()[limit] == 64 << 20
-    assert not [name for name, _ in one.scrape(place(third)) if name.startswith("rmemcached_rdma")]
+    assert not [name for name, _ in one.scrape(third.place) if name.startswith("rmemcached_rdma")]
     for path, status in (
         (f"/scrape?target=127.0.0.1:{free_port()}", 403),
         (f"/scrape?target=127.0.0.example.com:{third.port}", 403),
@@ -290,12 +286,12 @@ def test_targets(
             one.text(path)
         assert refused.value.code == status
         refused.value.close()
-    assert f"/scrape?target={place(first)}" in one.text("/").splitlines()
+    assert f"/scrape?target={first.place}" in one.text("/").splitlines()
 
 
 def test_clients_that_leave_are_no_failure(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter]) -> None:
     """Probes of a port end their connections by a reset, in any state: stderr, a log, has nothing about them."""
-    one = exporter(place(rmemcached_server()))
+    one = exporter(rmemcached_server().place)
     for said in (b"", b"GET /metrics", b"GET /metrics HTTP/1.1\r\nHost: x\r\n", b"GET /metrics HTTP/1.1\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", one.port)) as probe:
             probe.sendall(said)
@@ -321,22 +317,19 @@ def test_password(rmemcached_server: ServerFactory, exporter: Callable[..., Expo
     (tmp_path / "password").write_text("pass\n")
     server = rmemcached_server("-Y", str(tmp_path / "users"))
     options = ("--username", "user", "--password-file", str(tmp_path / "password"))
-    assert exporter(place(server), *options).values()[UP] == 1
-    assert exporter(place(server)).values()[UP] == 0
-    by_url = exporter(f"memcached://user:pass@{place(server)}")
-    assert by_url.values()[UP] == 1 and by_url.scrape(f"memcached://user:***@{place(server)}")[UP] == 1
+    assert exporter(server.place, *options).values()[UP] == 1
+    assert exporter(server.place).values()[UP] == 0
+    by_url = exporter(f"memcached://user:pass@{server.place}")
+    assert by_url.values()[UP] == 1 and by_url.scrape(f"memcached://user:***@{server.place}")[UP] == 1
     assert "pass@" not in by_url.text("/")
 
 
 def test_tls(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter], tmp_path: Path) -> None:
     make_certificate(tmp_path / "ca.pem")
-    relay = TlsRelay(rmemcached_server(), tmp_path / "ca.pem")
-    try:
+    with TlsRelay(rmemcached_server(), tmp_path / "ca.pem") as relay:
         server = f"127.0.0.1:{relay.port}"
         assert exporter(server, "--tls-ca", str(tmp_path / "ca.pem")).values()[UP] == 1
         assert exporter(server, "--tls").values()[UP] == 0
-    finally:
-        relay.stop()
 
 
 @pytest.mark.parametrize(

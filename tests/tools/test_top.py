@@ -114,10 +114,6 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
         one.kill()
 
 
-def place(server: Server) -> str:
-    return f"{server.host}:{server.port}"
-
-
 def load(server: Server, hits: int, misses: int) -> None:
     with Client(server.address, transport="tcp") as client:
         client.set("there", b"x", noreply=False)
@@ -129,12 +125,12 @@ def test_it_shows_what_happens(rmemcached_server: ServerFactory, terminal: Calla
     server = rmemcached_server()
     with rdma_client(server) as client:
         client.set("key", b"x" * 100_000, noreply=False)
-        shown = terminal(place(server), "--interval", "0.5")
-        shown.until(rf"^> {re.escape(place(server))}\s+0\s+-\s+0\s")
+        shown = terminal(server.place, "--interval", "0.5")
+        shown.until(rf"^> {re.escape(server.place)}\s+0\s+-\s+0\s")
         assert "rmemcached 0.1.0, memcached 1.6.45" in shown.text()
         load(server, 300, 100)
         # Rates are per second, of half a second.
-        shown.until(rf"^> {re.escape(place(server))}\s+[\d.]+k?\s+75\.0\s")
+        shown.until(rf"^> {re.escape(server.place)}\s+[\d.]+k?\s+75\.0\s")
         shown.until(r"^get\s+[\d.]+k?\s+75\.0\s")
         assert re.search(r"lanes\s+1\s*$", shown.text(), re.MULTILINE)
         assert re.search(r"soft_(iw|shm)\s+1\s*$", shown.text(), re.MULTILINE)
@@ -148,7 +144,7 @@ def test_it_shows_who_reads_without_asking(rmemcached_server: ServerFactory, ter
     server = rmemcached_server()
     with Client(server.address) as client:
         client.set("key", b"value", noreply=False)
-        shown = terminal(place(server), "--interval", "0.2")
+        shown = terminal(server.place, "--interval", "0.2")
         shown.until(r"readers\s+1\s*$")
     shown.until(r"readers\s+0\s*$")
 
@@ -156,7 +152,7 @@ def test_it_shows_who_reads_without_asking(rmemcached_server: ServerFactory, ter
 def test_memcached_has_no_rdma(terminal: Callable[..., Terminal]) -> None:
     with start_memcached() as server:
         load(server, 1, 0)
-        shown = terminal(place(server), columns=140)
+        shown = terminal(server.place, columns=140)
         shown.until(r"^127\.0\.0\.1:\d+: memcached 1\.\d")
         shown.until(r"not there\s*$")
         shown.until(r"^get +0 ")
@@ -166,7 +162,7 @@ def test_memcached_has_no_rdma(terminal: Callable[..., Terminal]) -> None:
 def test_the_terminal_is_left_as_it_was(
     way: str, rmemcached_server: ServerFactory, terminal: Callable[..., Terminal]
 ) -> None:
-    shown = terminal(place(rmemcached_server()))
+    shown = terminal(rmemcached_server().place)
     shown.until(r"^> 127.* 0 ")
     during = termios.tcgetattr(shown.process.child_fd)
     assert during[3] & (termios.ECHO | termios.ICANON) == 0
@@ -181,7 +177,7 @@ def test_the_terminal_is_left_as_it_was(
 
 def test_it_is_stopped_and_goes_on(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal]) -> None:
     """Ctrl-Z gives the terminal back until the command goes on."""
-    shown = terminal(place(rmemcached_server()))
+    shown = terminal(rmemcached_server().place)
     shown.until(r"^> 127.* 0 ")
     shown.press("\x1a")
     pid, status = os.waitpid(shown.process.pid, os.WUNTRACED)
@@ -215,15 +211,15 @@ def test_keys(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal
     load(servers[1], 1, 0)
     with Client(servers[1].address, transport="tcp") as client:
         client.set("larger", b"x" * 20_000, noreply=False)
-    shown = terminal(*map(place, servers))
-    shown.until(rf"^> {place(servers[0])} .* 0 ")
+    shown = terminal(*(server.place for server in servers))
+    shown.until(rf"^> {servers[0].place} .* 0 ")
     shown.press("j")
-    shown.until(rf"^> {place(servers[1])} ")
-    shown.until(rf"^{place(servers[1])}: rmemcached")
+    shown.until(rf"^> {servers[1].place} ")
+    shown.until(rf"^{servers[1].place}: rmemcached")
     shown.press("\x1b[B")
-    shown.until(rf"^> {place(servers[2])} ")
+    shown.until(rf"^> {servers[2].place} ")
     shown.press("\x1b[A")
-    shown.until(rf"^> {place(servers[1])} ")
+    shown.until(rf"^> {servers[1].place} ")
     shown.press("c")
     first = shown.until(r"class\^.*\n.*?%? +-? +(\d+) +[\d.]+K? +[\d.]+[KM]")
     shown.press("C")
@@ -231,7 +227,7 @@ def test_keys(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal
     assert int(last[1]) > int(first[1])
     shown.press("s")
     shown.until(r"server\^")
-    names = sorted(map(place, servers))
+    names = sorted(server.place for server in servers)
     assert re.findall(r"^[> ] (127\S+)", shown.text(), re.MULTILINE) == names
     shown.press("S")
     shown.until(r"serverv")
@@ -242,7 +238,7 @@ def test_keys(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal
     load(servers[1], 50, 50)
     shown.press("j")
     rows = names[::-1]
-    shown.until(rf"^> {rows[min(rows.index(place(servers[1])) + 1, 2)]} ")
+    shown.until(rf"^> {rows[min(rows.index(servers[1].place) + 1, 2)]} ")
     assert frozen in shown.text() and "paused" in shown.text()
     shown.press(" ")
     shown.until(r"^rmemcached-top .* servers *$")
@@ -250,7 +246,7 @@ def test_keys(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal
 
 def test_small_windows(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal]) -> None:
     """The command reports a small window, and goes on when the window grows."""
-    shown = terminal(place(rmemcached_server()), columns=40, lines=10)
+    shown = terminal(rmemcached_server().place, columns=40, lines=10)
     shown.until(r"The window has 40x10 characters:")
     shown.screen.resize(24, 80)
     shown.process.setwinsize(24, 80)
@@ -296,16 +292,16 @@ def test_once(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
     password.write_text("secret\n")
     first, _ = rmemcached_server(), rmemcached_server("-Y", str(users), path=path)
     load(first, 3, 1)
-    done = run("--once", place(first))
+    done = run("--once", first.place)
     assert (done.returncode, done.stderr) == (0, "")
     done = run("--once", path, "--username", "me", "--password-file", str(password))
     assert done.returncode == 0 and re.search(rf"^> {path[:10]}\S+ +0 ", done.stdout, re.MULTILINE)
     done = run("--once", path)
     assert done.returncode == 1 and "authenticat" in done.stdout
     nobody = f"127.0.0.1:{free_port()}"
-    done = run("--once", place(first), nobody, COLUMNS="80")
+    done = run("--once", first.place, nobody, COLUMNS="80")
     assert done.returncode == 1 and "2 servers, 1 down" in done.stdout
-    assert f"{nobody}: ConnectionRefusedError" in done.stdout and f"\n{place(first)}: rmemcached" in done.stdout
+    assert f"{nobody}: ConnectionRefusedError" in done.stdout and f"\n{first.place}: rmemcached" in done.stdout
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
 
@@ -316,7 +312,7 @@ def test_prefixes(rmemcached_server: ServerFactory, terminal: Callable[..., Term
     with Client(counting.address, transport="tcp") as client:
         for line in ("get user:1", "get user:2", "get page:1", "get \x1b[2J:1"):
             client.raw_command(line, "END\r\n")
-    shown = terminal(place(counting), place(other), "--prefixes")
+    shown = terminal(counting.place, other.place, "--prefixes")
     shown.until(r"^prefix +cmd/sv +commands ")
     shown.press("f")
     shown.until(r"commandsv .*\nuser +0 +2 ")
@@ -325,7 +321,7 @@ def test_prefixes(rmemcached_server: ServerFactory, terminal: Callable[..., Term
     shown.press("fff")
     shown.press("j")
     shown.until('not counted there: start it with -D, or send it "stats detail on"')
-    assert "\nprefix" not in run("--once", place(counting)).stdout
+    assert "\nprefix" not in run("--once", counting.place).stdout
 
 
 @pytest.mark.parametrize(
@@ -377,7 +373,7 @@ def test_strange_servers(
     """Each strange server has a line, does not end the view or another server's line, and writes to no terminal."""
     names = [scripted(strange(lines)).place for lines in STRANGE.values()]
     endless = scripted(strange(b"", ends=False)).place
-    places = [*names, endless, place(rmemcached_server())]
+    places = [*names, endless, rmemcached_server().place]
     shown = terminal(*places, "--timeout", "0.3")
     shown.until(rf"^[> ] {places[-1]} +0 ")
     shown.until(r"6 servers, 1 down")

@@ -52,9 +52,15 @@ class RawPeer(ShmPeer):
         ours.setblocking(False)
         (qp or end.qp).attach(theirs)
         super().__init__(ours)
+        end.peers.append(self)
         if hello:
             self.hello()
             end.poll()
+
+    def close(self) -> None:
+        if self in self.end.peers:
+            self.end.peers.remove(self)
+            super().close()
 
     def receive(self) -> None:
         """Takes the records sent since by the end."""

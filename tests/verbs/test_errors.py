@@ -65,8 +65,7 @@ def gone(end: End) -> tuple[int, int]:
 @pytest.mark.parametrize("crc", [False, True])
 @pytest.mark.parametrize("what", remote_cases())
 def test_read_of_what_is_not_exposed(what: str, crc: bool) -> None:
-    a, b = connected(crc=crc)
-    with a, b:
+    with connected(crc=crc) as (a, b):
         addr, rkey = remote_cases()[what](b)  # type: ignore[operator]
         a.buffer[:16] = b"u" * 16
         a.qp.post_recv((7, []))
@@ -130,8 +129,7 @@ def local_cases() -> dict[str, object]:
 @pytest.mark.parametrize("opcode", [Opcode.SEND, Opcode.RDMA_WRITE, Opcode.RDMA_READ])
 @pytest.mark.parametrize("what", local_cases())
 def test_local_protection_of_sends(what: str, opcode: Opcode) -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         b.qp.post_recv((8, [b.mr.sge(0, 100)]), (9, []))
         a.qp.post_recv((7, []))
         sge = local_cases()[what](a)  # type: ignore[operator]
@@ -151,8 +149,7 @@ def test_local_protection_of_sends(what: str, opcode: Opcode) -> None:
 @pytest.mark.parametrize("size", [8, 60_000])
 @pytest.mark.parametrize("what", [*local_cases(), "read only"])
 def test_local_protection_of_receives(what: str, size: int, crc: bool) -> None:
-    a, b = connected(crc=crc)
-    with a, b:
+    with connected(crc=crc) as (a, b):
         if what == "read only":
             mr = MR(b.pd, bytes(70_000), 0)
             sge = mr.sge(0, size)
@@ -167,8 +164,7 @@ def test_local_protection_of_receives(what: str, size: int, crc: bool) -> None:
 
 
 def test_a_read_needs_a_writable_sink() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         mr = MR(a.pd, b"constant", 0)
         a.qp.post_send(SendWR(Opcode.RDMA_READ, [mr.sge()], remote_addr=b.mr.addr, rkey=b.mr.rkey))
         assert statuses(completions(a, 1, b)) == [Status.LOC_PROT_ERR]
@@ -176,8 +172,7 @@ def test_a_read_needs_a_writable_sink() -> None:
 
 @pytest.mark.soft("a device that works by itself has carried the READ out by then")
 def test_the_sink_of_a_read_goes_away() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         sink = bytearray(1 << 16)
         mr = MR(a.pd, sink, LOCAL)
         a.qp.post_send(SendWR(Opcode.RDMA_READ, [mr.sge()], remote_addr=b.mr.addr, rkey=b.mr.rkey))
@@ -218,8 +213,7 @@ def test_the_source_of_a_send_goes_away_before_it_is_sent() -> None:
 
 @pytest.mark.soft("InfiniBand's sender tries again until a receive is posted: test_system.py")
 def test_no_receive_posted() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         a.qp.post_recv((7, []))
         a.qp.post_send(SendWR(Opcode.SEND, [a.mr.sge(0, 8)], wr_id=1))
         found = {wc.wr_id: wc.status for wc in completions(a, 2, b)}
@@ -233,8 +227,7 @@ def test_no_receive_posted() -> None:
 @pytest.mark.parametrize("size", [101, 65_000, 1 << 20])
 @pytest.mark.parametrize("crc", [False, True])
 def test_message_longer_than_the_receive(size: int, crc: bool) -> None:
-    a, b = connected(1 << 20, crc=crc)
-    with a, b:
+    with connected(1 << 20, crc=crc) as (a, b):
         a.qp.post_recv((7, []))
         limit = size - 1 if size <= 65_000 else 70_000
         b.buffer[limit:] = b"u" * (len(b.buffer) - limit)

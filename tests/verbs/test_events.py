@@ -36,8 +36,7 @@ def open_gate(a: End, b: End) -> None:
 
 
 def test_an_armed_queue_makes_one_event() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         open_gate(a, b)
         b.qp.post_recv(*((i, []) for i in range(5)))
         assert event(b) is None and not readable(b)
@@ -55,8 +54,7 @@ def test_an_armed_queue_makes_one_event() -> None:
 
 
 def test_the_event_of_a_completion_made_by_polling_is_kept() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         open_gate(a, b)
         b.qp.post_recv((1, []), (2, []))
         b.cq.arm()
@@ -68,8 +66,7 @@ def test_the_event_of_a_completion_made_by_polling_is_kept() -> None:
 
 
 def test_arming_again_before_the_event_is_taken() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         open_gate(a, b)
         b.qp.post_recv(*((i, []) for i in range(3)))
         for _ in range(3):
@@ -80,8 +77,7 @@ def test_arming_again_before_the_event_is_taken() -> None:
 
 
 def test_solicited_only() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         open_gate(a, b)
         b.qp.post_recv(*((i, []) for i in range(5)))
         b.cq.arm(solicited_only=True)
@@ -108,8 +104,7 @@ def test_solicited_only() -> None:
 
 
 def test_sends_make_events_too() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         open_gate(a, b)
         b.qp.post_recv((1, []))
         a.cq.arm()
@@ -119,8 +114,7 @@ def test_sends_make_events_too() -> None:
 
 
 def test_several_queues_on_one_channel_take_turns() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (_, b):
         assert b.channel is not None
         others = [CQ(b.context, 16, b.channel) for _ in range(3)]
         qps = [QP(b.pd, cq) for cq in others]
@@ -145,8 +139,7 @@ def test_several_queues_on_one_channel_take_turns() -> None:
 
 
 def test_send_and_receive_queues_on_different_channels() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         channels = [CompChannel(a.context) for _ in range(2)]
         send_cq, recv_cq = (CQ(a.context, 64, channel) for channel in channels)
         a.qp.close()
@@ -204,8 +197,7 @@ def serve(end: End, count: int, pause: random.Random, blocking: bool) -> None:
 
 
 def ping_pong(blocking: bool, count: int, window: int) -> None:
-    a, b = connected(max_send_wr=64)
-    with a, b:
+    with connected(max_send_wr=64) as (a, b):
         assert a.channel is not None and b.channel is not None
         for end in (a, b):
             os.set_blocking(end.channel.fileno(), blocking)  # type: ignore[union-attr]
@@ -236,8 +228,7 @@ def test_no_wake_up_is_lost_when_blocking() -> None:
 
 def test_two_threads_on_one_channel() -> None:
     """Of two threads, a thread that always polls the queue and a waiting thread, the latter gets every event."""
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         assert b.channel is not None
         count = rounds(2000)
         seen = threading.Semaphore(0)
@@ -273,8 +264,7 @@ def quiet(end: End) -> None:
 
 
 def test_idle_streams_do_not_spin() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         open_gate(a, b)
         completions_before = a.cq.poll() + b.cq.poll()
         assert completions_before == []
@@ -291,8 +281,7 @@ def test_idle_streams_do_not_spin() -> None:
 
 @pytest.mark.soft("InfiniBand has no word for the end of a queue pair")
 def test_a_closed_peer_does_not_spin() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         open_gate(a, b)
         a.qp.close()
         until(lambda: b.qp.state == State.ERR, b)
@@ -331,7 +320,6 @@ def test_a_full_socket_does_not_spin_and_goes_on() -> None:
         drain(peer)
         assert [wc.wr_id for wc in completions(end, 1)] == [2]
         quiet(end)
-        peer.close()
 
 
 def drain(peer: Peer) -> int:
@@ -366,13 +354,11 @@ def test_no_processor_time_while_waiting() -> None:
         used = time.process_time() - used
         thread.join()
         assert used < 0.1
-        peer.close()
 
 
 def test_a_flood_of_own_completions_does_not_starve_the_peer() -> None:
     """The peer's READ is served, though no poll finds the queue empty."""
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         open_gate(a, b)
         a.qp.post_recv(*((i, []) for i in range(64)))
         read = SendWR(Opcode.RDMA_READ, [a.mr.sge(0, 8)], wr_id=1, remote_addr=b.mr.addr, rkey=b.mr.rkey)

@@ -18,8 +18,7 @@ LARGEST = 3 << 20
 @pytest.fixture(scope="module", params=["plain", "crc", "plain small segments", "crc small segments"])
 def pair(request: pytest.FixtureRequest, fabric: str) -> Iterator[tuple[End, End]]:
     mss = 536 if "small" in request.param else 0
-    a, b = connected(LARGEST + 64, crc="crc" in request.param, mss=mss)
-    with a, b:
+    with connected(LARGEST + 64, crc="crc" in request.param, mss=mss) as (a, b):
         yield a, b
 
 

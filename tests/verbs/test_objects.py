@@ -15,6 +15,9 @@ from resident import give_back
 from transport import rounds
 from verbs_ends import (
     ALL,
+    INIT,
+    RTR,
+    RTS,
     End,
     completions,
     connect,
@@ -167,17 +170,6 @@ def test_queue_pair_limits() -> None:
 
 @pytest.mark.soft("RTR and RTS without a peer")
 def test_state_transitions_check_their_attributes() -> None:
-    init = {"pkey_index": 0, "port_num": 1, "qp_access_flags": 0}
-    rtr = {
-        "ah_attr": True,
-        "path_mtu": 5,
-        "dest_qp_num": 7,
-        "rq_psn": 0,
-        "max_dest_rd_atomic": 4,
-        "min_rnr_timer": 12,
-    }
-    rts = {"timeout": 14, "retry_cnt": 7, "rnr_retry": 7, "sq_psn": 0, "max_rd_atomic": 4}
-
     def refused(qp: QP, state: State, **attributes: object) -> None:
         before = qp.state
         with pytest.raises(VerbsError) as caught:
@@ -190,9 +182,9 @@ def test_state_transitions_check_their_attributes() -> None:
         qp = QP(pd, cq)
         assert qp.state == State.RESET
         for attributes, state, following in (
-            (init, State.INIT, State.RTR),
-            (rtr, State.RTR, State.RTS),
-            (rts, State.RTS, State.INIT),
+            (INIT, State.INIT, State.RTR),
+            (RTR, State.RTR, State.RTS),
+            (RTS, State.RTS, State.INIT),
         ):
             for missing in attributes:
                 refused(qp, state, **{name: value for name, value in attributes.items() if name != missing})
@@ -202,17 +194,17 @@ def test_state_transitions_check_their_attributes() -> None:
                 refused(qp, state, **attributes, retry_cnt=1)
             qp.modify(state, **attributes)
             assert qp.state == state
-        refused(qp, State.RTR, **rtr)
+        refused(qp, State.RTR, **RTR)
         assert qp.query()["max_rd_atomic"] == 4 and qp.query()["dest_qp_num"] == 7
         qp.modify(State.RTS, qp_access_flags=ALL, cur_qp_state=State.RTS)
         assert qp.query()["qp_access_flags"] == ALL
         qp.modify(State.ERR)
-        refused(qp, State.RTS, **rts)
+        refused(qp, State.RTS, **RTS)
         qp.modify(State.RESET)
-        refused(qp, State.INIT, **{**init, "port_num": 2})
-        refused(qp, State.INIT, **{**init, "pkey_index": 1})
-        qp.modify(State.INIT, **init)
-        refused(qp, State.RTR, **{**rtr, "max_dest_rd_atomic": 129})
+        refused(qp, State.INIT, **{**INIT, "port_num": 2})
+        refused(qp, State.INIT, **{**INIT, "pkey_index": 1})
+        qp.modify(State.INIT, **INIT)
+        refused(qp, State.RTR, **{**RTR, "max_dest_rd_atomic": 129})
 
 
 @pytest.mark.soft("queue pairs of libibverbs have no stream")
@@ -243,8 +235,7 @@ def test_a_stream_needs_a_queue_pair_that_is_ready_and_without_one() -> None:
 
 @pytest.mark.soft("Soft-RoCE does not take up what was posted in SQD")
 def test_send_queue_drain() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         b.qp.post_recv((1, []), (2, []))
         a.qp.post_send(SendWR(wr_id=1))
         completions(b, 1, a)
@@ -258,8 +249,7 @@ def test_send_queue_drain() -> None:
 
 @pytest.mark.soft("Soft-RoCE keeps them")
 def test_destroying_a_queue_pair_drops_its_completions() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, _):
         other = QP(a.pd, a.cq)
         ready(other, 0)
         a.qp.post_recv(*((i, []) for i in range(5)))
@@ -383,8 +373,7 @@ def test_deregistration_while_the_peer_writes() -> None:
 
 def test_threads_share_everything() -> None:
     """Four threads post on one queue pair and register memory while two others poll."""
-    a, b = connected(1 << 16, max_send_wr=512, cqe=8192)
-    with a, b:
+    with connected(1 << 16, max_send_wr=512, cqe=8192) as (a, b):
         count, workers = rounds(300), 4
         failures: list[BaseException] = []
         finished = threading.Event()
@@ -441,4 +430,3 @@ def test_close_with_unread_octets_and_a_deaf_peer() -> None:
         assert channel.fileno() >= 0
         end.qp.close()
         assert peer.recv(1) == b""
-        peer.close()

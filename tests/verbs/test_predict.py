@@ -97,7 +97,6 @@ def test_read_responses_of_any_segmentation(sizes: list[int], crc: bool) -> None
                 got = b"".join(bytes(end.buffer[at : at + length]) for at, length in parts)
                 assert got == data
             assert end.buffer[110000:110006] == b"behind"
-            peer.close()
 
 
 def test_read_responses_cut_at_every_octet(crc: bool) -> None:
@@ -114,7 +113,6 @@ def test_read_responses_cut_at_every_octet(crc: bool) -> None:
             assert statuses(completions(end, 1)) == [Status.SUCCESS]
             assert end.buffer[:1700] == data
             cut += 1 if cut < 20 or 610 < cut < 650 or cut > length - 30 else 41
-        peer.close()
 
 
 @pytest.mark.parametrize("scratch", [False, True])
@@ -156,7 +154,6 @@ def test_writes_touch_what_they_cover(scratch: bool, crc: bool) -> None:
                 assert wc.byte_len == len(text)
                 assert inbox[1000 * n : 1000 * n + len(text)] == text
             assert all(want is None or want == got for want, got in zip(image, end.buffer, strict=True))
-        peer.close()
 
 
 def outcome(kind: str, change: tuple[int, int], at_once: bool, crc: bool) -> tuple[object, ...]:
@@ -232,7 +229,6 @@ def test_an_octet_is_wrong(kind: str, crc: bool) -> None:
                     assert end.buffer[1000 : 1000 + len(data)] == data
                 wanted = [Status.SUCCESS, Status.WR_FLUSH_ERR if crc else Status.SUCCESS]
                 assert statuses(completions(end, 2)) == wanted if kind == "READ" else not end.done
-                peer.close()
 
 
 def test_a_region_that_goes_away_while_responses_come(crc: bool) -> None:
@@ -253,7 +249,6 @@ def test_a_region_that_goes_away_while_responses_come(crc: bool) -> None:
         deliver(peer, end, b"".join(fpdu(segment, crc) for segment in segments), [])
         assert statuses(completions(end, 2)) == [Status.SUCCESS, Status.LOC_PROT_ERR]
         assert end.buffer[:8000] == data
-        peer.close()
 
 
 def test_reads_into_one_sink(crc: bool) -> None:
@@ -275,7 +270,6 @@ def test_reads_into_one_sink(crc: bool) -> None:
         ]
         assert end.buffer[:20000] == datas[-1]
         assert [end.buffer[100000 + 100 * n :][:9] for n in range(4)] == [b"between %d" % n for n in range(4)]
-        peer.close()
 
 
 @pytest.mark.parametrize("size", [598, 1999, 4000])
@@ -294,4 +288,3 @@ def test_short_messages_fill_the_buffer(size: int, crc: bool) -> None:
             deliver(peer, end, b"".join(fpdu(segment, crc) for segment in segments), [])
             assert statuses(completions(end, 76)) == [Status.SUCCESS] * 76
             assert end.buffer[: 16 * size] == b"".join(datas)
-        peer.close()

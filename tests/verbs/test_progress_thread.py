@@ -80,8 +80,7 @@ def test_the_target_does_nothing(spin: int, channel: bool) -> None:
 
 def test_a_channel_becomes_readable() -> None:
     """As without the thread, an armed channel has an event for each completion; the thread makes the completions."""
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         b.context.start_progress()
         write_and_read(a, b, 8)
         for number in range(200):
@@ -95,8 +94,7 @@ def test_a_channel_becomes_readable() -> None:
 
 def test_both_sides() -> None:
     """With threads on both sides, and polls of the program too, nothing is lost or comes twice."""
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         a.context.start_progress()
         b.context.start_progress(0)
         for number in range(2000):
@@ -111,8 +109,7 @@ def test_it_sleeps() -> None:
     if not streams():
         return
     before = threads()
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         b.context.start_progress(1000)
         (thread,) = threads() - before
         b.qp.post_recv((1, [b.mr.sge()]))
@@ -152,8 +149,7 @@ def test_twice_and_ended() -> None:
 
 def test_queues_come_and_go() -> None:
     """The thread goes on working while completion queues, channels and queue pairs are made and destroyed."""
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         b.context.start_progress()
         stop = threading.Event()
 

@@ -30,8 +30,7 @@ pytestmark = [pytest.mark.once, pytest.mark.usefixtures("soft_shm")]
 
 
 def test_access_needs_no_help_of_the_target() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         mr, memory = shared_region(b, 1 << 16)
         acquaint(a, b, mr)
         assert one_sided(a) == 0
@@ -54,8 +53,7 @@ def test_access_needs_no_help_of_the_target() -> None:
 
 def test_one_sided_requests_keep_their_place() -> None:
     """One-sided requests keep their place among SENDs, and behind a WRITE and a READ through the stream."""
-    a, b = connected(1 << 20)
-    with a, b:
+    with connected(1 << 20) as (a, b):
         mr, memory = shared_region(b, 1 << 20)
         acquaint(a, b, mr)
         b.qp.post_recv(*((i, [b.mr.sge(i, 1)]) for i in range(4)))
@@ -75,8 +73,7 @@ def test_one_sided_requests_keep_their_place() -> None:
 
 def test_a_read_sees_the_write_before_it() -> None:
     """A READ sees an earlier WRITE by a second key of the same memory, which allows no one-sided access."""
-    a, b = connected(1 << 17)
-    with a, b:
+    with connected(1 << 17) as (a, b):
         mr, memory = shared_region(b, 1 << 17)
         address = (ctypes.c_char * mr.length).from_address(mr.addr)
         alias = MR(b.pd, address, ALL)
@@ -96,8 +93,7 @@ def test_a_read_sees_the_write_before_it() -> None:
 @pytest.mark.parametrize("case", ["bounds", "wrap", "no write right", "deregistered", "invalidated", "other domain"])
 def test_what_may_not_be_is_refused_as_ever(case: str) -> None:
     """The target refuses requests that fail a check, even for a mapped region."""
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         pd = PD(b.context) if case == "other domain" else b.pd
         access = Access.LOCAL_WRITE | Access.REMOTE_READ if case == "no write right" else ALL
         mr, memory = shared_region(b, 8192, access)
@@ -136,8 +132,7 @@ def test_what_may_not_be_is_refused_as_ever(case: str) -> None:
 
 def test_local_protection_of_one_sided_requests() -> None:
     for opcode, access in ((Opcode.RDMA_WRITE, None), (Opcode.RDMA_READ, 0)):
-        a, b = connected()
-        with a, b:
+        with connected() as (a, b):
             mr, memory = shared_region(b, 4096)
             acquaint(a, b, mr)
             sge = (a.mr.addr, 8, a.mr.lkey ^ 1) if access is None else MR(a.pd, bytes(8), access).sge()
@@ -150,8 +145,7 @@ def test_many_regions_come_and_go() -> None:
     """Regions beyond the limits of mappings and registry are read right, and nothing is left."""
     gc.collect()
     maps = Path("/proc/self/maps").read_text().count("memfd:rmemcached")
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
 
         def one(count: int) -> None:
             regions = [shared_region(b, 100) for _ in range(count)]
@@ -226,8 +220,7 @@ def test_the_wrong_socket() -> None:
 
 def test_a_region_that_messages_use_can_be_given_up() -> None:
     """A queue pair remembers the regions of its last message, and forgets a deregistered or invalidated region."""
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         for i in range(20):
             source, target = MR(a.pd, bytearray(b"%2d" % i), ALL), MR(b.pd, bytearray(2), ALL)
             for _ in range(2):
@@ -243,8 +236,7 @@ def test_a_region_that_messages_use_can_be_given_up() -> None:
         a.qp.post_send(SendWR(Opcode.SEND, [(a.mr.addr, 2, gone)], wr_id=1))
         assert statuses(completions(a, 1, b)) == [Status.LOC_PROT_ERR]
         assert statuses(completions(b, 1, a)) == [Status.WR_FLUSH_ERR]
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         mr = MR(b.pd, bytearray(8), ALL)
         b.qp.post_recv(*((i, [mr.sge()]) for i in range(2)), (2, []), (3, [mr.sge()]))
         a.qp.post_send(*(SendWR(Opcode.SEND, [a.mr.sge(0, 8)], flags=0) for _ in range(2)))
@@ -257,8 +249,7 @@ def test_a_region_that_messages_use_can_be_given_up() -> None:
 
 def test_messages_keep_their_place_among_all_else() -> None:
     """READs and WRITEs for the peer, sends above the ring's size, and messages of a cell keep their order."""
-    a, b = connected(1 << 20)
-    with a, b:
+    with connected(1 << 20) as (a, b):
         draw = random.Random(5)
         b.qp.post_recv(*((i, [b.mr.sge(0, 1 << 19)]) for i in range(60)))
         sizes = []
@@ -318,8 +309,7 @@ def test_a_queue_of_one_is_polled_one_by_one() -> None:
 def test_threads_share_a_queue_pair() -> None:
     """Two threads send, the second from short-lived regions; two poll a queue and post receives."""
     count, slots = 1500, 32
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         room = threading.Semaphore(slots)
         found: list[list[tuple[int, int]]] = [[], []]
         failures: list[BaseException] = []

@@ -41,7 +41,6 @@ def test_records_that_are_held_back_wake_nobody() -> None:
 
         assert any(held_back() for _ in range(5))
         assert end.qp.state == State.RTS
-        hostile.close()
 
 
 def test_a_shortage_of_descriptors_holds_records_back() -> None:

@@ -85,7 +85,6 @@ def test_a_poll_takes_a_few_offers_of_many() -> None:
         until(lambda: end.context.windows()["regions"] == 64, end)
         assert end.qp.state == State.RTS
         os.close(region)
-        peer.close()
 
 
 def test_a_peer_that_frees_one_line_at_a_time() -> None:
@@ -109,4 +108,3 @@ def test_a_peer_that_frees_one_line_at_a_time() -> None:
                 break
         octets += peer.read()
         assert len(octets) == end.qp.counters()["tx_bytes"] and end.qp.state == State.RTS
-        peer.close()

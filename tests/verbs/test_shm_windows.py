@@ -46,6 +46,7 @@ from rmemcached.verbs import QP, Access, Context, Opcode, SendWR, State, Status,
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("soft_shm")]
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
 READ_RESPONSE = 2
+KEEP_SIZE, HOLE = 1, 3  # FALLOC_FL_KEEP_SIZE, and with FALLOC_FL_PUNCH_HOLE
 READABLE = Access.LOCAL_WRITE | Access.REMOTE_READ
 
 
@@ -76,11 +77,11 @@ def allocated(fd: int) -> int:
     return os.fstat(fd).st_blocks * 512
 
 
-def punch(fd: int, length: int) -> int:
-    """0, or the system's error for a hole at the start."""
+def fallocate(fd: int, mode: int, start: int, length: int) -> int:
+    """0, or the system's error."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
-    return 0 if libc.fallocate(fd, 3, 0, length) == 0 else ctypes.get_errno()
+    return 0 if libc.fallocate(fd, mode, start, length) == 0 else ctypes.get_errno()
 
 
 def region_record(kind: int, length: int, stag: int = 7, access: int = Access.REMOTE_READ) -> bytes:
@@ -242,7 +243,6 @@ def test_address_space_is_not_used_up() -> None:
         assert end.context.windows() == {"regions": 2, "bytes": 1 << 36, "declined": 278}
         assert allocated(huge) == 0 and end.qp.state == State.RTS
         os.close(huge)
-        peer.close()
 
 
 @pytest.mark.parametrize("access", [Access.REMOTE_READ, Access.REMOTE_READ | Access.REMOTE_WRITE])
@@ -273,7 +273,7 @@ def test_only_what_the_peer_has_paid_for_is_mapped(access: int, holes: str) -> N
             assert statuses(completions(end, 1)) == [Status.SUCCESS] and one_sided(end) == 1
             assert end.buffer[:8] == b"pppppppp"
             # The state lasts: no hole can be made any more, and the peer's own mapping is as before.
-            assert punch(region, MB) == errno.EPERM
+            assert fallocate(region, HOLE, 0, MB) == errno.EPERM
             memory[:8] = b"still_my"
             post_read(end)
             assert end.buffer[:8] == b"still_my"
@@ -286,7 +286,6 @@ def test_only_what_the_peer_has_paid_for_is_mapped(access: int, holes: str) -> N
         assert allocated(region) == paid and end.qp.state == State.RTS
         memory.close()
         os.close(region)
-        peer.close()
 
 
 def response(end: End) -> bytes:
@@ -306,9 +305,7 @@ def large_file(hole: int | None = None, size: int = LARGE) -> int:
     region = memfd(size)
     os.pwrite(region, bytes(size), 0)
     if hole is not None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
-        assert libc.fallocate(region, 3, hole, 4096) == 0
+        assert fallocate(region, HOLE, hole, 4096) == 0
     return region
 
 
@@ -334,7 +331,6 @@ def test_a_large_region_is_looked_at_slice_by_slice(access: int, hole: int | Non
         post_read(end)
         assert one_sided(end) == mapped and allocated(region) == paid and end.qp.state == State.RTS
         os.close(region)
-        peer.close()
 
 
 def test_a_large_region_takes_several_turns() -> None:
@@ -354,7 +350,6 @@ def test_a_large_region_takes_several_turns() -> None:
             turns += 1
         assert turns >= 4 and end.context.windows() == {"regions": 1, "bytes": 64 * MB, "declined": 0}
         os.close(region)
-        peer.close()
 
 
 @pytest.mark.parametrize("how", ["the peer ends", "the queue pair is closed"])
@@ -373,7 +368,6 @@ def test_an_end_in_the_middle_of_a_look(how: str) -> None:
             end.qp.close()
         until(lambda: end.context.windows()["regions"] == 0)
         os.close(region)
-        peer.close()
 
 
 def block_cachestat() -> None:
@@ -413,7 +407,6 @@ def test_memory_that_is_sealed_already_is_not_mapped_for_writing() -> None:
         assert end.context.windows() == {"regions": 0, "bytes": 0, "declined": 1}
         assert end.qp.state == State.RTS
         os.close(region)
-        peer.close()
 
 
 def test_an_end_seals_no_file_of_its_peer() -> None:
@@ -459,7 +452,6 @@ def test_what_is_said_of_seals_is_not_believed(case: str) -> None:
             end.poll()
         broken(peer)
         os.close(region)
-        peer.close()
 
 
 def test_an_answer_to_no_offer_ends_the_queue_pair() -> None:
@@ -467,26 +459,22 @@ def test_an_answer_to_no_offer_ends_the_queue_pair() -> None:
     with end:
         peer.post(region_record(ANSWER, 4096, access=MAPPED))
         broken(peer)
-        peer.close()
 
 
 def test_pages_behind_the_end_of_a_file_do_not_count() -> None:
     """Pages behind the end of a sealed file do not count, even if they are as many as the holes, or slow to free."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
     for hole, behind in ((4096, 4096), (0, 16 * MB)):
         end, peer = paid_peer()
         with end:
             region = memfd(MB, seals=0)
             os.pwrite(region, b"p" * (MB - hole), 0)
-            assert libc.fallocate(region, 1, MB, behind) == 0
+            assert fallocate(region, KEEP_SIZE, MB, behind) == 0
             fcntl.fcntl(region, F_ADD_SEALS, SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE)
             assert os.fstat(region).st_size == MB and allocated(region) == MB - hole + behind
             offer(peer, region, MB)
             assert end.context.windows()["declined"] == 1
             assert allocated(region) == MB - hole + behind
             os.close(region)
-            peer.close()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's process")
@@ -524,7 +512,6 @@ def test_a_file_has_the_size_of_its_region(size: int, seals: int, mapped: int) -
         assert end.context.windows() == {"regions": mapped, "bytes": 8 * mapped, "declined": 1 - mapped}
         assert end.qp.state == State.RTS
         os.close(region)
-        peer.close()
 
 
 def test_an_owner_touches_what_it_offers() -> None:
@@ -559,7 +546,6 @@ def test_a_sparse_registry_or_ring_is_not_taken() -> None:
     with end:
         broken(peer)
         assert allocated(peer.registry_fd) == 0
-        peer.close()
     for case in ("not sealed", "no first page"):
         with limited(paid=True) as end:
             peer = RawPeer(end, hello=False)
@@ -578,7 +564,6 @@ def test_a_sparse_registry_or_ring_is_not_taken() -> None:
             broken(peer)
             assert allocated(fresh) == 0
             os.close(fresh)
-            peer.close()
 
 
 @pytest.mark.parametrize("cell", ["a message", "of the stream", "a short one, and a hole behind it"])
@@ -597,7 +582,6 @@ def test_a_cell_over_a_hole_ends_the_queue_pair(cell: str) -> None:
                 peer.tail += 64
         broken(peer)
         assert allocated(peer.ring_fd) == 4096
-        peer.close()
 
 
 def test_many_laps_of_a_ring_that_is_paid_for() -> None:
@@ -730,7 +714,6 @@ def test_what_other_peers_have_left_ends_no_queue_pair() -> None:
         assert statuses(completions(a, 1, b)) == [Status.SUCCESS] and one_sided(a) == 1
         assert [qp.state for qp in (first, *last)] == [State.RTS] * 3
         until(lambda: a.context.windows()["regions"] == 1)
-        hostile.close()
 
 
 def test_who_leaves_more_than_can_be_closed_is_slowed_down() -> None:

@@ -54,7 +54,6 @@ def raw(fabric: str) -> Iterator[RawPeer]:
     with End() as end:
         peer = RawPeer(end)
         yield peer
-        peer.close()
 
 
 def test_the_hand_made_peer_is_understood(raw: RawPeer) -> None:
@@ -148,7 +147,6 @@ def test_the_queue_pairs_rights_are_not_widened_by_a_mapping() -> None:
         end.poll()
         peer.receive()
         assert len(peer.fds) == 2 and len(peer.read()) == 28
-        peer.close()
 
 
 def test_impossible_heads(fabric: str) -> None:
@@ -161,7 +159,6 @@ def test_impossible_heads(fabric: str) -> None:
             peer.set_head(head)
             until(lambda end=end: end.qp.state == State.ERR, end)  # type: ignore[misc]
             assert statuses(completions(end, 1)) == [Status.WR_FLUSH_ERR]
-            peer.close()
 
 
 CELLS = {
@@ -336,7 +333,6 @@ def test_impossible_records(fabric: str) -> None:
             octets, fds = openings(peer)[i]
             peer.post(octets, *fds)
             broken(peer)
-            peer.close()
     offers = (
         {"slot": 16384},
         {"slot": 1 << 31},
@@ -351,13 +347,11 @@ def test_impossible_records(fabric: str) -> None:
             peer = RawPeer(end)
             peer.post(record(OFFER, **{"generation": 1, "length": 4096, **offer}), peer.registry_fd)
             broken(peer)
-            peer.close()
     for octets, count in ((record(OFFER, generation=1, length=1), 0), (record(HELLO), 2), (record(7), 0)):
         with End() as end:
             peer = RawPeer(end)
             peer.post(octets, *[peer.ring_fd, peer.registry_fd][:count])
             broken(peer)
-            peer.close()
 
 
 def descriptors_of(fd: int) -> int:
@@ -439,7 +433,6 @@ def test_garbage_in_the_ring(fabric: str) -> None:
             peer.write(bytes(octets[cut:]))
             end.poll()
             assert end.qp.state in (State.RTS, State.ERR)
-            peer.close()
 
 
 def test_a_peer_that_does_not_introduce_itself() -> None:

@@ -8,7 +8,22 @@ import threading
 import polling
 import pytest
 from transport import rounds
-from verbs_ends import ALL, End, completions, connect, connected, device, faults, ready, statuses, streams, until
+from verbs_ends import (
+    ALL,
+    INIT,
+    RTR,
+    RTS,
+    End,
+    completions,
+    connect,
+    connected,
+    device,
+    faults,
+    ready,
+    statuses,
+    streams,
+    until,
+)
 
 from rmemcached.verbs import (
     CQ,
@@ -267,22 +282,19 @@ def test_events_of_errors() -> None:
         (lambda a: SendWR(Opcode.RDMA_READ, [a.mr.sge(0, 8)], **remote), EventType.QP_ACCESS_ERR),
         (lambda a: SendWR(Opcode.SEND, [a.mr.sge(0, 8)]), EventType.QP_REQ_ERR),
     ):
-        a, b = connected()
-        with a, b:
+        with connected() as (a, b):
             a.qp.post_send(request(a))
             both = (a.qp, b.qp)
             until(lambda both=both: all(qp.state == State.ERR for qp in both), a, b)  # type: ignore[misc]
             assert events(b) == [(event, b.qp)]
             told = any(wc.status not in (Status.SUCCESS, Status.WR_FLUSH_ERR) for wc in a.done)
             assert events(a) == ([] if told else [(EventType.QP_FATAL, a.qp)])
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         b.qp.post_recv((1, [b.mr.sge(0, 4)]))
         a.qp.post_send(SendWR(Opcode.SEND, [a.mr.sge(0, 5)]))
         assert statuses(completions(b, 1, a)) == [Status.LOC_LEN_ERR]
         assert events(b) == []
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         b.qp.post_recv((1, []))
         a.qp.post_send(SendWR())
         completions(b, 1, a)
@@ -321,8 +333,7 @@ def test_communication_established() -> None:
 
 @pytest.mark.soft("a device that works by itself has drained it by then")
 def test_drained_send_queue() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         read = SendWR(Opcode.RDMA_READ, [a.mr.sge(0, 8)], remote_addr=b.mr.addr, rkey=b.mr.rkey)
         a.qp.post_send(read)
         until(lambda: a.qp.counters()["tx_fpdus"] == 1, a)
@@ -373,8 +384,7 @@ def test_event_texts() -> None:
 
 @pytest.mark.soft("Soft-RoCE keeps the completions of a queue pair that was reset")
 def test_resizing_a_completion_queue() -> None:
-    a, b = connected(cqe=8)
-    with a, b:
+    with connected(cqe=8) as (_, b):
         for i in range(3):
             b.qp.post_recv(*((i * 10 + k, []) for k in range(6)))
             b.qp.modify(State.ERR)
@@ -396,8 +406,7 @@ def test_resizing_a_completion_queue() -> None:
 
 
 def test_resizing_while_in_use() -> None:
-    a, b = connected(cqe=64)
-    with a, b:
+    with connected(cqe=64) as (a, b):
         count = rounds(3000)
         stop = threading.Event()
 
@@ -432,22 +441,12 @@ def test_the_partition_key() -> None:
 
 @pytest.mark.soft("RTR and RTS without a peer")
 def test_attribute_values_are_checked() -> None:
-    init = {"pkey_index": 0, "port_num": 1, "qp_access_flags": 0}
-    rtr = {
-        "ah_attr": True,
-        "path_mtu": 5,
-        "dest_qp_num": 7,
-        "rq_psn": 0,
-        "max_dest_rd_atomic": 4,
-        "min_rnr_timer": 12,
-    }
-    rts = {"timeout": 14, "retry_cnt": 7, "rnr_retry": 7, "sq_psn": 0, "max_rd_atomic": 4}
     with Context(device()) as context:
         qp = QP(PD(context), CQ(context))
         steps = (
-            (State.INIT, init, {"qp_access_flags": int(Access.REMOTE_ATOMIC)}),
-            (State.RTR, rtr, {"path_mtu": 0, "dest_qp_num": 1 << 24, "min_rnr_timer": 32}),
-            (State.RTS, rts, {"timeout": 32, "retry_cnt": 8, "rnr_retry": 8, "max_rd_atomic": 129}),
+            (State.INIT, INIT, {"qp_access_flags": int(Access.REMOTE_ATOMIC)}),
+            (State.RTR, RTR, {"path_mtu": 0, "dest_qp_num": 1 << 24, "min_rnr_timer": 32}),
+            (State.RTS, RTS, {"timeout": 32, "retry_cnt": 8, "rnr_retry": 8, "max_rd_atomic": 129}),
         )
         for state, attributes, wrong in steps:
             for name, value in wrong.items():
@@ -457,7 +456,7 @@ def test_attribute_values_are_checked() -> None:
             qp.modify(state, **attributes)
         asked = qp.query()
         for name in ("path_mtu", "timeout", "retry_cnt", "rnr_retry", "min_rnr_timer", "port_num"):
-            assert asked[name] == {**init, **rtr, **rts}[name]
+            assert asked[name] == {**INIT, **RTR, **RTS}[name]
 
 
 @pytest.mark.soft("libibverbs has no regions over memory of its own")

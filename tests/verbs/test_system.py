@@ -12,8 +12,7 @@ pytestmark = pytest.mark.system
 
 def test_a_send_waits_for_its_receive() -> None:
     """Receiver not ready: the sender tries again until there is a receive, and nothing is lost."""
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         a.buffer[:5] = b"early"
         a.qp.post_send(SendWR(Opcode.SEND, [a.mr.sge(0, 5)], wr_id=1))
         for _ in range(100):
@@ -64,8 +63,7 @@ def test_both_providers_side_by_side() -> None:
 
 
 def test_ready_again_after_reset() -> None:
-    a, b = connected()
-    with a, b:
+    with connected() as (a, b):
         for end in (a, b):
             end.qp.modify(State.ERR)
             end.qp.modify(State.RESET)

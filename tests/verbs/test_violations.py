@@ -76,7 +76,6 @@ def test_too_many_reads_in_the_ring() -> None:
                 break
         assert msn == 17  # 16 wait for their answers, the first of them under way
         assert end.qp.state == State.ERR
-        peer.close()
 
 
 @pytest.mark.usefixtures("shm")
@@ -87,7 +86,6 @@ def test_no_receive_and_a_socket_that_closes_at_every_octet() -> None:
         until(lambda: end.qp.state == State.ERR, end)
         octets = peer.read()
         assert (octets[20] >> 4, octets[20] & 15, octets[21]) == (1, 2, 2)
-        peer.close()
     for kind in ("send", "write", "response"):
         cut = 0
         whole = 1
@@ -181,7 +179,6 @@ def test_a_bad_crc_of(kind: str) -> None:
         assert found == {1: Status.WR_FLUSH_ERR, 2: Status.WR_FLUSH_ERR}
         assert end.buffer[:200] == b"u" * 200
         assert end.qp.counters()["terminates_received"] == 0
-        peer.close()
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x01", b"\x01\x00\xe0", b"\x01\x00\xe0\x00", b"\x01\x00\xe0\x00\x00\x2e"])
@@ -194,7 +191,6 @@ def test_a_terminate_that_is_cut_short(payload: bytes) -> None:
         (wc,) = completions(end, 1)
         assert wc.status == (Status.REM_ACCESS_ERR if len(payload) >= 4 else Status.WR_FLUSH_ERR)
         assert end.qp.counters()["terminates_sent"] == 0
-        peer.close()
 
 
 def test_the_right_that_was_taken_back() -> None:
@@ -211,7 +207,6 @@ def test_the_right_that_was_taken_back() -> None:
             assert wc.invalidated_rkey == end.mr.rkey
             peer.send(frame(end))
             assert peer.recv_terminate() == error
-            peer.close()
 
 
 def test_a_stream_that_is_shut_down_for_writing_only() -> None:
@@ -222,4 +217,3 @@ def test_a_stream_that_is_shut_down_for_writing_only() -> None:
         peer.sock.shutdown(socket.SHUT_WR)
         assert statuses(completions(end, 1)) == [Status.WR_FLUSH_ERR]
         assert peer.recv(1) == b""
-        peer.close()

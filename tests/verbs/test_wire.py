@@ -80,7 +80,6 @@ def test_sends_are_produced_as_the_vectors() -> None:
             SendWR(Opcode.SEND, [], flags=SendFlag.SOLICITED),
         )
         assert peer.recv(56).hex() == SEND_HELLO + SEND_SE_EMPTY
-        peer.close()
 
 
 def test_a_write_is_produced_as_the_vector() -> None:
@@ -93,7 +92,6 @@ def test_a_write_is_produced_as_the_vector() -> None:
         wr = SendWR(Opcode.RDMA_WRITE, [], remote_addr=0, rkey=1)
         end.qp.post_send(wr)
         assert peer.recv(20).hex() == RTR_WRITE
-        peer.close()
 
 
 def test_a_read_is_asked_for_and_its_response_taken() -> None:
@@ -107,7 +105,6 @@ def test_a_read_is_asked_for_and_its_response_taken() -> None:
         (wc,) = completions(end, 1)
         assert (wc.wr_id, wc.status, wc.byte_len) == (3, Status.SUCCESS, 64)
         assert end.buffer[16:80] == data
-        peer.close()
 
 
 def test_a_read_is_served() -> None:
@@ -120,7 +117,6 @@ def test_a_read_is_served() -> None:
         peer.send(read_request_segment((0xAABBCC01, 0x2000), 0, (1, 2), msn=2))
         assert peer.recv_fpdu() == fpdu(tagged(2, 0xAABBCC01, 0x2000))
         assert end.qp.counters()["reads_served"] == 2
-        peer.close()
 
 
 def received(end: End, count: int) -> None:
@@ -157,7 +153,6 @@ def test_frames_are_parsed_at_every_cut() -> None:
                 assert end.buffer[:5] == b"hello" and end.buffer[40:51] == b"first, last"
                 assert peer.recv_fpdu()[2:] == fpdu(tagged(2, 7, 8, b"dat"), crc)[2:]
                 assert end.buffer[100:108] == b"datamore"
-                peer.close()
 
 
 def test_large_fpdus_are_taken() -> None:
@@ -175,7 +170,6 @@ def test_large_fpdus_are_taken() -> None:
             peer.send(write(end.mr.rkey, end.mr.addr + 77, data))
             until(lambda: end.qp.counters()["writes_served"] == 1, end)
             assert end.buffer[77 : 77 + len(data)] == data
-            peer.close()
 
 
 def test_without_crc_large_payloads_do_not_pass_the_receive_buffer() -> None:
@@ -191,7 +185,6 @@ def test_without_crc_large_payloads_do_not_pass_the_receive_buffer() -> None:
         until(lambda: end.qp.counters()["writes_served"] == 1, end)
         assert end.buffer[: len(data)] == data
         assert end.qp.counters()["rx_staged_bytes"] <= 4096
-        peer.close()
 
 
 def test_fpdus_respect_the_segment_size() -> None:
@@ -219,13 +212,11 @@ def test_fpdus_respect_the_segment_size() -> None:
 
 def test_request_frames() -> None:
     with End(ird=16, ord=16) as end:
-        peer, request = raw_responder(end, crc=True)
+        _, request = raw_responder(end, crc=True)
         assert request.hex() == "4d504120494420526571204672616d65" + "50020004" + "00100010"
-        peer.close()
     with End() as end:
-        peer, request = raw_responder(end, crc=False)
+        _, request = raw_responder(end, crc=False)
         assert request.hex() == "4d504120494420526571204672616d65" + "10020004" + "00100010"
-        peer.close()
     with End() as end:
         ours, theirs = tcp_pair()
         end.qp.connect(ours, crc=True, ird=0, ord=0, private_data=b"token")
@@ -295,14 +286,12 @@ def test_replies(request_frame: bytes, want_crc: bool, reply_frame: bytes, crc: 
         assert peer.recv_fpdu()[2:4] == b"\x41\x43"
         peer.send(send(b"after"))
         assert statuses(completions(end, 2)) == [Status.SUCCESS] * 2
-        peer.close()
 
 
 def test_private_data_of_the_reply() -> None:
     with End() as end:
-        peer, reply = raw_initiator(end, private_data=b"welcome")
+        _, reply = raw_initiator(end, private_data=b"welcome")
         assert reply == mpa_frame(REPLY, 0x50, 2, (16, 16), b"welcome")
-        peer.close()
 
 
 def test_octets_behind_the_request_are_refused() -> None:
@@ -368,7 +357,6 @@ def test_bad_replies_end_the_queue_pair(reply: bytes) -> None:
             peer.sock.shutdown(socket.SHUT_WR)
         assert statuses(completions(end, 2)) == [Status.WR_FLUSH_ERR] * 2
         assert end.qp.state == State.ERR
-        peer.close()
 
 
 def test_reply_with_more_reads_than_we_take() -> None:
@@ -376,7 +364,6 @@ def test_reply_with_more_reads_than_we_take() -> None:
         peer, _ = raw_responder(end, crc=True, ird=4, ord=4, reply=mpa_frame(REPLY, 0x50, 2, (16, 5)))
         assert peer.recv_terminate() == (2, 0, 6)
         assert end.qp.state == State.ERR
-        peer.close()
 
 
 def test_reply_in_pieces() -> None:
@@ -387,7 +374,6 @@ def test_reply_in_pieces() -> None:
             assert end.poll() == []
         end.qp.post_send(SendWR())
         assert peer.recv_fpdu() == fpdu(send(b""))
-        peer.close()
 
 
 @pytest.mark.parametrize("crc", [True, False])
@@ -542,8 +528,6 @@ def test_a_wrong_frame(what: str, crc: bool) -> None:
         bystander.qp.post_recv((1, [bystander.mr.sge(0, 100)]))
         other.send(send(b"fine"))
         assert statuses(completions(bystander, 1)) == [Status.SUCCESS]
-        peer.close()
-        other.close()
 
 
 def test_terminate_carries_the_offending_header() -> None:
@@ -554,7 +538,6 @@ def test_terminate_carries_the_offending_header() -> None:
         frame = peer.recv_fpdu()
         assert frame[20:24] == bytes.fromhex("0100e000")
         assert frame[24 : 24 + 48] == struct.pack(">H", 46) + wrong
-        peer.close()
     with End() as end:
         peer, _ = raw_initiator(end)
         wrong = write(12345, 6789, b"data")
@@ -562,7 +545,6 @@ def test_terminate_carries_the_offending_header() -> None:
         frame = peer.recv_fpdu()
         assert frame[20:24] == bytes.fromhex("1100c000")
         assert frame[24:40] == struct.pack(">H", 18) + wrong[:14]
-        peer.close()
 
 
 def test_a_bad_crc() -> None:
@@ -578,7 +560,6 @@ def test_a_bad_crc() -> None:
             assert peer.recv_terminate() == (2, 0, 2)
             assert statuses(completions(end, 1)) == [Status.WR_FLUSH_ERR]
             assert end.buffer[:5] == bytes(5)
-            peer.close()
 
 
 def test_too_many_reads() -> None:
@@ -592,7 +573,6 @@ def test_too_many_reads() -> None:
         size = 1 << 22
         peer.send(*(read_request_segment((1, 2), size, (end.mr.rkey, end.mr.addr), msn=msn) for msn in range(9, 20)))
         until(lambda: end.qp.state == State.ERR, end)
-        peer.close()
 
 
 def test_responses_must_match_the_read() -> None:
@@ -612,7 +592,6 @@ def test_responses_must_match_the_read() -> None:
             assert peer.recv_terminate()[:2] == (1, 1)
             assert statuses(completions(end, 1)) == [Status.WR_FLUSH_ERR]
             assert end.buffer[100:200] == b"u" * 100
-            peer.close()
 
 
 def test_no_receive_posted() -> None:
@@ -621,7 +600,6 @@ def test_no_receive_posted() -> None:
         peer.send(send(b"hello"))
         assert peer.recv_terminate() == (1, 2, 2)
         assert end.qp.state == State.ERR
-        peer.close()
 
 
 def test_a_send_changes_its_kind_midway() -> None:
@@ -630,7 +608,6 @@ def test_a_send_changes_its_kind_midway() -> None:
         end.qp.post_recv((1, [end.mr.sge(0, 100)]))
         peer.send(send(b"abcd", last=False), untagged(5, b"e", msn=1, mo=4))
         assert peer.recv_terminate() == (0, 2, 6)
-        peer.close()
 
 
 # Terminates of the peer about our requests.
@@ -665,7 +642,6 @@ def test_terminate_received(payload: str, status: Status) -> None:
         assert found == {1: status, 2: Status.WR_FLUSH_ERR, 9: Status.WR_FLUSH_ERR}
         assert end.qp.counters()["terminates_received"] == 1
         assert end.qp.counters()["terminates_sent"] == 0
-        peer.close()
 
 
 @pytest.mark.parametrize("crc", [True, False])
@@ -699,7 +675,6 @@ def test_garbage_on_the_stream() -> None:
                 except OSError:
                     pass
                 until(lambda: end.qp.state == State.ERR, end)
-                peer.close()
 
 
 def test_memory_regions_of_another_domain_are_out_of_reach() -> None:
@@ -709,11 +684,9 @@ def test_memory_regions_of_another_domain_are_out_of_reach() -> None:
         mr = MR(PD(end.context), secret, 7)
         peer.send(read_request_segment((1, 2), 6, (mr.rkey, mr.addr)))
         assert peer.recv_terminate() == (0, 1, 3)
-        peer.close()
     with End() as end:
         peer, _ = raw_initiator(end)
         mr = MR(PD(end.context), secret, 7)
         peer.send(write(mr.rkey, mr.addr, b"public"))
         assert peer.recv_terminate() == (1, 1, 2)
         assert secret == b"secret"
-        peer.close()

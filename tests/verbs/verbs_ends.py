@@ -10,7 +10,7 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import polling
 from transport import PACE, RDMA
@@ -23,6 +23,10 @@ PATHS = [str(folder) for folder in (Path(__file__).parent, Path(__file__).parent
 PATIENCE = 20.0 if PACE == 1 else 60.0
 FABRICS = ("verbs",) if RDMA == "verbs" else ("soft_iw", "soft_shm", "soft_shm shared")
 FABRIC = FABRICS[0]  # set by the fixture `fabric`
+# Attributes for the steps of a software device's queue pair, without a peer.
+INIT = {"pkey_index": 0, "port_num": 1, "qp_access_flags": 0}
+RTR = {"ah_attr": True, "path_mtu": 5, "dest_qp_num": 7, "rq_psn": 0, "max_dest_rd_atomic": 4, "min_rnr_timer": 12}
+RTS = {"timeout": 14, "retry_cnt": 7, "rnr_retry": 7, "sq_psn": 0, "max_rd_atomic": 4}
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:
@@ -118,6 +122,7 @@ class End:
             self.buffer = bytearray(size)
             self.mr = MR(self.pd, self.buffer, access)
         self.done: list[WC] = []
+        self.peers: list[Any] = []  # made by hand; closed with the end
 
     def poll(self) -> list[WC]:
         found = self.cq.poll()
@@ -125,6 +130,8 @@ class End:
         return found
 
     def close(self) -> None:
+        for peer in list(self.peers):
+            peer.close()
         self.context.close()
 
     def __enter__(self) -> Self:
@@ -214,11 +221,24 @@ def tcp_pair_mss(mss: int) -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-def connected(size: int = 1 << 16, *, crc: bool = False, mss: int = 0, **options: Any) -> tuple[End, End]:
-    """Two connected ends."""
-    a, b = End(size, **options), End(size, **options)
-    connect(a, b, crc=crc, mss=mss)
-    return a, b
+class Pair(NamedTuple):
+    """Two connected ends, closed together."""
+
+    a: End
+    b: End
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.b.close()
+        self.a.close()
+
+
+def connected(size: int = 1 << 16, *, crc: bool = False, mss: int = 0, **options: Any) -> Pair:
+    pair = Pair(End(size, **options), End(size, **options))
+    connect(*pair, crc=crc, mss=mss)
+    return pair
 
 
 # The hand-made peer.
@@ -287,6 +307,7 @@ class Peer:
         self.sock = sock
         self.end = end
         self.crc = crc
+        end.peers.append(self)
         self.sock.settimeout(0)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

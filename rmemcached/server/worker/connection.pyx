@@ -173,7 +173,7 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
             # More lanes end in the next turns, and need the connection's data for the log.
             cn.ending = cn.rdma
         cn.rdma = NULL
-        cn.w.nrdma -= 1
+        w.rdma.queue_pairs -= 1
     log_end(cn, &cn.c, <close_reasons>cn.c.close_reason)
     if close_fd:
         close(cn.fd)
@@ -211,19 +211,14 @@ cdef void connection_rdma_failed(void *owner, const char *line) noexcept nogil:
 
 
 cdef void connection_gone(connection *cn) noexcept nogil:
-    cdef worker *w = cn.w
-    cdef unsigned int k
     assert_owner(cn.w.thread.owner)
     cn.c.close_reason = NORMAL_CLOSE
     if cn.rdma == NULL:
         connection_end(cn, True)
         return
     # Its end would be reported again until all is done; then connection_rdma_failed is called.
-    epoll_ctl(w.epfd, EPOLL_CTL_DEL, cn.fd, NULL)
+    epoll_ctl(cn.w.epfd, EPOLL_CTL_DEL, cn.fd, NULL)
     rdma_conn_finish(cn.rdma)
-    for k in range(<unsigned int>RDMA_DEVICES):
-        if w.rdma[k] == rdma_conn_thread(cn.rdma):
-            w.rdma_runnable |= 1 << k
 
 
 cdef void end_lanes(worker *w) noexcept nogil:

@@ -4,15 +4,11 @@ cdef const char *connection_exchange(conn *c, const char *line, size_t length, c
     cdef connection *cn = <connection *>c
     cdef rdma_conn *rc
     assert_owner(cn.w.thread.owner)
-    if not has_device(cn.w):
+    if not has_device(&cn.w.rdma):
         return b"SERVER_ERROR rdma: no transport is available here\r\n"
-    rc = rdma_exchange(cn.w.rdma, cn, cn.fd, cn.rdma != NULL, line, length, reply, reply_size)
+    rc = rdma_exchange(cn.w.rdma.threads, cn, cn.fd, cn.rdma != NULL, line, length, reply, reply_size)
     if rc != NULL:
-        # `stats conns` follows this pointer in another thread.
-        pthread_mutex_lock(&cn.w.list_lock)
-        cn.rdma = rc
-        cn.w.nrdma += 1
-        pthread_mutex_unlock(&cn.w.list_lock)
+        connection_paired(cn, rc)
         c.engine = &lifeline_engine
     return reply
 

@@ -16,23 +16,23 @@ cdef void enqueue(worker *w, handover *h) noexcept nogil:
     worker_wake(w)
 
 
-cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil:
+cdef bint worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil:
     cdef handover *h = <handover *>calloc(1, sizeof(handover))
     if h == NULL:
-        return -1
+        return False
     h.kind = HANDOVER_SOCKET
     h.fd = fd
     h.prot = prot
     h.stream_only = stream_only
     h.peer = peer[0]
     enqueue(w, h)
-    return 0
+    return True
 
 
-cdef int worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noexcept nogil:
+cdef bint worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noexcept nogil:
     cdef handover *h = <handover *>calloc(1, sizeof(handover))
     if h == NULL:
-        return -1
+        return False
     h.kind = HANDOVER_CM
     h.fd = fd
     h.prot = w.thread.binding_protocol
@@ -40,25 +40,25 @@ cdef int worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noex
     h.peer.addr = request.where.peer
     h.peer.transport = LOG_RDMA
     enqueue(w, h)
-    return 0
+    return True
 
 
-cdef int worker_dispatch_stream(worker *w, int fd, rdma_transport transport, const char *request,
-                                size_t length) noexcept nogil:
+cdef bint worker_dispatch_stream(worker *w, int fd, rdma_transport transport, const char *request,
+                                 size_t length) noexcept nogil:
     cdef handover *h = <handover *>calloc(1, sizeof(handover))
     if h == NULL:
-        return -1
+        return False
     h.stream_request = <char *>malloc(length)
     if h.stream_request == NULL:
         free(h)
-        return -1
+        return False
     h.kind = HANDOVER_STREAM
     h.fd = fd
     h.transport = transport
     memcpy(h.stream_request, request, length)
     h.stream_request_length = length
     enqueue(w, h)
-    return 0
+    return True
 
 
 cdef void worker_change_device(worker *w, device_change *change) noexcept nogil:
@@ -85,20 +85,16 @@ cdef void open_cm(worker *w, const handover *h) noexcept nogil:
         close(h.fd)
         fetch_sub(w.curr_connections, 1)
         return
-    rc = rdma_cm_accept(w.rdma, cn, h.fd, &h.request)
+    rc = rdma_cm_accept(w.rdma.threads, cn, h.fd, &h.request)
     if rc == NULL:
         connection_end(cn, True)
-        return
-    # `stats conns` follows this pointer in another thread.
-    pthread_mutex_lock(&w.list_lock)
-    cn.rdma = rc
-    w.nrdma += 1
-    pthread_mutex_unlock(&w.list_lock)
+    else:
+        connection_paired(cn, rc)
 
 
 cdef void open_stream(worker *w, handover *h) noexcept nogil:
     """Gives the socket to the queue pair named in its request; the queue pair is this worker's."""
-    rdma_thread_attach(w.rdma[h.transport], h.fd, h.stream_request, h.stream_request_length)
+    rdma_thread_attach(w.rdma.threads[h.transport], h.fd, h.stream_request, h.stream_request_length)
     free(h.stream_request)
     fetch_sub(w.curr_connections, 1)
 

@@ -39,6 +39,7 @@ cdef struct connection:
     uint8_t bulk                 # its last payload was larger than the read buffer: the next may be, too
     uint8_t long_replies         # more bytes than TURN_LEAST left last time: the next reply may be as long
     uint8_t long_input           # the last read was as long as a read ahead may be: do not read ahead
+    uint8_t ahead                # read_ahead has read its input; connection_run_ahead goes on
     # written by the side thread before it gives the connection back
     uint8_t ended_by_side        # bool: the worker is to close the connection
     uint32_t rest_length
@@ -84,7 +85,6 @@ cdef struct worker:
     worker *all                  # of the daemon
     uint32_t nall
     uint32_t number              # its index in `all`
-    rdma_device **devices        # the server's, by transport; of devices that can go the worker uses its part in `rdma`
     watchers *watchers           # to whom connections are lent
     dumps *dumps
     unsigned int idle_timeout    # seconds without a transfer to or from a peer, before the connection ends; 0: no limit
@@ -93,8 +93,6 @@ cdef struct worker:
     bint (*admit_lane)(void *arg) noexcept nogil    # counts a connection; False: there are as many as may be
     void *admit_arg
     uint64_t *stop               # atomic: the worker is to end
-    int64_t spin_max             # ns of the longest gap between RDMA requests for polling; 0: no polling
-    unsigned int poll_share      # percent of the worker's time for polling, at most
     # set by worker_init and worker_start, then constant
     pthread_t id
     int epfd
@@ -119,26 +117,13 @@ cdef struct worker:
     run_queue sending            # ... with long replies to send or to make, or payloads to take, as a turn has bytes
     connection *dead             # ended in this turn, or before with lanes still to end
     unsigned int lanes_left      # how many of these lanes may end in this turn
-    rdma_thread *rdma[RDMA_DEVICES]   # its part of each device; NULL: there is no such device
+    source *sources[SOURCES]     # nsources, entered by worker_init, then constant
+    unsigned int nsources
+    rdma_source rdma             # the first source
     unsigned int nstreams        # connections with CONNECTION_STREAM
     unsigned int ncm             # connections with CONNECTION_CM
-    unsigned int nrdma           # connections with a queue pair
     size_t turn_left             # bytes of replies and payloads in this turn, before large transfers wait for the next
     uint32_t probes_due          # store time of the next look for silent peers
     uint32_t streams_checked     # store time of the last look for slow stream requests
-    uint32_t setups_checked      # ... for queue pairs without READY
-    bint setups_late             # a turn could not end all queue pairs without READY
     uint32_t idle_due            # store time when a connection may have been idle for too long
-    unsigned int rdma_runnable   # bit per device: some of its lanes gave way
-    bint rdma_used_up            # queue pairs have used up the last turn
-    int soft_left                # the first of epoll's events of software devices not reached in the last turn
-    int64_t came                 # when this turn's events of software devices did (now_ns()); 0: there were none
-    int64_t expected             # until when (now_ns()) an RDMA request is expected; 0: none is soon
-    unsigned int expecting       # from this device
-    int64_t polling_since        # since when the worker polls, without sleep; 0: no polling
-    int64_t poll_credit          # ns left for polling, by poll_share
-    int64_t poll_earned          # when the credit was last added to
-    int64_t asked                # when epoll was last asked while rings had something
-    int64_t spin_again           # no polling before this time (now_ns): the core was wanted
-    int64_t spin_pause           # ns of the last pause, until spin_again; 0: no pause
-    unsigned int polled_well     # undisturbed yields since spin_pause has changed
+    int64_t asked                # when epoll was last asked while a source had something to serve (now_ns())

@@ -1,6 +1,7 @@
 cdef enum:
     MAX_EVENTS = 128
     TURN_BYTES = 512 * 1024      # of replies and payloads in a turn; with more, tests/hostile finds others delayed
+    ASK_NS = 10000               # how long sources may be served without asking epoll
 
 
 cdef inline void connection_event(connection *cn, uint32_t events) noexcept nogil:
@@ -12,52 +13,105 @@ cdef inline void connection_event(connection *cn, uint32_t events) noexcept nogi
     elif cn.flags & CONNECTION_BLOCKED:
         if events & (EPOLLOUT | EPOLLERR | EPOLLHUP):
             connection_writable(cn)
-    elif was_read_ahead(cn):
+    elif cn.ahead:
         connection_run_ahead(cn)
-    elif not cn.flags & CONNECTION_RUNNABLE and not waits_turn(cn):
+    elif not cn.flags & CONNECTION_RUNNABLE and not queue_for_turn(cn):
         connection_readable(cn)
 
+
+# ---- the sources -----------------------------------------------------------------------------------------------------
+
+cdef inline bint begin_sources(worker *w) noexcept nogil:
+    """Whether a source has used up its last turn."""
+    cdef unsigned int i
+    cdef bint used_up = False
+    for i in range(w.nsources):
+        if w.sources[i].active:
+            used_up |= w.sources[i].calls.begin(w.sources[i])
+    return used_up
+
+
+cdef inline int arm_sources(worker *w) noexcept nogil:
+    """Returns the timeout of epoll_wait. 0: a source has work, and those behind it are not asked."""
+    cdef unsigned int i
+    cdef int longest
+    cdef int timeout = TICK_MS if w.nstreams or w.ncm or w.idle_timeout else -1
+    for i in range(w.nsources):
+        if w.sources[i].active:
+            longest = w.sources[i].calls.arm(w.sources[i])
+            if longest == 0:
+                return 0
+            # No limit, -1, is the largest number without a sign.
+            timeout = <int>min(<unsigned int>timeout, <unsigned int>longest)
+    return timeout
+
+
+cdef inline bint poll_sources(worker *w) noexcept nogil:
+    """Whether a source has something to serve."""
+    cdef unsigned int i
+    cdef bint found = False
+    for i in range(w.nsources):
+        if w.sources[i].active:
+            found |= w.sources[i].calls.poll(w.sources[i], found or has_runnable(w))
+    return found
+
+
+cdef inline bint must_ask(worker *w, bint found, bint used_up) noexcept nogil:
+    """Whether to ask epoll in this turn: if no source has found work, and every few microseconds."""
+    cdef int64_t now
+    if not found or has_runnable(w) or used_up:
+        return True
+    now = now_ns()
+    if now - w.asked < ASK_NS:
+        return False
+    w.asked = now
+    return True
+
+
+# ---- the thread ------------------------------------------------------------------------------------------------------
 
 cdef void *worker_main(void *arg) noexcept nogil:
     cdef worker *w = <worker *>arg
     cdef epoll_event events[MAX_EVENTS]
     cdef worker_event kind
-    cdef int i, n
-    cdef int timeout
-    cdef unsigned int rdma_ready     # bit per device
+    cdef unsigned int k
+    cdef int i, n, timeout
+    cdef bint used_up, found
     w.thread.owner = thread_id()
     log_thread_sfd(&w.thread.cur_sfd)
     while not load_acquire(w.stop):
-        begin_rdma_turn(w)
-        rdma_ready = poll_devices(w, &timeout)
-        n = epoll_wait(w.epfd, events, MAX_EVENTS, timeout) if must_ask(w, rdma_ready) else 0
+        used_up = begin_sources(w)
+        timeout = 0 if used_up or has_runnable(w) or w.dead != NULL else arm_sources(w)
+        found = timeout == 0 and poll_sources(w)
+        n = epoll_wait(w.epfd, events, MAX_EVENTS, timeout) if must_ask(w, found, used_up) else 0
+        # The events point to queue pairs, and the calls below may end queue pairs.
+        for k in range(w.nsources):
+            w.sources[k].calls.ready(w.sources[k], events, n)
         w.turn_left = TURN_BYTES
         w.lanes_left = LANES_PER_TURN
         if w.sending.head != NULL:
             run_sending(w)
-        take_soft_events(w, events, n)
         for i in range(n):
             if i % READ_AHEAD == 0:
                 read_ahead(w, &events[i], min(n - i, <int>READ_AHEAD))
             kind = event_kind(&events[i])
             if kind == EVENT_QUEUE:
                 take_handovers(w)
-            elif kind == EVENT_CHANNEL:
-                rdma_ready |= take_channel_event(w, &events[i])
             elif kind == EVENT_UDP:
                 udp_ready(event_udp(&events[i]))
             elif kind == EVENT_CONNECTION:
                 connection_event(event_connection(&events[i]), events[i].events)
-        rdma_ready |= w.rdma_runnable | pending_devices(w)
-        if rdma_ready:
-            serve_devices(w, rdma_ready)
+        for k in range(w.nsources):
+            if w.sources[k].active:
+                w.sources[k].calls.serve(w.sources[k])
         if w.runnable.head != NULL:
             run_runnable(w)
         enforce_timeouts(w)
         if w.dead != NULL:
             end_lanes(w)
             free_dead(w)
-    end_rdma_turns(w)
+    for k in range(w.nsources):
+        w.sources[k].calls.end(w.sources[k])
     # The joining thread owns the rest.
     w.thread.owner = 0
     return NULL
@@ -65,7 +119,6 @@ cdef void *worker_main(void *arg) noexcept nogil:
 
 cdef int worker_init(worker *w) noexcept nogil:
     cdef epoll_event ev
-    cdef unsigned int i
     live_add(LIVE_WORKER)
     w.epfd = epoll_create1(EPOLL_CLOEXEC)
     w.notify_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
@@ -80,10 +133,7 @@ cdef int worker_init(worker *w) noexcept nogil:
     ev.data.u64 = QUEUE_DATA
     if epoll_ctl(w.epfd, EPOLL_CTL_ADD, w.notify_fd, &ev) != 0:
         return -1
-    for i in range(<unsigned int>RDMA_DEVICES):
-        if w.devices[i] != NULL and not take_device(w, i, w.devices[i]):
-            return -1
-    return 0
+    return 0 if rdma_source_init(w) else -1
 
 
 cdef int worker_add_udp(worker *w, int fd) noexcept nogil:
@@ -104,7 +154,6 @@ cdef int worker_start(worker *w) noexcept nogil:
 
 cdef void worker_destroy(worker *w) noexcept nogil:
     cdef handover *h
-    cdef unsigned int i
     cdef udp_socket *u
     cdef connection *cn
     assert_that(w.thread.owner == 0)
@@ -129,10 +178,7 @@ cdef void worker_destroy(worker *w) noexcept nogil:
         close(h.fd)
         free(h.stream_request)
         free(h)
-    for i in range(<unsigned int>RDMA_DEVICES):
-        if w.rdma[i] != NULL:
-            rdma_thread_destroy(w.rdma[i])
-            w.rdma[i] = NULL
+    rdma_source_destroy(&w.rdma)
     conn_thread_release(&w.thread)
     if w.epfd >= 0:
         close(w.epfd)

@@ -1,29 +1,36 @@
-# The worker's part of the RDMA devices: taking a device, giving a device up, and polling. The worker's thread.
+# RDMA devices as a source of the worker (worker/source): devices come and go, their queue pairs have turns, and the
+# worker polls for requests. The worker's thread.
 #
 # The epoll set has the descriptors of the software devices' queue pairs, and completion channels of the system's
 # device. A worker that expects a request soon polls instead of sleeping, since a wake-up costs more than most
 # transfers. soft_shm's rings are memory, without a descriptor: the worker looks into the rings while awake, and asks
 # for a wake-up before sleeping.
 
-# Whether there is any device to agree on a queue pair with.
-cdef bint has_device(const worker *w) noexcept nogil
-# Makes the worker's part of a device. False: errno.
-cdef bint take_device(worker *w, unsigned int transport, rdma_device *device) noexcept nogil
-# Carries out another thread's order, and reports to the thread.
+cdef struct rdma_source:
+    source base                  # first. Active from the first queue pair until the work of the last is done
+    rdma_device **devices        # the server's, by transport. Set before rdma_source_init, the only user
+    worker *w                    # constant
+    # the worker's own
+    rdma_thread *threads[RDMA_DEVICES]   # the worker's part of each device; NULL: there is no such device
+    unsigned int queue_pairs     # connections with a queue pair
+    unsigned int found           # bit per device: has something to serve in this turn
+    unsigned int left            # bit per device: the last serving has left something
+    int soft_left                # the first of epoll's events of software devices not reached in the last turn
+    int64_t came                 # when this turn's events of software devices did (now_ns()); 0: there were none
+    uint32_t setups_checked      # store time of the last look for queue pairs without READY
+    bint setups_late             # a turn could not end all queue pairs without READY
+    polling polling              # `gap_max` and `share` are set before rdma_source_init
+    unsigned int expecting       # the device of the expected request
+
+# Enters the source into the worker's table, with the worker's part of each device. False: errno.
+cdef bint rdma_source_init(worker *w) noexcept nogil
+# Frees the worker's parts of the devices. The connections and their lanes have ended. The joining thread.
+cdef void rdma_source_destroy(rdma_source *r) noexcept nogil
+# Takes or gives up a device, as the devices' thread has ordered; lowers change.pending, and signals at 0.
 cdef void change_device(worker *w, device_change *change) noexcept nogil
-# Begins a turn: from here to the next call queue pairs move no more than a turn's work, however many there are.
-cdef void begin_rdma_turn(worker *w) noexcept nogil
-# The end of the worker's last turn.
-cdef void end_rdma_turns(worker *w) noexcept nogil
-# Looks into the rings: a bit for each device with something to serve, and the timeout of the next epoll_wait, in ms.
-cdef unsigned int poll_devices(worker *w, int *timeout) noexcept nogil
-# Whether to call epoll_wait in this turn. found: devices whose rings had work.
-cdef bint must_ask(worker *w, unsigned int found) noexcept nogil
-# Hands events of software devices to them.
-cdef void take_soft_events(worker *w, const epoll_event *events, int n) noexcept nogil
-# Takes the event of a device's completion channel. Returns the device's bit.
-cdef unsigned int take_channel_event(worker *w, const epoll_event *event) noexcept nogil
-# A bit for each device known to have work.
-cdef unsigned int pending_devices(worker *w) noexcept nogil
-# Serves the devices whose bits are set.
-cdef void serve_devices(worker *w, unsigned int ready) noexcept nogil
+# Whether there is any device to agree on a queue pair with.
+cdef bint has_device(const rdma_source *r) noexcept nogil
+# The connection has got a queue pair.
+cdef void connection_paired(connection *cn, rdma_conn *rc) noexcept nogil
+# Ends queue pairs whose READY does not come. After each turn.
+cdef void end_late_setups(rdma_source *r) noexcept nogil

@@ -1,26 +1,21 @@
 cdef enum:
     TURN_WORK = 512 * 1024       # octets moved by queue pairs in a turn; with more, tests/hostile finds others delayed
     RING_LOOKS = 32              # between two turns of a polling worker
-    ASK_NS = 10000               # how long ring traffic may be served without asking epoll
-    TICK_MS = 1000               # how often timeouts are looked at
-    YIELD_LONG = 200000          # ns of a sched_yield when the core is wanted; a time slice has milliseconds
-    PAUSE_MIN = 10000000         # ns without polling after such a yield, and twice as long each time, up to
-    PAUSE_MAX = 640000000
-    POLLED_WELL = 256            # undisturbed yields, after which the pause is halved
-    CREDIT_MAX = 10000000        # ns of polling at once, after a time without polling
 
 
 # ---- devices come and go ---------------------------------------------------------------------------------------------
 
-cdef bint has_device(const worker *w) noexcept nogil:
-    cdef unsigned int i
-    for i in range(<unsigned int>RDMA_DEVICES):
-        if w.rdma[i] != NULL:
+cdef bint has_device(const rdma_source *r) noexcept nogil:
+    cdef unsigned int k
+    for k in range(<unsigned int>RDMA_DEVICES):
+        if r.threads[k] != NULL:
             return True
     return False
 
 
-cdef bint take_device(worker *w, unsigned int transport, rdma_device *device) noexcept nogil:
+cdef bint take_device(rdma_source *r, unsigned int transport, rdma_device *device) noexcept nogil:
+    """Makes the worker's part of the device, and watches its descriptor. False: the system refuses; errno says why."""
+    cdef worker *w = r.w
     cdef epoll_event ev
     cdef rdma_thread *t
     assert_owner(w.thread.owner)
@@ -33,13 +28,14 @@ cdef bint take_device(worker *w, unsigned int transport, rdma_device *device) no
     if rdma_thread_fd(t) >= 0 and epoll_ctl(w.epfd, EPOLL_CTL_ADD, rdma_thread_fd(t), &ev) != 0:
         rdma_thread_destroy(t)
         return False
-    w.rdma[transport] = t
+    r.threads[transport] = t
     return True
 
 
-cdef void give_up_device(worker *w, unsigned int transport, const char *line) noexcept nogil:
+cdef void give_up_device(rdma_source *r, unsigned int transport, const char *line) noexcept nogil:
     """Ends all connections on a device, and the worker's part of the device."""
-    cdef rdma_thread *t = w.rdma[transport]
+    cdef worker *w = r.w
+    cdef rdma_thread *t = r.threads[transport]
     cdef connection *cn = w.connections
     cdef connection *following
     if t == NULL:
@@ -56,14 +52,14 @@ cdef void give_up_device(worker *w, unsigned int transport, const char *line) no
     if rdma_thread_fd(t) >= 0:
         epoll_ctl(w.epfd, EPOLL_CTL_DEL, rdma_thread_fd(t), NULL)
     rdma_thread_destroy(t)
-    w.rdma[transport] = NULL
+    r.threads[transport] = NULL
 
 
 cdef void change_device(worker *w, device_change *change) noexcept nogil:
     assert_owner(w.thread.owner)
     if change.device == NULL:
-        give_up_device(w, change.transport, change.line)
-    elif not take_device(w, change.transport, change.device):
+        give_up_device(&w.rdma, change.transport, change.line)
+    elif not take_device(&w.rdma, change.transport, change.device):
         fprintf(stderr, b"RDMA: a worker thread cannot use the device: %s\n", strerror(errno))
     pthread_mutex_lock(&change.lock)
     change.pending -= 1
@@ -72,229 +68,229 @@ cdef void change_device(worker *w, device_change *change) noexcept nogil:
     pthread_mutex_unlock(&change.lock)
 
 
-# ---- turns -----------------------------------------------------------------------------------------------------------
-
-cdef void begin_rdma_turn(worker *w) noexcept nogil:
-    """Devices busy in the last turn share this turn. An idle device may have the share of one more busy device."""
-    cdef unsigned int k, share
-    cdef unsigned int busy = 0
+cdef void connection_paired(connection *cn, rdma_conn *rc) noexcept nogil:
+    cdef worker *w = cn.w
     assert_owner(w.thread.owner)
-    w.rdma_used_up = False
-    if w.nrdma == 0:
-        return
-    for k in range(<unsigned int>RDMA_DEVICES):
-        busy += w.rdma[k] != NULL and rdma_thread_was_busy(w.rdma[k])
-    for k in range(<unsigned int>RDMA_DEVICES):
-        if w.rdma[k] != NULL:
-            share = TURN_WORK // (busy if rdma_thread_was_busy(w.rdma[k]) else busy + 1)
-            w.rdma_used_up |= rdma_thread_begin_turn(w.rdma[k], share)
+    # `stats conns` follows this pointer in another thread.
+    pthread_mutex_lock(&w.list_lock)
+    cn.rdma = rc
+    pthread_mutex_unlock(&w.list_lock)
+    w.rdma.queue_pairs += 1
+    w.rdma.base.active = True
 
 
-cdef void end_rdma_turns(worker *w) noexcept nogil:
-    cdef unsigned int k
-    assert_owner(w.thread.owner)
-    for k in range(<unsigned int>RDMA_DEVICES):
-        if w.rdma[k] != NULL:
-            rdma_thread_end_turns(w.rdma[k])
+# ---- queue pairs without READY ---------------------------------------------------------------------------------------
 
-
-# ---- polling ---------------------------------------------------------------------------------------------------------
-
-cdef void end_polling(worker *w, int64_t now) noexcept nogil:
-    """Takes the polled time off the worker's credit."""
-    cdef int64_t polled = now - w.polling_since
-    w.poll_credit -= polled
-    if w.rdma[w.expecting] != NULL:
-        rdma_thread_polled(w.rdma[w.expecting], polled)
-    w.polling_since = 0
-
-
-cdef bint may_poll(worker *w, int64_t now) noexcept nogil:
-    """Whether the worker has polling time left, and nobody else wants the core."""
-    cdef int64_t polled = now - w.polling_since if w.polling_since else 0
-    cdef int64_t earned
-    if w.poll_share < 100 and polled == 0:
-        # The first time is counted from the system's start: without the limit the product could overflow.
-        earned = min(now - w.poll_earned, <int64_t>CREDIT_MAX * 100) * w.poll_share // 100
-        w.poll_credit = min(w.poll_credit + earned, <int64_t>CREDIT_MAX)
-        w.poll_earned = now
-    return now >= w.spin_again and (w.poll_share == 100 or w.poll_credit > polled)
-
-
-cdef bint poll_on(worker *w) noexcept nogil:
-    """Whether the worker polls instead of sleeping: while a request is expected.
-
-    With busy processes on the core, each yield costs the worker their time slices, and a sleeper is woken sooner. Then
-    the worker does not poll for a while.
-    """
-    cdef int64_t now
-    assert_owner(w.thread.owner)
-    if w.expected == 0:
-        return False
-    now = now_ns()
-    if now >= w.expected or not may_poll(w, now):
-        if w.polling_since:
-            end_polling(w, now)
-        w.expected = 0
-        return False
-    if w.polling_since == 0:
-        w.polling_since = now
-    if w.spin_pause and now - w.spin_again > w.spin_pause:
-        # Polling has been possible for as long as the pause was.
-        w.spin_pause = w.spin_pause // 2 if w.spin_pause > PAUSE_MIN else 0
-        w.spin_again = now
-    # The sender of the next request may be waiting for this very core.
-    sched_yield()
-    if now_ns() - now > YIELD_LONG:
-        w.polled_well = 0
-        w.spin_pause = min(max(2 * w.spin_pause, <int64_t>PAUSE_MIN), <int64_t>PAUSE_MAX)
-        w.spin_again = now + w.spin_pause
-    elif w.spin_pause:
-        # Processes that run for a moment now and then would otherwise keep the pause for ever.
-        w.polled_well += 1
-        if w.polled_well == POLLED_WELL:
-            w.polled_well = 0
-            w.spin_pause = w.spin_pause // 2 if w.spin_pause > PAUSE_MIN else 0
-    return True
-
-
-cdef int turn_timeout(worker *w) noexcept nogil:
-    """How long epoll_wait may sleep, in milliseconds."""
-    if has_runnable(w) or w.dead != NULL or w.rdma_runnable or w.rdma_used_up or w.setups_late or poll_on(w):
-        return 0
-    return TICK_MS if w.nstreams or w.ncm or w.idle_timeout or setups_wait(w) else -1
-
-
-cdef unsigned int pending_devices(worker *w) noexcept nogil:
-    """A bit for each device known to have work."""
-    cdef unsigned int found = 0
-    cdef unsigned int k
-    if w.nrdma == 0:
-        return 0
-    for k in range(<unsigned int>RDMA_DEVICES):
-        if w.rdma[k] != NULL and rdma_thread_pending(w.rdma[k]):
-            found |= 1 << k
-    return found
-
-
-cdef bint arm_devices(worker *w) noexcept nogil:
-    """Asks the devices for a wake-up. True: there is work already, and the worker must not sleep."""
-    cdef unsigned int k
-    cdef bint busy = False
-    if w.nrdma == 0:
-        return False
-    for k in range(<unsigned int>RDMA_DEVICES):
-        busy |= w.rdma[k] != NULL and rdma_thread_arm(w.rdma[k])
-    return busy
-
-
-cdef bint has_rings(const worker *w) noexcept nogil:
-    """Whether a second look may find work: only epoll reports soft_iw's streams."""
+cdef bint setups_wait(const rdma_source *r) noexcept nogil:
+    """Whether queue pairs are there whose READY has not come."""
     cdef unsigned int k
     for k in range(<unsigned int>RDMA_DEVICES):
-        if w.rdma[k] != NULL and rdma_thread_polls(w.rdma[k]):
+        if r.threads[k] != NULL and rdma_thread_waits(r.threads[k]):
             return True
     return False
 
 
-cdef void look_at_rings(worker *w, int looks) noexcept nogil:
-    cdef bint found = False
+cdef void end_late_setups(rdma_source *r) noexcept nogil:
+    cdef uint32_t now = store_time(r.w.thread.store)
     cdef unsigned int k
-    # Each look may do a turn's work.
-    while looks and not found and w.nrdma:
-        for k in range(<unsigned int>RDMA_DEVICES):
-            found |= w.rdma[k] != NULL and rdma_thread_poll(w.rdma[k])
-        looks -= 1
-        if looks and not found:
-            cpu_relax()
+    assert_owner(r.w.thread.owner)
+    if now == r.setups_checked and not r.setups_late:
+        return
+    r.setups_checked = now
+    r.setups_late = False
+    for k in range(<unsigned int>RDMA_DEVICES):
+        if r.threads[k] != NULL and rdma_thread_waits(r.threads[k]):
+            r.setups_late |= rdma_thread_end_late(r.threads[k])
 
 
-cdef unsigned int poll_devices(worker *w, int *timeout) noexcept nogil:
-    """Looks at the rings, and arms the devices if the worker is to sleep. Returns a bit for each device with work."""
-    cdef unsigned int found
-    assert_owner(w.thread.owner)
-    timeout[0] = turn_timeout(w)
-    found = pending_devices(w)
-    # Arming says whether the rings have something.
-    if timeout[0] != 0 and (found or arm_devices(w)):
-        timeout[0] = 0
-    if timeout[0] == 0:
-        look_at_rings(w, RING_LOOKS if w.polling_since and not has_runnable(w) and has_rings(w) else 1)
-        found |= pending_devices(w)
+# ---- the source's table ----------------------------------------------------------------------------------------------
+
+cdef bint rdma_begin(source *s) noexcept nogil:
+    """Devices busy in the last turn share this turn. An idle device may have the share of one more busy device."""
+    cdef rdma_source *r = <rdma_source *>s
+    cdef unsigned int k, share
+    cdef unsigned int busy = 0
+    cdef bint used_up = False
+    assert_owner(r.w.thread.owner)
+    for k in range(<unsigned int>RDMA_DEVICES):
+        busy += r.threads[k] != NULL and rdma_thread_was_busy(r.threads[k])
+    for k in range(<unsigned int>RDMA_DEVICES):
+        if r.threads[k] != NULL:
+            share = TURN_WORK // (busy if rdma_thread_was_busy(r.threads[k]) else busy + 1)
+            used_up |= rdma_thread_begin_turn(r.threads[k], share)
+    return used_up
+
+
+cdef unsigned int pending_devices(const rdma_source *r) noexcept nogil:
+    """A bit for each device known to have work."""
+    cdef unsigned int found = 0
+    cdef unsigned int k
+    for k in range(<unsigned int>RDMA_DEVICES):
+        if r.threads[k] != NULL and rdma_thread_pending(r.threads[k]):
+            found |= 1 << k
     return found
 
 
-cdef bint must_ask(worker *w, unsigned int found) noexcept nogil:
-    """Whether to ask epoll in this turn: if nothing was found otherwise, and every few microseconds."""
-    cdef int64_t now
-    if not found or has_runnable(w) or w.rdma_used_up:
-        return True
-    now = now_ns()
-    if now - w.asked < ASK_NS:
-        return False
-    w.asked = now
-    return True
+cdef inline void count_polled(rdma_source *r) noexcept nogil:
+    if r.polling.polled == 0:
+        return
+    if r.threads[r.expecting] != NULL:
+        rdma_thread_polled(r.threads[r.expecting], r.polling.polled)
+    r.polling.polled = 0
 
 
-cdef void take_soft_events(worker *w, const epoll_event *events, int n) noexcept nogil:
-    """Hands events to the software devices, before anything else could end queue pairs.
+cdef bint polls_on(rdma_source *r) noexcept nogil:
+    cdef bint on = polling_on(&r.polling)
+    count_polled(r)
+    return on
 
-    Epoll reports descriptors that stay ready in the same order each time. So the first events are those not reached in
-    the last turn.
+
+cdef int rdma_arm(source *s) noexcept nogil:
+    cdef rdma_source *r = <rdma_source *>s
+    cdef unsigned int k
+    cdef bint busy = False
+    assert_owner(r.w.thread.owner)
+    if r.left or r.setups_late or polls_on(r) or pending_devices(r):
+        return 0
+    for k in range(<unsigned int>RDMA_DEVICES):
+        busy |= r.threads[k] != NULL and rdma_thread_arm(r.threads[k])
+    if busy:
+        return 0
+    return TICK_MS if setups_wait(r) else -1
+
+
+cdef bint has_rings(const rdma_source *r) noexcept nogil:
+    """Whether a second look may find work: only epoll reports soft_iw's streams."""
+    cdef unsigned int k
+    for k in range(<unsigned int>RDMA_DEVICES):
+        if r.threads[k] != NULL and rdma_thread_polls(r.threads[k]):
+            return True
+    return False
+
+
+cdef bint rdma_poll(source *s, bint hurry) noexcept nogil:
+    cdef rdma_source *r = <rdma_source *>s
+    cdef int looks = RING_LOOKS if r.polling.since and not hurry and has_rings(r) else 1
+    cdef bint found = False
+    cdef unsigned int k
+    assert_owner(r.w.thread.owner)
+    # Each look may do a turn's work.
+    while looks and not found:
+        for k in range(<unsigned int>RDMA_DEVICES):
+            found |= r.threads[k] != NULL and rdma_thread_poll(r.threads[k])
+        looks -= 1
+        if looks and not found:
+            cpu_relax()
+    r.found |= pending_devices(r)
+    return r.found != 0
+
+
+cdef void rdma_ready(source *s, const epoll_event *events, int n) noexcept nogil:
+    """Epoll reports descriptors that stay ready in the same order each time. So the first events of software devices
+    are those not reached in the last turn.
     """
+    cdef rdma_source *r = <rdma_source *>s
     cdef uint32_t coming = 0
-    cdef int first = w.soft_left if w.soft_left < n else 0
+    cdef int first = r.soft_left if r.soft_left < n else 0
     cdef int i, at
+    cdef worker_event kind
+    assert_owner(r.w.thread.owner)
     for i in range(n):
-        coming += event_kind(&events[i]) == EVENT_SOFT
-    w.soft_left = 0
-    w.came = now_ns() if coming and w.spin_max else 0
+        kind = event_kind(&events[i])
+        if kind == EVENT_SOFT:
+            coming += 1
+        elif kind == EVENT_CHANNEL:
+            rdma_thread_event(r.threads[channel_device(&events[i])])
+            r.found |= channel_bit(&events[i])
+    r.base.active |= r.found != 0
+    r.soft_left = 0
+    r.came = now_ns() if coming and r.polling.gap_max else 0
+    if coming == 0:
+        return
     for i in range(n):
         at = (first + i) % n
         if event_kind(&events[at]) == EVENT_SOFT:
             if soft_channel_event(&events[at], coming):
                 # Serve the queue pair, even without a complete request or transfer: its input ends a wait.
                 rdma_event_taken(soft_event_qp(&events[at]))
-            elif w.soft_left == 0:
-                w.soft_left = at
+            elif r.soft_left == 0:
+                r.soft_left = at
             coming -= 1
 
 
-cdef unsigned int take_channel_event(worker *w, const epoll_event *event) noexcept nogil:
-    assert_owner(w.thread.owner)
-    # An earlier event of the batch may have made the worker give the device up.
-    if w.rdma[channel_device(event)] == NULL:
-        return 0
-    rdma_thread_event(w.rdma[channel_device(event)])
-    return channel_bit(event)
-
-
-cdef void run_devices(worker *w, unsigned int which, int64_t now) noexcept nogil:
+cdef void run_devices(rdma_source *r, unsigned int which, int64_t now) noexcept nogil:
     cdef unsigned int k
     cdef int64_t expected
     for k in range(<unsigned int>RDMA_DEVICES):
-        if not which >> k & 1 or w.rdma[k] == NULL:
+        if not which >> k & 1 or r.threads[k] == NULL:
             continue
-        if rdma_thread_run(w.rdma[k], now, w.spin_max):
-            w.rdma_runnable |= 1 << k
-        expected = rdma_thread_expected(w.rdma[k])
-        if expected > w.expected:
-            w.expected = expected
-            w.expecting = k
+        if rdma_thread_run(r.threads[k], now, r.polling.gap_max):
+            r.left |= 1 << k
+        expected = rdma_thread_expected(r.threads[k])
+        if expected > r.polling.expected:
+            r.polling.expected = expected
+            r.expecting = k
 
 
-cdef void serve_devices(worker *w, unsigned int ready) noexcept nogil:
+cdef void serve_devices(rdma_source *r, unsigned int ready) noexcept nogil:
     """Devices with endless work come last: their turns would delay the clients of the rest."""
     cdef unsigned int k, last = 0
-    cdef int64_t now = w.came
-    assert_owner(w.thread.owner)
-    if now == 0 and w.spin_max:
+    cdef int64_t now = r.came
+    if now == 0 and r.polling.gap_max:
         now = now_ns()
-    if w.polling_since:
-        end_polling(w, now)
-    w.rdma_runnable = 0
+    if r.polling.since:
+        polling_end(&r.polling, now)
+        count_polled(r)
+    r.left = 0
     for k in range(<unsigned int>RDMA_DEVICES):
-        if w.rdma[k] != NULL and rdma_thread_gives_way(w.rdma[k]):
+        if r.threads[k] != NULL and rdma_thread_gives_way(r.threads[k]):
             last |= 1 << k
-    run_devices(w, ready & ~last, now)
-    run_devices(w, ready & last, now)
+    run_devices(r, ready & ~last, now)
+    run_devices(r, ready & last, now)
+
+
+cdef void rdma_serve(source *s) noexcept nogil:
+    cdef rdma_source *r = <rdma_source *>s
+    cdef unsigned int ready = r.found | r.left | pending_devices(r)
+    assert_owner(r.w.thread.owner)
+    r.found = 0
+    if ready:
+        serve_devices(r, ready)
+    # The last queue pair may have ended while work was left, or the worker was polling.
+    r.base.active = r.queue_pairs != 0 or r.left != 0 or r.polling.expected != 0
+
+
+cdef void rdma_end(source *s) noexcept nogil:
+    cdef rdma_source *r = <rdma_source *>s
+    cdef unsigned int k
+    assert_owner(r.w.thread.owner)
+    for k in range(<unsigned int>RDMA_DEVICES):
+        if r.threads[k] != NULL:
+            rdma_thread_end_turns(r.threads[k])
+
+
+cdef source_calls rdma_calls = source_calls(
+    begin=rdma_begin, arm=rdma_arm, poll=rdma_poll, ready=rdma_ready, serve=rdma_serve, end=rdma_end)
+
+
+# ---- the source's beginning and end ----------------------------------------------------------------------------------
+
+cdef bint rdma_source_init(worker *w) noexcept nogil:
+    cdef rdma_source *r = &w.rdma
+    cdef unsigned int k
+    r.base.calls = &rdma_calls
+    r.w = w
+    w.sources[w.nsources] = &r.base
+    w.nsources += 1
+    for k in range(<unsigned int>RDMA_DEVICES):
+        if r.devices[k] != NULL and not take_device(r, k, r.devices[k]):
+            return False
+    return True
+
+
+cdef void rdma_source_destroy(rdma_source *r) noexcept nogil:
+    cdef unsigned int k
+    for k in range(<unsigned int>RDMA_DEVICES):
+        if r.threads[k] != NULL:
+            rdma_thread_destroy(r.threads[k])
+            r.threads[k] = NULL

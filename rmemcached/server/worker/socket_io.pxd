@@ -12,9 +12,7 @@ cdef void connection_readable(connection *cn) noexcept nogil
 # Reads these events' sockets before answering any, where a short command may be the whole input. Prefetches the memory
 # for the commands' lookups, so the cache misses overlap.
 cdef void read_ahead(worker *w, const epoll_event *events, int n) noexcept nogil
-# Whether read_ahead has read from this connection; then connection_run_ahead goes on.
-cdef inline bint was_read_ahead(const connection *cn) noexcept nogil:
-    return cn.rbuf == NULL and cn.c.rbytes != 0
+# Runs the machine over the input that read_ahead has read.
 cdef void connection_run_ahead(connection *cn) noexcept nogil
 # The socket has room again for waiting output.
 cdef void connection_writable(connection *cn) noexcept nogil
@@ -24,8 +22,8 @@ cdef void connection_run(connection *cn) noexcept nogil
 # ended, or goes on by itself later.
 cdef bint send_waiting(connection *cn) noexcept nogil
 # With the turn's bytes used up, puts a readable connection into the queue, if a long payload is under way or the last
-# reply was long. Whether the connection waits.
-cdef bint waits_turn(connection *cn) noexcept nogil
+# reply was long. False: the connection need not wait.
+cdef bint queue_for_turn(connection *cn) noexcept nogil
 cdef inline bint has_runnable(const worker *w) noexcept nogil:
     return w.runnable.head != NULL or w.sending.head != NULL
 # Sends and receives the long replies and payloads in the queue, as far as the turn's bytes go.

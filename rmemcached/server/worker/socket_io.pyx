@@ -181,7 +181,7 @@ cdef void run_sending(worker *w) noexcept nogil:
             connection_run(cn)
 
 
-cdef bint waits_turn(connection *cn) noexcept nogil:
+cdef bint queue_for_turn(connection *cn) noexcept nogil:
     if cn.w.turn_left or not (cn.long_replies or cn.c.rlbytes > TURN_LEAST):
         return False
     give_way(cn, &cn.w.sending)
@@ -234,8 +234,8 @@ cdef inline ssize_t receive_input(connection *cn, bint *filled) noexcept nogil:
         room = BULK_READ_SIZE if cn.bulk else READ_BUFFER_SIZE - c.rbytes
     n = recv(cn.fd, space, room, 0)
     if n > 0:
-        if c.state != conn_new_cmd and c.state != conn_read:
-            # A part of a value.
+        if c.state == conn_swallow:
+            # A part of a refused value.
             connection_moved(cn)
         counter_add(&w.thread.stats.bytes_read, <uint64_t>n)
         c.rbytes += <size_t>n
@@ -244,9 +244,9 @@ cdef inline ssize_t receive_input(connection *cn, bint *filled) noexcept nogil:
     return n
 
 
-cdef inline bint payload_follows(connection *cn, bint filled) noexcept nogil:
-    """After the machine has run over the input: whether to read the payload of the last command now, straight into the
-    item. filled: the read used all its space.
+cdef inline bint choose_next_read(connection *cn, bint filled) noexcept nogil:
+    """After the machine has run over the input: sets the size of the next read. True: the payload of the last command
+    is to be read now, straight into the item. filled: the read used all its space.
 
     Payload bytes in the read buffer are copied from there, so of a large payload little should go there. For a payload
     within the buffer, the copy costs less than another system call.
@@ -271,7 +271,7 @@ cdef void connection_readable(connection *cn) noexcept nogil:
     assert_owner(cn.w.thread.owner)
     while True:
         if c.rlbytes and c.rbytes == 0:
-            if taken == 0 and waits_turn(cn):
+            if taken == 0 and queue_for_turn(cn):
                 # The payload waits behind its command, read just now.
                 return
             n = receive_payload(cn)
@@ -290,11 +290,11 @@ cdef void connection_readable(connection *cn) noexcept nogil:
                 return
             n = receive_input(cn, &filled)
             if n > 0:
-                if cn.flags & (CONNECTION_FRESH | CONNECTION_STREAM) and begins_stream(cn):
+                if cn.flags & (CONNECTION_FRESH | CONNECTION_STREAM) and check_for_stream(cn):
                     stream_readable(cn)
                     return
                 connection_run(cn)
-                if payload_follows(cn, filled):
+                if choose_next_read(cn, filled):
                     continue
                 return
         if n < 0 and errno == EINTR:
@@ -310,8 +310,8 @@ cdef void connection_readable(connection *cn) noexcept nogil:
 
 cdef inline bint may_read_ahead(const connection *cn) noexcept nogil:
     """Whether the connection waits for a command, has no part of one yet, and had little input and output before."""
-    return (cn.fd >= 0 and cn.flags == 0 and cn.rbuf == NULL and cn.c.state == conn_read and not cn.c.mget
-            and not cn.long_input and not cn.bulk and not cn.long_replies)
+    return (cn.fd >= 0 and cn.flags == 0 and cn.rbuf == NULL and cn.c.state == conn_read and not cn.long_input
+            and not cn.bulk and not cn.long_replies)
 
 
 cdef void read_ahead(worker *w, const epoll_event *events, int n) noexcept nogil:
@@ -337,6 +337,7 @@ cdef void read_ahead(worker *w, const epoll_event *events, int n) noexcept nogil
         counter_add(&w.thread.stats.bytes_read, <uint64_t>got)
         cn.c.rcurr = space
         cn.c.rbytes = <size_t>got
+        cn.ahead = True
         cn.long_input = got == READ_AHEAD_SIZE
         if cn.c.protocol == ascii_prot and command_ahead(space, space + got, &keys[found]) != NULL:
             found += 1
@@ -348,6 +349,9 @@ cdef void read_ahead(worker *w, const epoll_event *events, int n) noexcept nogil
 cdef void connection_run_ahead(connection *cn) noexcept nogil:
     cdef bint filled = cn.long_input
     assert_owner(cn.w.thread.owner)
+    assert_that(cn.rbuf == NULL)
+    assert_that(cn.c.rbytes != 0)
+    cn.ahead = False
     connection_run(cn)
-    if payload_follows(cn, filled):
+    if choose_next_read(cn, filled):
         connection_readable(cn)

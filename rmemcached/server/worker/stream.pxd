@@ -3,7 +3,7 @@
 
 # Whether the input of a CONNECTION_FRESH or CONNECTION_STREAM connection may be such a request. Clears
 # CONNECTION_FRESH.
-cdef bint begins_stream(connection *cn) noexcept nogil
+cdef bint check_for_stream(connection *cn) noexcept nogil
 # Hands the socket over if the request is whole. Input with the same first letters, but of a command, goes to the
 # machine.
 cdef void stream_readable(connection *cn) noexcept nogil

@@ -12,12 +12,12 @@ cdef inline const char *stream_key(const connection *cn) noexcept nogil:
     return SHM_REQUEST_KEY if cn.peer.transport == LOG_LOCAL else MPA_REQUEST_KEY
 
 
-cdef bint begins_stream(connection *cn) noexcept nogil:
+cdef bint check_for_stream(connection *cn) noexcept nogil:
     assert_owner(cn.w.thread.owner)
     cn.flags &= ~CONNECTION_FRESH
     if cn.flags & CONNECTION_STREAM:
         return True
-    return cn.c.rcurr[0] == stream_key(cn)[0] and cn.w.rdma[stream_transport(cn)] != NULL
+    return cn.c.rcurr[0] == stream_key(cn)[0] and cn.w.rdma.threads[stream_transport(cn)] != NULL
 
 
 cdef void hand_over_stream(connection *cn, uint32_t number) noexcept nogil:
@@ -33,13 +33,13 @@ cdef void hand_over_stream(connection *cn, uint32_t number) noexcept nogil:
     # An open socket would stay in this epoll set.
     epoll_ctl(w.epfd, EPOLL_CTL_DEL, fd, NULL)
     if number == w.number:
-        rdma_thread_attach(w.rdma[transport], fd, c.rcurr, c.rbytes)
+        rdma_thread_attach(w.rdma.threads[transport], fd, c.rcurr, c.rbytes)
     else:
         # The socket counts as a connection until the new worker has taken the handover.
         fetch_add(w.curr_connections, 1)
-        if number >= w.nall or worker_dispatch_stream(&w.all[number], fd, transport, c.rcurr, c.rbytes) != 0:
+        if number >= w.nall or not worker_dispatch_stream(&w.all[number], fd, transport, c.rcurr, c.rbytes):
             fetch_sub(w.curr_connections, 1)
-            rdma_thread_refuse(w.rdma[transport], fd, c.rcurr, c.rbytes)
+            rdma_thread_refuse(w.rdma.threads[transport], fd, c.rcurr, c.rbytes)
     c.close_reason = NORMAL_CLOSE
     connection_end(cn, False)
 
@@ -57,7 +57,7 @@ cdef void stream_readable(connection *cn) noexcept nogil:
             cn.flags &= ~CONNECTION_STREAM
             w.nstreams -= 1
         connection_run(cn)
-    elif rdma_thread_route(w.rdma[stream_transport(cn)], c.rcurr, c.rbytes, &number) != 0:
+    elif rdma_thread_route(w.rdma.threads[stream_transport(cn)], c.rcurr, c.rbytes, &number) != 0:
         hand_over_stream(cn, number)
     elif c.rbytes >= STREAM_REQUEST_MAX or not keep_input(cn):
         connection_end(cn, True)

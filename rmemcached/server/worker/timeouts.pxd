@@ -1,8 +1,8 @@
 # Silent and slow connections: incomplete requests for a stream, queue pairs without READY, peers of rdma_cm that may be
 # gone, and connections beyond idle_timeout. The worker's thread.
 
-# Whether queue pairs are there whose READY has not come.
-cdef bint setups_wait(const worker *w) noexcept nogil
+cdef enum:
+    TICK_MS = 1000               # of the longest sleep while there is anything to look for
 
 # The peer has sent a part of a payload, or taken a part of a reply.
 cdef void connection_moved(connection *cn) noexcept nogil

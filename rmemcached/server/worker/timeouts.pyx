@@ -17,27 +17,6 @@ cdef void drop_slow_streams(worker *w) noexcept nogil:
         cn = following
 
 
-cdef inline bint setups_wait(const worker *w) noexcept nogil:
-    cdef unsigned int k
-    for k in range(<unsigned int>RDMA_DEVICES):
-        if w.rdma[k] != NULL and rdma_thread_waits(w.rdma[k]):
-            return True
-    return False
-
-
-cdef void end_late_setups(worker *w) noexcept nogil:
-    """Ends queue pairs whose READY does not come."""
-    cdef uint32_t now = store_time(w.thread.store)
-    cdef unsigned int k
-    if now == w.setups_checked and not w.setups_late:
-        return
-    w.setups_checked = now
-    w.setups_late = False
-    for k in range(<unsigned int>RDMA_DEVICES):
-        if w.rdma[k] != NULL and rdma_thread_waits(w.rdma[k]):
-            w.setups_late |= rdma_thread_end_late(w.rdma[k])
-
-
 cdef void probe_silent(worker *w) noexcept nogil:
     """Probes silent peers of rdma_cm. The end of a process is reported, but a host may vanish silently; a TCP
     connection has keepalive for this case."""
@@ -144,7 +123,7 @@ cdef void enforce_timeouts(worker *w) noexcept nogil:
     assert_owner(w.thread.owner)
     if w.nstreams:
         drop_slow_streams(w)
-    end_late_setups(w)
+    end_late_setups(&w.rdma)
     if w.ncm:
         probe_silent(w)
     if w.idle_timeout:

@@ -49,7 +49,8 @@ cdef class Context(Base):
             raise VerbsError(2, f"no such device: {name}")
 
     cdef bint open(self, const verbs_provider *provider, str name) except -1:
-        """False if the provider has no such device; `provider` may be NULL."""
+        """False if the provider has no such device; `provider` may be NULL. Raises VerbsError if the provider cannot
+        list its devices or open this device."""
         cdef int i, count = 0
         cdef ibv_device **found
         if provider == NULL:
@@ -121,6 +122,7 @@ cdef class Context(Base):
         2^46 octets in all; EBUSY if a region is mapped already.
         """
         cdef soft_shm_limits limits
+        cdef int error
         limits.pair_regions = pair_regions
         limits.regions = regions
         limits.pair_bytes = pair_bytes
@@ -129,13 +131,14 @@ cdef class Context(Base):
         limits.nobody = nobody
         if self.p != soft_provider():
             raise failure("limit_windows", EINVAL)
-        if soft_shm_limit(self.handle(), &limits) < 0:
-            raise failure("limit_windows", errno.errno)
+        error = soft_shm_limit(self.handle(), &limits)
+        if error:
+            raise failure("limit_windows", error)
 
     def windows(self):
         """Present mappings of peers' memory by this soft_shm0: regions and bytes. And the number of declined offers."""
         cdef soft_shm_usage usage
-        if self.p != soft_provider() or soft_shm_query(self.handle(), &usage) < 0:
+        if self.p != soft_provider() or soft_shm_query(self.handle(), &usage) != 0:
             raise failure("windows", EINVAL)
         return {"regions": usage.regions, "bytes": usage.bytes, "declined": usage.declined}
 

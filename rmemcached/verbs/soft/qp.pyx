@@ -598,13 +598,12 @@ cdef int soft_post_recv(ibv_qp *ibqp, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noe
     return result
 
 
-cdef int soft_query_counters(ibv_qp *ibqp, soft_qp_counters *out) noexcept nogil:
+cdef void soft_query_counters(ibv_qp *ibqp, soft_qp_counters *out) noexcept nogil:
     cdef const uint64_t *counters = <const uint64_t *> (<soft_qp *> ibqp).counters
     cdef uint64_t *copies = <uint64_t *> out
     cdef size_t i
     for i in range(sizeof(soft_qp_counters) // sizeof(uint64_t)):
         copies[i] = relaxed_load(&counters[i])
-    return 0
 
 
 cdef void soft_share_counters(ibv_qp *ibqp, soft_qp_counters *counters) noexcept nogil:

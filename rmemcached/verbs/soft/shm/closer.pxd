@@ -12,7 +12,7 @@ cdef enum:
     CLOSERS
     CLOSER_MANY = 256                # waiting descriptors; above this number a peer may add few
     CLOSER_EACH = 8                  # of one queue pair, at most,
-    CLOSER_FEW = 2                   # and with CLOSER_MANY waiting descriptors
+    CLOSER_FEW = 2                   # the same while CLOSER_MANY descriptors or more wait
     CLOSER_STUCK = 50000000          # nanoseconds in one close; a longer close is taken for stuck
     CLOSER_RETRY = 100000000         # nanoseconds until another look at a record after the last descriptor was used
 

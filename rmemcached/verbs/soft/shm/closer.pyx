@@ -55,8 +55,8 @@ cdef void hold_end(shm_closer *closer, shm_hold *hold) noexcept nogil:
 
 
 cdef int64_t closer_resume(shm_closer *closer) noexcept nogil:
-    """Resumes the streams whose hold has ended. Returns the time of the next look at a stream; 0: a look only after a
-    piece."""
+    """Resumes the streams whose hold has ended. Returns the time of the next look at a stream; 0: nothing to look
+    at before the next piece is closed."""
     cdef shm_hold *hold = closer.held
     cdef shm_hold *following
     cdef int64_t first = 0

@@ -47,26 +47,21 @@ cdef int soft_shm_limit(ibv_context *ibcontext, const soft_shm_limits *limits) n
     cdef int error = 0
     if (context.fabric != &shm_fabric or limits.pair_regions > SHM_WINDOWS_MAX
             or limits.pair_bytes > <uint64_t> 1 << 40 or limits.bytes > <uint64_t> 1 << 46):
-        errno.errno = EINVAL
-        return -1
+        return EINVAL
     if relaxed_load(&shm_context_of(context).usage.regions):
-        errno.errno = EBUSY
-        return -1
+        return EBUSY
     if limits.paid:
         error = closers_start(shm_context_of(context))
-    if error:
-        errno.errno = error
-        return -1
-    shm_context_of(context).limits = limits[0]
-    return 0
+    if error == 0:
+        shm_context_of(context).limits = limits[0]
+    return error
 
 
 cdef int soft_shm_query(ibv_context *ibcontext, soft_shm_usage *out) noexcept nogil:
     cdef soft_context *context = <soft_context *> ibcontext
     cdef const soft_shm_usage *usage
     if context.fabric != &shm_fabric:
-        errno.errno = EINVAL
-        return -1
+        return EINVAL
     usage = &shm_context_of(context).usage
     out.regions = relaxed_load(&usage.regions)
     out.bytes = relaxed_load(&usage.bytes)

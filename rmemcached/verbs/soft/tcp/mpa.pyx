@@ -47,6 +47,10 @@ cdef int soft_iw_parse_request(const void *buf, size_t received, soft_iw_request
 
 cdef size_t mpa_put(uint8_t *p, const char *key, uint8_t flags, uint8_t revision, uint16_t ird_word, uint16_t ord_word,
                     const void *private_data, size_t private_length) noexcept nogil:
+    """Writes a Request or Reply frame, and returns its length.
+
+    Parameters: the frame's fields, in their order.
+    """
     cdef size_t size = MPA_START_SIZE
     memcpy(p, key, MPA_KEY_SIZE)
     p[16] = flags

@@ -1,0 +1,1 @@
+"""Clients and clusters, pipelines and views, and the connections on which their calls work."""

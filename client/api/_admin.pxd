@@ -1,0 +1,17 @@
+"""The server is administered: statistics, its version, flush_all, and commands as text.
+
+Plain functions over a Session; arguments and results are as of the methods of Client.
+"""
+
+from rmemcached.client.api._session cimport Session
+
+# Of bytes and str, and of their subclasses. Raises TypeError.
+cdef bytes as_bytes(object text, str encoding=*)
+# Sends a line and returns the line of the answer. An answer other than `wanted` is an error.
+cdef bytes command(Session session, bytes line, bytes name, bytes wanted=*)
+cdef dict stats(Session session, tuple args)
+cdef bytes version(Session session)
+cdef bint flush_all(Session session, object delay, object noreply) except -1
+cdef bytes raw_command(Session session, object given, object end_tokens)
+cdef int quit(Session session) except -1
+cdef int shutdown(Session session, object graceful) except -1

@@ -1,0 +1,85 @@
+"""The connection of an AsyncClient: a Stream driven by an event loop.
+
+The loop calls when a descriptor of the Stream is readable or, while output is left, writable. Requests of the same turn
+of the loop are sent together at its end. Answers come in the order of the requests. The loop's thread does everything.
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from rmemcached.client.api._client cimport Client
+from rmemcached.client.api._connection cimport Connection
+from rmemcached.client.api._request cimport Request
+from rmemcached.client.transport._direct cimport DirectReader
+from rmemcached.client.transport._lane_memory cimport LaneMemory
+from rmemcached.client.transport._stream cimport Stream
+
+cdef enum:
+    ANSWERS_MOST = 1024      # requests under way, and
+    EXPOSED_MOST = 64        # values in memory for the server, given back together after all answers
+
+
+cdef class Group:
+    """Requests whose answers are awaited together."""
+    cdef object future
+    cdef list results            # or exceptions, in the order of the requests
+    cdef Py_ssize_t left
+
+    cdef int put(self, Py_ssize_t place, object result) except -1
+
+
+cdef class AsyncConnection:
+    cdef Client client
+    cdef readonly object loop
+    cdef Connection connection   # None: closed
+    cdef Stream stream           # the connection's
+    cdef LaneMemory memory       # the stream's; None: requests name no memory
+    cdef object answers          # deque of Requests without an answer yet
+    cdef object waiting          # deque of futures: of calls without room
+    cdef list descriptors        # watched by the loop
+    cdef bint flushing           # `flush` will be called
+    cdef bint writing            # the loop says when there is room for output
+    cdef bint sink_taken         # by a request without an answer yet
+    cdef list exposed            # values in memory for the server, until no request is under way
+    cdef bytes body              # a value being received; None: a line is
+    cdef bint behind_value       # classic: only the value's END has not come yet
+    cdef object timer
+    cdef object progress         # the loop's time when something has come or gone
+    cdef int64_t looked          # coarse_ms() when the loop has last looked
+    cdef object error            # why the connection was closed
+    cdef DirectReader reader     # of the server's memory; None: values are asked for
+    cdef dict changing           # with a reader: key -> number of unanswered requests that may change its item
+    cdef Py_ssize_t eager        # bytes of direct reads left before other tasks have their turn
+    cdef bint renews             # with the next turn there is more
+    cdef object readers          # deque of calls that wait for more, each an object: first come, first served
+
+    cdef bint full(self)
+    # The value of a key by a direct read, or None. In the order of the submitted requests.
+    cdef bytes read(self, bytes key, uint32_t *flags, uint64_t *cas)
+    # The same, to memory: the value's length, or -1. A value longer than the memory is not copied.
+    cdef Py_ssize_t read_into(self, bytes key, char *to, Py_ssize_t room) except -2
+    cdef bint may_read(self, bytes key)
+    # Pays for values of so many bytes.
+    cdef int has_read(self, Py_ssize_t length) except -1
+    # Whether the call lets the loop run other tasks first, and asks again. call: an object of `readers`, or None.
+    cdef bint gives_way(self, object call) except -1
+    # Appends the line with the report of direct reads.
+    cdef int put_hits(self) except -1
+    cdef int tell_all(self) except -1
+    # Counts a request that may change its key's item; by: 1, or -1.
+    cdef int count_change(self, Request r, int by) except -1
+    cdef int submit(self, Request r) except -1
+    cdef bint all_sent(self)
+    cdef int send_some(self) except -1
+    cdef int receive(self) except -1
+    cdef int take_answers(self) except -1
+    cdef bint take_body(self) except -1
+    cdef bint begin_value(self, Request r) except -1
+    cdef int finish(self, Request r, object result) except -1
+    cdef int resolve(self, Request r, object result) except -1
+    cdef int rest(self) except -1
+    cdef int make_room(self) except -1
+    cdef int fail(self, object error) except -1
+
+
+# (connection, log text about it) for a client; in a thread that may wait. logged: the last text in the log.
+cdef tuple open_connection(Client client, object logged)

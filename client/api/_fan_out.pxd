@@ -1,0 +1,34 @@
+"""A call for keys of several servers: all servers are asked before the caller waits for any.
+
+The call is divided into batches, one for each server. Values found by direct reads are not asked for. A failed server
+costs the rest nothing: its batch has an exception in place of a result. Several servers that do not answer to a fetch
+or a delete take less time than two timeouts.
+"""
+
+from libc.stdint cimport int64_t
+
+from rmemcached.client.api._connection cimport Connection
+from rmemcached.client.api._fetches cimport Fetches
+from rmemcached.client.api._session cimport Session
+
+
+cdef class Batch:
+    cdef Session client
+    cdef list requests           # of Request
+    cdef Fetches fetches         # gets: the requests sent
+    cdef Connection connection   # None: not in the call, or not any more
+    cdef list results            # in the order of the requests
+    cdef bint whole              # nothing is asked for
+    cdef list errors             # the error lines of the server
+    cdef object error            # why there are no results; None: there are
+
+    # Direct reads for the fetches: Request.found marks the values found.
+    cdef int look(self) except -1
+    # Sends as much as the transport takes at once.
+    cdef int ask(self, bytes name) except -1
+    # Waits for the answers.
+    cdef int take(self, int64_t asked) except -1
+    # Whether the batch's time has passed since `asked` (now_ns), during waits for earlier batches. asked 0: no limit.
+    cdef bint is_late(self, int64_t asked) except -1
+    # Ends the batch: its connection is in disorder.
+    cdef int give_up(self, object error) except -1

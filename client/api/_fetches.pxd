@@ -1,0 +1,34 @@
+"""The requests of a call that gets several values, and their answers in turn.
+
+Small values are asked for together. While the last value was large, each request names memory of its own, which the
+server fills while the caller copies the value before.
+"""
+
+from rmemcached.client.api._connection cimport Connection
+from rmemcached.client.transport._lane_memory cimport LaneMemory
+
+cdef enum:
+    FETCHES_MOST = 8         # requests with memory and without an answer yet
+
+
+cdef class Fetches:
+    cdef Connection connection
+    cdef LaneMemory memory           # None: requests name none
+    cdef list wanted                 # keys, encoded
+    cdef bint with_flags
+    cdef bint with_cas
+    cdef bytes expire
+    cdef Py_ssize_t window           # requests with memory at a time; 0: none, or none any more
+    cdef Py_ssize_t sinks            # as many, from the start; the first `naming` requests name these in turn
+    cdef Py_ssize_t naming
+    cdef Py_ssize_t missed           # keys in a row without an item
+    cdef bint named[FETCHES_MOST]    # for each unanswered request: whether it names its sink
+    cdef Py_ssize_t sent
+    cdef Py_ssize_t got              # answers read
+
+    # Sends as many requests as there is room for.
+    cdef int ask(self) except -1
+    # Reads the line of the next answer. The caller has taken the value before.
+    cdef int answer(self) except -1
+
+cdef Fetches new_fetches(Connection c, list wanted, bint with_flags, bint with_cas, bytes expire)

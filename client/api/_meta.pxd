@@ -1,0 +1,21 @@
+"""The meta commands of a Client, with options of their own: mg, ms, md, ma, mn and me.
+
+memcached's doc/protocol.txt, "Meta Commands". A command is a Request with its line and the function to read its answer,
+so Client, Pipeline and AsyncClient have the same commands.
+"""
+
+from rmemcached.client.api._request cimport Request
+from rmemcached.client.api._session cimport Session
+
+# With the client's checks of arguments; options: the arguments of Client's methods behind key and value.
+cdef Request meta_get_request(Session client, object key, dict options)
+cdef Request meta_set_request(Session client, object key, object value, dict options)
+cdef Request meta_delete_request(Session client, object key, dict options)
+cdef Request meta_arithmetic_request(Session client, object key, object delta, dict options)
+cdef Request meta_debug_request(Session client, object key)
+cdef Request meta_noop_request(Session client)
+cdef Request exists_request(Session client, object key)
+cdef Request remaining_request(Session client, bytes name, object key, object default)
+
+# The result of a request, after serde and ignore_exc.
+cdef object call(Session client, Request r)

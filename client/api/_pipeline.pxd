@@ -1,0 +1,15 @@
+"""Several commands of any kind in a single round trip."""
+
+from rmemcached.client.api._request cimport Request
+from rmemcached.client.api._session cimport Session
+
+
+cdef class Pipeline:
+    cdef Session client
+    cdef list requests
+    cdef readonly list results
+
+    cdef list run(self, list requests)
+    cdef Py_ssize_t behind_refusal(self, list results) except -1
+    cdef object failed(self, Request r, object error)
+    cdef int load(self, list requests, list results) except -1

@@ -1,0 +1,17 @@
+"""Reads of a server's memory by RDMA READ (docs/direct-reads.md, sections 8 and 9): of `verbs` and `soft_iw`.
+
+The queue pair has the RemoteMemory, all that is known of the server's memory. One call at a time reads through it.
+"""
+
+from libc.stdint cimport int64_t
+
+from rmemcached.client.api._connection cimport Connection
+
+# The values of encoded keys: a list with (value, flags, CAS value) for each key, or None where the caller must ask the
+# server. None: for all keys. The caller has entered the connection, which awaits no answer. Raises the same errors as
+# Connection; the connection is useless then, and the caller asks the server on another connection.
+cdef list read_values(Connection c, list keys)
+# Nanoseconds of such a get of a key. 0: the caller must ask the server. anew: without the remembered place of the item.
+cdef int64_t time_read(Connection c, bytes key, bint anew) except -1
+# This process has flushed a server: items older than the flush are not read any more.
+cdef void forget_clocks() noexcept

@@ -1,0 +1,71 @@
+"""Commands before they are sent: the contents of a Pipeline's queue.
+
+A Request is made after the check of its arguments. Then it is put into a Stream, and its answer is taken from there.
+"""
+
+from libc.stdint cimport uint32_t
+
+from rmemcached.client.api._connection cimport Connection
+from rmemcached.client.api._session cimport Session
+from rmemcached.client.wire._modes cimport store_mode
+
+cdef enum request_kind:
+    REQUEST_GET
+    REQUEST_GETS
+    REQUEST_STORE
+    REQUEST_DELETE
+    REQUEST_ARITHMETIC
+    REQUEST_TOUCH
+    REQUEST_META
+
+
+cdef class Request:
+    cdef request_kind kind
+    cdef bytes name              # the method's name for the caller
+    cdef object key              # the caller's
+    cdef bytes encoded
+    cdef object default          # GET, GETS: of a miss
+    cdef bint ignores            # a failure is a miss, if the client says so
+    cdef bint with_flags
+    cdef bint raw                # no serde is applied
+    cdef bytes expire            # None: none was given, or 0
+    cdef store_mode mode         # STORE
+    cdef object data
+    cdef bytes flags
+    cdef bytes cas
+    cdef bytes sign              # ARITHMETIC: the meta command's mode
+    cdef bytes delta
+    cdef bytes line              # META: the command, of ms up to the length
+    cdef object parse            # ... makes the result of the line of the answer, and the value or None
+    cdef bint sized              # ... a value may follow the answer's line
+    cdef bytes answered          # ... the answer's line, while its value comes
+    cdef uint32_t found_flags    # GET, GETS, META: of the value found
+    cdef bint found              # ... for the serde to load
+    cdef object future           # of who waits for the answer; None: nobody does
+    cdef object group            # or the request's Group,
+    cdef Py_ssize_t place        # ... and where
+    cdef bint sinks              # names the Stream's sink
+
+    # Whether anybody waits for its answer.
+    cdef bint wanted(self)
+
+# With the client's checks of arguments; default: of a miss, as a pair for REQUEST_GETS.
+cdef Request get_request(Session client, request_kind kind, bytes name, object key, object default, object expire)
+cdef Request store_request(Session client, store_mode mode, bytes name, object key, object value, object expire,
+                           object flags, object cas)
+cdef Request arithmetic_request(Session client, bytes name, object key, object value)
+cdef Request touch_request(Session client, object key, object expire)
+cdef Request delete_request(Session client, object key)
+
+# Formats the request. The memory of its arguments must stay in place until the answer. MemcacheUnknownCommandError: the
+# request is META, and the server knows no meta commands.
+cdef int put_request(Connection c, Request r) except -1
+# The same of META, whose value may come to the sink. True: the server reads its value from memory.
+cdef bint put_meta(Connection c, Request r, bint sink) except -1
+cdef object no_meta()
+# The result of META: of the line of its answer, and the value.
+cdef object read_meta(Connection c, Request r, bytes line, bytes value)
+# The serde's object for a result with a value.
+cdef object load_result(Session client, Request r, object result)
+# The result by the line just read, before the serde; an error line goes to errors.
+cdef object take_answer(Connection c, Request r, list errors)

@@ -1,0 +1,103 @@
+"""The options of a Client, and its connections: one for each call under way, made on demand.
+
+A call consists of `enter`, its work on the Connection, and `leave`, or `drop` after an exception. Any number of threads
+may be in calls, each with a Connection of its own meanwhile. All of this is done with the GIL held, or the lock of
+_state.pxd.
+
+A thread's commands reach the server in their order. After a command sent without waiting for an answer, only the same
+Connection keeps this order. So no other thread gets this Connection before a reply has come on it.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from rmemcached.client.api._connection cimport Connection
+from rmemcached.client.api._views cimport Pins, Releases
+from rmemcached.client.transport._direct cimport DirectMemory, DirectReader
+
+
+cdef class Session:
+    cdef readonly object server
+    cdef readonly object connect_timeout
+    cdef readonly object timeout
+    cdef readonly bint no_delay
+    cdef readonly object socket_keepalive
+    cdef readonly object spin
+    cdef readonly object rdma_cm_port
+    cdef readonly object socket_module  # None: the standard library's
+    cdef readonly object tls_context
+    cdef readonly object credentials  # (name, password) as bytes, or None
+    cdef public bint closes_on_rdma  # the server has ended a connection because of the exchange
+    cdef public bint closes_on_meta  # the server has ended a connection because of a meta command,
+    cdef public bint unmarked    # ... and does not answer to `version` either
+    cdef readonly object serde
+    cdef bint views              # ... takes views of values, in place of bytes
+    cdef readonly bint ignore_exc
+    cdef readonly bytes key_prefix
+    cdef readonly bint default_noreply
+    cdef readonly bint allow_unicode_keys
+    cdef readonly str encoding
+    cdef str _wanted             # the transport argument
+    cdef object _logged          # the last text in the log about transport and reads
+    cdef str _transport          # of the newest connection
+    cdef object _current         # returns the current greenlet; None: connections belong to threads only
+    cdef Connection _idle        # connections without a call, the most recent first
+    cdef DirectReader _reader    # of the server's memory; None: values are asked for
+    cdef Releases _releases      # of released views
+    cdef unsigned int _open      # connections, idle or in calls
+    cdef unsigned int _unanswered  # idle connections whose last command had no answer
+    cdef unsigned int _epoch     # connections of earlier epochs are closed when their calls end
+    cdef unsigned int _generation  # of the process of the idle connections
+
+    # Takes the options of the connections, or raises ValueError.
+    cdef int configure(self, server, connect_timeout, timeout, no_delay, keepalive, transport, spin, rdma_cm_port,
+                       username, password, socket_module, tls_context) except -1
+    # A Connection with an empty request, for the command `name`. quiet: the call waits for no answer.
+    cdef Connection enter(self, bint quiet, bytes name)
+    # The end of a call with the connection in order. Raises the first of the errors.
+    cdef int leave(self, Connection c, list errors) except -1
+    # The end of a call with the connection in disorder.
+    cdef void drop(self, Connection c) noexcept
+    # Tells the server of direct reads: with a request, or in a request. Errors are left to the next command.
+    cdef int tell_hits(self) except -1
+    cdef bint has_hits(self) noexcept
+    cdef int put_hits(self, Connection c) except -1
+    # Tells the server of released views: in this request, and on the idle connections. Errors are left to the next
+    # command.
+    cdef int put_releases(self, Connection c) except -1
+    cdef int tell_releases(self) except -1
+    # Either of them, when due: after a direct read of `reader`.
+    cdef int tell_late(self, DirectReader reader) except -1
+    cdef int leave_quietly(self, Connection c) except -1
+    # The memory for direct reads from now on, with the lock. None: the client asks for everything.
+    cdef void read_from(self, DirectMemory memory) noexcept
+    # Whether this thread or greenlet has sent commands last without an answer.
+    cdef bint has_unanswered(self, unsigned long caller) noexcept
+    # The reader, if its reads are in order with this Client's commands; None: ask.
+    cdef DirectReader reader(self)
+    # The memory of a live server. None: there is none, or nobody is connected.
+    cdef DirectMemory memory(self)
+    # Closes the idle connections, and connections in calls at the end of the calls.
+    cdef void close_all(self) noexcept
+
+    cdef Connection take(self, Connection c, Connection before)
+    # Takes an idle connection for a caller. None: there is none.
+    cdef Connection idle(self, unsigned long caller)
+    # The pins of an idle connection, if the item at the place is among them. None: there are no such pins.
+    cdef Pins pins_with(self, DirectMemory memory, uint64_t place)
+    # An idle connection with released views. None: there is none.
+    cdef Connection take_releasing(self)
+    # A number for the thread or greenlet, for its whole life.
+    cdef unsigned long caller(self) except? 0
+    cdef int own(self, Connection c, unsigned long caller) except -1
+    cdef bint is_owned(self, Connection c, dict threads)
+    cdef Connection find(self, unsigned long caller)
+    cdef Connection connect(self)
+    cdef int authenticate(self, Connection c) except -1
+    cdef bytes encoded_key(self, object key)
+    # The same for put_fetch and put_store.
+    cdef object sendable_key(self, object key)
+    cdef bint is_quiet(self, object noreply) except -1
+    # The bytes to send for a value. The text of its flags goes to numbers.
+    cdef object serialize(self, object key, object value, object flags, list numbers)
+    # The value of stored bytes and flags.
+    cdef object load(self, object key, object value, uint32_t flags)

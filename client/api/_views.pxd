@@ -1,0 +1,69 @@
+"""Views of a server's items in place (docs/direct-reads.md, section 5): a Client's pinned items, and their release.
+
+Everything here is done with the GIL, or the lock of _state.pxd. The server keeps a pinned item for the lane of the
+request. So a lane stays open while there are views, whatever becomes of its Connection and of the Client.
+
+The server hears of a pin without views with the next request, or soon. Until then the pin can have new views, without
+the server's knowledge.
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from rmemcached.client.transport._direct cimport DirectMemory
+from rmemcached.client.transport._stream cimport Stream
+
+
+cdef class Releases:
+    """Of a Session."""
+    cdef unsigned int waiting    # pins without views, not yet told to the server,
+    cdef int64_t since           # ... and coarse_ms() when the first of them lost its views
+
+    # Whether the server is to be told without a request.
+    cdef bint due(self) noexcept
+
+
+cdef class Pin:
+    """An item kept by the server."""
+    cdef uint32_t id
+    cdef uint32_t flags          # the client's
+    cdef uint64_t item           # its place
+    cdef list pieces             # (place, length) of each
+    cdef unsigned int views      # PinnedMemory objects
+    cdef bint listed             # in the list of pins that have lost their views
+    cdef Pin following           # the next pin there
+
+
+cdef class Pins:
+    """The pins of a lane."""
+    cdef Stream stream           # closed when the last view goes, if the Connection has been
+    cdef DirectMemory memory
+    cdef Releases releases       # None: the Connection is closed, and nobody tells the server any more
+    cdef unsigned int generation  # of the process of its creation
+    cdef unsigned int live       # pins with views
+    cdef dict places             # of the pins' items
+    cdef Pin first               # the list of pins that have lost their views. Some may have new views
+    cdef unsigned int gone       # how many of the list have none
+
+    # Puts the releases of pins before the request. They count as told then.
+    cdef int put(self, Stream s) except -1
+    # The Connection is closed.
+    cdef void leave(self) noexcept
+    cdef void forget(self) noexcept
+    # The pin of the item at a place. None: there is none, or the connection is lost.
+    cdef Pin find(self, uint64_t place)
+    # The pin for the line just read, the answer to rdma_view. None: the line makes no sense.
+    cdef Pin take(self, Stream s)
+    # A list of memoryviews.
+    cdef list views_of(self, Pin pin)
+    cdef void has_view(self, Pin pin) noexcept
+    cdef void lost_view(self, Pin pin) noexcept
+
+# None: there can be none on such a stream.
+cdef Pins new_pins(Stream s, Releases releases)
+
+
+cdef class PinnedMemory:
+    cdef Pins pins
+    cdef Pin pin
+    cdef const char *data
+    cdef Py_ssize_t length

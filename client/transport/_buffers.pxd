@@ -1,0 +1,103 @@
+"""Memory that the server reaches by READ and WRITE: regions borrowed by calls, and the caller's Buffers.
+
+A queue pair has a Pool. A call takes regions for values sent and received by copy, and gives them back after the
+server's answer. So many Clients need no more memory than their concurrent calls, and in a steady state nothing is
+registered. Unused memory has a limit for the process: the regions unused for longest go first.
+
+A Buffer is memory of the caller's, registered once. It keeps the protection domain of its server, also without a
+connection. Its memory exists until the Buffer is closed or collected. Views and transfers prevent both.
+
+Everything here needs the GIL, or the lock of _state.pxd, which the functions take. In a forked child nothing of the
+parent's is used or freed. The child's program has memory of its own: a copy of a Buffer from the moment of the fork,
+and lent regions, which nobody writes to again.
+"""
+
+from rmemcached.client.transport._devices cimport server_domain
+from rmemcached.client.transport._forks cimport forked_memory
+from rmemcached.client.transport._queue_pair cimport QueuePair
+from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, verbs_provider
+
+cdef enum:
+    REGION_MIN = 1 << 20     # bytes of the smallest region of a pool
+    UNUSED_MOST = 1 << 28    # bytes of the process's unused regions; the region used last stays anyway
+    REGIONS_MOST = 1 << 30   # bytes of all regions of the process; values beyond travel in messages
+
+cdef struct region:
+    ibv_mr *mr               # for the whole region
+    char *data
+    size_t size
+    bint mapped              # the memory is this module's, not the provider's
+    void *pool               # a Pool, which outlives the region; if unused, also the next four
+    region *next             # of the pool
+    region *prev
+    region *newer            # of the process
+    region *older
+
+
+cdef class Pool:
+    cdef const verbs_provider *provider
+    cdef ibv_pd *pd
+    cdef str transport
+    cdef bint server_maps    # soft_shm: the server maps regions made by soft_alloc_mr
+    cdef server_domain *domain   # the queue pair's
+    cdef region *unused
+
+    # A region of at least `size` bytes. NULL: there is no room, the device cannot register it, or the Pool is closed.
+    # Raises OSError.
+    cdef region *take(self, size_t size) except? NULL
+    cdef void give(self, region *one) noexcept
+    # Frees the unused regions. Later `give` frees at once.
+    cdef void close(self) noexcept
+    cdef bint closed
+
+    cdef region *find(self, size_t size) noexcept
+    cdef region *make(self, size_t size) except? NULL
+    cdef void keep(self, region *one) noexcept
+    cdef bint go_without(self, size_t length, int error) except -1
+
+
+cdef class Loan:
+    """A region of a Pool with a value, lent to a reader."""
+    cdef Pool pool
+    cdef region *lent
+    cdef size_t length
+    cdef server_domain *domain   # keeps the region's registration valid
+    cdef unsigned int generation
+    cdef unsigned int children   # how many forks the process had made
+
+
+cdef class Buffer:
+    cdef server_domain *domain   # NULL: no server reaches the Buffer
+    cdef region memory
+    cdef forked_memory shared    # the shared mapping for a server
+    cdef bint open
+    cdef bint readonly
+    cdef object owner            # a memoryview of the caller's memory; None: the Buffer's own memory
+    cdef str made                # where
+    cdef Py_ssize_t views
+    cdef Py_ssize_t transfers    # requests that name the Buffer
+    cdef bint lost               # a server that did not answer may still write there
+    cdef unsigned int generation
+    cdef void *next              # in the list of the process
+    cdef void *prev
+    cdef object weak             # a weak reference to this Buffer
+    cdef object __weakref__
+
+    cdef int release(self) noexcept
+    # A server's mapping of the memory reaches the Buffer no more, but for a copy under way.
+    cdef void renew(self) noexcept
+
+# Counts a registration of values' memory.
+cdef void count_registration() noexcept
+# A Buffer for the queue pair's server; None: no server reaches the Buffer. ValueError, MemoryError, OSError.
+cdef Buffer new_buffer(QueuePair queue, size_t size)
+# A Buffer of the caller's memory. A server on this host (soft_shm) does not reach it: such memory cannot be mapped.
+cdef Buffer register_memory(QueuePair queue, object view)
+# A read-only memoryview of the first bytes of a region taken from the Pool. The Pool gets the region back after the
+# last view.
+cdef object lend_region(Pool pool, region *one, size_t length)
+# The Buffer around this memory, or None. pd: of its server; NULL: of any.
+cdef Buffer find_buffer(const ibv_pd *pd, const char *data, size_t length)
+# As find_buffer, and counts a request of the Buffer until unname_buffer.
+cdef Buffer name_buffer(const ibv_pd *pd, const char *data, size_t length)
+cdef void unname_buffer(Buffer named) noexcept

@@ -1,0 +1,91 @@
+"""This end of a queue pair (docs/rdma-protocol.md): its objects, its message buffers, and its way to the peer.
+
+The context is the device's, the protection domain the server's on this device (_devices.pxd). Completion queue, channel
+and message buffers are the Endpoint's own. The messages are the subject of QueuePair, a subclass.
+"""
+
+from libc.stdint cimport int64_t, uint16_t, uint32_t
+
+from rmemcached.client.transport._devices cimport server_domain, shared_device
+from rmemcached.client.transport._exchange cimport Offer
+from rmemcached.verbs.port cimport verbs_port
+from rmemcached.verbs.system_cm cimport cm_event
+from rmemcached.verbs.verbs cimport (
+    ibv_comp_channel,
+    ibv_cq,
+    ibv_mr,
+    ibv_pd,
+    ibv_qp,
+    verbs_provider,
+)
+
+cdef enum:
+    CREDITS = 32             # receives posted
+    RECEIVES_AT_A_TIME = 8   # posted anew together: a quarter of them
+    MESSAGE_SIZE = 8192      # bytes of each, header included
+    SEND_BUFFERS = 16
+    SEND_DEPTH = 64          # SENDs under way; further credits are not used
+    INLINE_BYTES = 1024      # on a software device: messages up to this size need no completion
+    RECEIVE = 1 << 16        # in wr_id: a receive
+    READ = 1 << 17           # in wr_id: a READ of an item
+    READS = 16               # RDMA READs under way, of either side
+
+
+cdef class Endpoint:
+    cdef readonly str transport
+    cdef int pid                     # of the process of its creation
+    cdef int fd                      # the lifeline, or rdma_cm's descriptor if by_cm; -1: none yet, or closed
+    cdef bytes last_words            # input on the lifeline
+    cdef bint by_cm
+    cdef bint lifeline_ended         # also read without a lock
+    cdef str fault                   # the error of the stream under the queue pair
+    cdef uint32_t cm_id              # the queue pair's connection
+    cdef server_domain *protection_domain    # of the server's device; this queue pair uses it with others. NULL: closed
+    # Parts of it and of its device, for shorter code.
+    cdef shared_device *device
+    cdef const verbs_port *port
+    cdef const verbs_provider *provider
+    cdef bint soft                   # the provider is the software provider
+    cdef ibv_pd *pd
+    # owned; NULL: not there, or closed
+    cdef ibv_comp_channel *channel
+    cdef ibv_cq *cq
+    cdef ibv_qp *qp
+    cdef ibv_mr *mr                  # of buffer
+    cdef char *buffer                # CREDITS receive messages, then SEND_BUFFERS send messages
+    cdef uint32_t psn
+    cdef size_t room                 # bytes of payload in a message to the server
+    cdef size_t eager                # bytes of the largest value in the server's messages
+    cdef unsigned int tx_credits     # credits: the number of SENDs that may be posted
+    cdef unsigned int free_count     # send buffers without a SEND under way: free_sends[:free_count]
+    cdef uint16_t free_sends[SEND_BUFFERS]
+    cdef readonly unsigned int workers   # of the server
+    cdef unsigned int most_lanes     # allowed by the server
+    cdef size_t lane_bytes           # of each lane's payload, kept by the server
+    cdef bint offers_reads           # the server lets items be read by READs
+    cdef str memory                  # Offer.memory
+
+    cdef int post_all_receives(self) except -1
+    cdef int open_queue(self) except -1
+    cdef int open_messages(self) except -1
+    # second: gives its descriptor up.
+    cdef int connect_to(self, Offer offer, second) except -1
+    cdef int attach(self, Offer offer, int fd) except -1
+    cdef int agree(self, int64_t deadline) except -1
+    cdef int accept_welcome(self, const cm_event *event) except -1
+    cdef unsigned int most_reads(self) noexcept
+    # RECEIVES_AT_A_TIME at most. 0, or an errno value.
+    cdef int post_receives(self, const uint16_t *indices, unsigned int count) noexcept nogil
+    # The server's lines on the lifeline until its end, or for a second or `limit` ms (-1: a second): the reason of the
+    # queue pair's failure.
+    cdef str hear_last_words(self, int limit)
+    # Takes an event off the completion channel, if any.
+    cdef void take_event(self) noexcept nogil
+    # The lifeline is readable. False: the connection has ended, and all earlier replies have been taken.
+    cdef bint look_at_lifeline(self) noexcept nogil
+    # Whether the server has ended the connection, or is about to: no request is to be sent. Any thread.
+    cdef bint peer_has_ended(self) noexcept nogil
+    # Keeps the error of the stream under the queue pair: it is gone with the stream.
+    cdef void note_fault(self) noexcept
+    # Whether this process is a fork of the creator's.
+    cdef bint foreign(self) noexcept nogil

@@ -1,0 +1,23 @@
+"""The client's part of the exchange (docs/rdma-protocol.md, sections 2 and 3): text and bytes, no I/O."""
+
+from libc.stdint cimport uint16_t, uint32_t
+
+cdef class Offer:
+    cdef readonly uint32_t qpn
+    cdef readonly uint32_t psn
+    cdef readonly uint16_t lid
+    cdef readonly uint32_t mtu           # bytes; 0: unknown
+    cdef readonly bytes gid              # 16 bytes
+    cdef readonly bytes token            # 16 bytes for soft_iw and soft_shm, else empty
+    cdef readonly str path               # of soft_shm's socket; None: the lifeline's
+    cdef readonly unsigned int credits
+    cdef readonly size_t msgsize         # bytes
+    cdef readonly size_t eager           # bytes
+    cdef readonly unsigned int reads     # RDMA READs outstanding from the server at most
+    cdef readonly unsigned int answers   # RDMA READs answered by the server at a time
+    cdef readonly bint crc
+    cdef readonly bint direct            # items can be read by READs (docs/direct-reads.md)
+    cdef readonly str memory             # of soft_shm: who gets the items' memory, or why nobody does; empty: not said
+    cdef readonly unsigned int workers   # of the server
+    cdef readonly unsigned int lanes     # of the queue pair, at most
+    cdef readonly size_t lane_bytes      # of each lane's payload, kept by the server

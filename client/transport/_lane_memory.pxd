@@ -1,0 +1,66 @@
+"""The memory named in the requests of a lane: values for the server to read, and places for values.
+
+See docs/rdma-protocol.md, sections 6 and 7, and _memory.pxd. The thread that uses the lane's RdmaStream; the GIL, but
+for the fields read by the stream while it waits.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from rmemcached.client.transport._buffers cimport Buffer
+from rmemcached.client.transport._memory cimport Sink, Source
+from rmemcached.client.transport._queue_pair cimport QueuePair
+from rmemcached.verbs.verbs cimport ibv_mr
+
+cdef struct memory_name:
+    uint64_t address
+    uint32_t key
+    size_t size
+
+
+cdef class LaneMemory:
+    cdef QueuePair queue         # None: the stream is closed
+    cdef Source source
+    cdef Sink sink               # for the present reply
+    cdef list sinks              # all sinks; `sink` is the first, or the chosen sink (choose_sink)
+    cdef size_t inline_limit     # values up to this size are sent in the request, and in the reply
+    cdef size_t named            # bytes of values named in requests and perhaps not sent yet
+    cdef size_t copied           # bytes of values copied for requests since an event loop set this field to 0
+    cdef bint sink_named         # the request names the sink, or the target in its place
+    cdef unsigned int moved      # values moved by the server since the stream's last wait
+    cdef unsigned int small_values   # in a row
+    cdef bint large              # the last value was
+    cdef Buffer target           # named by the request in place of the sink
+    cdef ibv_mr *borrowed        # registration for this call of target memory outside Buffers
+    cdef size_t target_size      # bytes of either
+
+    cdef void join_loop(self) noexcept
+    # Names a value for the server to read: its address, or a copy's, and the key. `value`: the bytes or memoryview with
+    # the memory, or a Gathered, whose data is NULL. False: the memory cannot be named.
+    cdef bint expose(self, object value, const char *data, size_t length, memory_name *name) except -1
+    # No request of this call needs its exposed values any more.
+    cdef int unexpose(self) except -1
+    # Names the sink for the value of the reply; lends: to be lent. False: values come in the stream.
+    cdef bint name_sink(self, bint lends, memory_name *name) except -1
+    # Names the caller's memory, or the sink.
+    cdef bint name_target(self, char *to, size_t size, memory_name *name) except -1
+    # Before `take`: values are copied as they come.
+    cdef int copy_early(self) except -1
+    # The server has written a value of `length` bytes to the named memory. False: there is no room for so many.
+    cdef bint filled(self, size_t length) noexcept
+    # The value in the sink; a read-only memoryview of it, without a copy; the value in the caller's memory, if there is
+    # room.
+    cdef bytes take(self, size_t length)
+    cdef object lend(self, size_t length)
+    cdef int take_into(self, char *to, size_t size, size_t length) except -1
+    # No request needs the sink any more.
+    cdef int release_sink(self) except -1
+    # For a call of several requests with a sink each: how many sinks at a time; their numbers begin at 0. The methods
+    # above mean the chosen sink. 0: values come in the stream.
+    cdef Py_ssize_t sinks_at_once(self) noexcept
+    cdef int choose_sink(self, Py_ssize_t number) except -1
+    # A value of so many bytes comes in the stream.
+    cdef void saw_length(self, size_t length) noexcept
+    # Whether memory of the caller's is named that may change as soon as the call returns.
+    cdef bint holds(self) noexcept
+    cdef bint has_target(self) noexcept
+    cdef void drop_target(self, bint lost) noexcept

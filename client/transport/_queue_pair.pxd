@@ -1,0 +1,137 @@
+"""A connected queue pair to a server (docs/rdma-protocol.md): its messages, credits and lanes, and its end.
+
+Above it are the RdmaStreams on its lanes, each with an owner: the thread that is in a call of it.
+
+Waiting owners make progress for the queue pair. Each polls (`reap`) for all lanes. The payload of its own lane goes to
+its stream, the payload of the rest into the inboxes of their lanes. One owner sleeps for all (`wait`) on the channel
+and the lifeline. Meanwhile the rest sleep until the first owner, or a polling thread, wakes them. The lock is held
+during posts and polls, and never while a thread sleeps. A forked child may call `close` only, which leaves the parent's
+objects alone.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
+
+from rmemcached.client.transport._direct cimport DirectMemory
+from rmemcached.client.transport._endpoint cimport RECEIVES_AT_A_TIME, SEND_BUFFERS, Endpoint
+from rmemcached.client.transport._lane cimport lane_list, lane_state, lane_table, lane_want
+from rmemcached.client.transport._stream cimport Stream
+from rmemcached.sys.linux cimport pthread_mutex_t
+from rmemcached.verbs.verbs cimport ibv_wc_status
+
+# Experience of the owners of lanes with waits (Stream, RdmaStream). Only hints: threads may overwrite them.
+cdef struct wait_hints:
+    int spin_score
+    unsigned int spin_skipped
+    unsigned int woken
+    int64_t spin_pause
+    int64_t spin_again
+    int64_t woken_ns[2]
+
+
+cdef class QueuePair(Endpoint):
+    cdef unsigned int owed           # receives posted anew and not yet announced
+    cdef uint16_t used[RECEIVES_AT_A_TIME]   # receives to be posted anew: used[:used_count]
+    cdef unsigned int used_count
+    cdef uint32_t rings              # how often the server had been woken up, as of the last `push`
+    cdef bint ready                  # READY has come
+    cdef bint failed                 # the queue pair is of no use any more; also read without the lock
+    cdef ibv_wc_status status        # why
+    cdef const char *broken          # the rule of the protocol broken by the server; NULL: none
+    cdef bint given_up               # the server did not close a lane in time (`leave` with must_close)
+    cdef bint watching               # on a software device: the channel watches the lifeline
+    # lanes
+    cdef pthread_mutex_t lock        # guards all that lanes share, from tx_credits on
+    cdef readonly unsigned int users     # lanes with an owner; under the GIL, or the lock of _state.pxd
+    cdef lane_table lanes
+    cdef unsigned int unclosed       # lanes whose CLOSE could not be sent yet
+    cdef unsigned int unanswered     # lanes without an owner, and not yet closed by the server
+    cdef unsigned int heard          # messages received (also read without the lock),
+    cdef unsigned int heard_then     # ... as of the first wait for a CLOSE since a message,
+    cdef int64_t waits_since         # ... and now_ns() then
+    cdef lane_state *send_lanes[SEND_BUFFERS]    # whose SENDs these are; NULL: nobody's
+    # waiting
+    cdef bint sleeping               # a thread sleeps for completions; a poll by another thread must wake it
+    cdef uint32_t slept              # changes when the sleeping thread wakes up, if threads wait for that:
+    cdef unsigned int awaiters       # their number
+    cdef int kick_fd                 # an eventfd to wake the sleeping thread
+    cdef bint kicked                 # kick_fd is readable
+    cdef lane_list followers         # owners asleep while another thread sleeps for all
+    cdef wait_hints hints
+    cdef bint hinted                 # `hints` has some
+    cdef object pool                 # regions for its lanes' values,
+    cdef object registered           # Registrations, or None, and
+    cdef DirectMemory direct         # the server's items, or None
+    # reads of items without a request (_reads.pxd)
+    cdef object remote               # the server's memory as far as known, or None
+    cdef unsigned int reads          # under way,
+    cdef lane_state *reader          # ... for the owner of this lane
+    cdef list leaving                # memory of lanes not closed by the server yet: RdmaStream's
+
+    # set-up
+    cdef int start(self, int64_t deadline) except -1
+    # messages; all with the lock
+    cdef int post_message(self, uint8_t kind, lane_state *lane, size_t payload) noexcept nogil
+    cdef char *data_buffer(self) noexcept nogil
+    cdef int post_data(self, lane_state *lane, size_t payload) noexcept nogil
+    cdef int push_locked(self, Stream stream, lane_state *lane) noexcept nogil
+    cdef void send_closes(self) noexcept nogil
+    cdef bint must_say(self, lane_state *lane) noexcept nogil
+    cdef void return_credits(self, Stream stream, lane_state *lane) noexcept nogil
+    cdef int take_data(self, Stream stream, lane_state *own, lane_state *lane, const char *data,
+                       size_t length) noexcept nogil
+    cdef int breaks(self, const char *rule) noexcept nogil
+    cdef int use_again(self, unsigned int index) noexcept nogil
+    cdef int take_message(self, Stream stream, lane_state *own, unsigned int index, size_t length) noexcept nogil
+    cdef void take_sent(self, unsigned int index) noexcept nogil
+    cdef int poll_locked(self, Stream stream, lane_state *own) noexcept nogil
+    # As reap.
+    cdef int reap_locked(self, Stream stream, lane_state *lane, int polls) noexcept nogil
+    cdef void finish_lane(self, lane_state *lane) noexcept nogil
+    cdef void wake_wanting(self) noexcept nogil
+    # waiting
+    cdef lane_want want_of(self, Stream stream, lane_state *lane, bint drains) noexcept nogil
+    cdef bint can_have(self, lane_state *lane, lane_want want) noexcept nogil
+    cdef int sleep(self, int64_t deadline) noexcept nogil
+    cdef int sleep_soft(self, int timeout) noexcept nogil
+    cdef int follow(self, lane_state *lane, lane_want want, int64_t deadline) noexcept nogil
+    cdef bint is_silent(self) noexcept nogil
+    # Marks the queue pair as failed. given_up: because the server did not close a lane; ignored after an earlier
+    # failure.
+    cdef void fail(self, bint given_up) noexcept
+    cdef void await_sleeper(self) noexcept nogil
+    cdef void await_close(self, lane_state *lane, int patience) noexcept nogil
+    cdef void poll_beside_sleeper(self) noexcept nogil
+
+    # For the stream on a lane, and its owner.
+    # A new lane. NULL: MemoryError or OSError.
+    cdef lane_state *join(self) except NULL
+    cdef lane_state *add_lane(self) except NULL
+    cdef bint has_ended(self) noexcept
+    # Sends as much as goes without waiting. Sets *slept if the server slept on this host, and had to be woken up. 1, or
+    # a negative errno.
+    cdef int push(self, Stream stream, lane_state *lane, bint *slept) noexcept nogil
+    # Whether every SEND of the lane has completed: has left this process.
+    cdef bint all_sent(self, lane_state *lane) noexcept nogil
+    # Takes the present completions, and gives their payload to the stream, or puts it into the inboxes of their lanes.
+    # Polls `polls` times at most, until there are completions. 1; 0: the queue pair has failed, or the lane is closed;
+    # a negative errno. stream and lane are NULL until READY has come.
+    cdef int reap(self, Stream stream, lane_state *lane, int polls) noexcept nogil
+    # Sleeps until something may have come for the lane, or the lane can go on sending. drains: also wakes when all
+    # SENDs of the lane have left. deadline: now_ns(), or 0 for none. 1; 0: the queue pair has failed; a negative errno.
+    cdef int wait(self, Stream stream, lane_state *lane, bint drains, int64_t deadline) noexcept nogil
+    # The owner does not wait any more: the next sleeping owner takes its place.
+    cdef void hand_over(self) noexcept nogil
+    # The lane loses its owner, and ends. True: the server may still touch the lane's memory, which the caller keeps
+    # until lane_is_closed. must_close: the caller cannot keep the memory. Then `leave` waits for the server, for
+    # `patience` ms at most (-1: CLOSE_WAIT_MOST); also on soft_shm, where the end of the queue pair stops no copy under
+    # way. Afterwards the caller releases or keeps the memory, and only then takes 1 off `users`: the last user closes
+    # the queue pair.
+    cdef bint leave(self, lane_state *lane, bint must_close, int patience) except -1
+    cdef bint lane_is_closed(self, lane_state *lane) noexcept
+    # Why the connection has ended, as far as known. Waits up to a second, or `limit` ms (-1: the whole second), for the
+    # server's last line with the reason.
+    cdef str failure_text(self, lane_state *lane, int limit)
+    # Ends the connection. Nobody can reach this process's memory through the queue pair afterwards.
+    cdef void disconnect(self) noexcept
+    # `disconnect`, and frees the rest. No registration with `pd` may be left.
+    cdef void close(self) noexcept

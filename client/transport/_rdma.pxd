@@ -1,0 +1,52 @@
+"""A memcached connection on a lane of a queue pair."""
+
+from libc.stdint cimport int64_t, uint64_t
+
+from rmemcached.client.transport._lane cimport lane_state
+from rmemcached.client.transport._lane_memory cimport LaneMemory
+from rmemcached.client.transport._memory cimport Source
+from rmemcached.client.transport._queue_pair cimport QueuePair
+from rmemcached.client.transport._spin cimport spinning
+from rmemcached.client.transport._stream cimport Stream
+
+
+cdef class Leaving:
+    """Memory of a lane without an owner, not closed by the server yet."""
+    cdef lane_state *lane
+    cdef Source source
+    cdef list sinks
+
+    cdef void release(self) noexcept
+
+
+cdef class RdmaStream(Stream):
+    cdef QueuePair queue             # closed with its last stream
+    cdef lane_state *lane            # of the queue pair
+    cdef spinning spin
+    cdef bint woke                   # the server had to be woken up for the last send
+    cdef int looks                   # at rings between two yields, when the core is this thread's own
+    cdef uint64_t received           # bytes so far
+    # Replies of a server woken up for a request, while this side polled (0) or slept (1) meanwhile.
+    cdef int64_t woken_ns[2]         # how long they lately took
+    cdef unsigned int woken          # how many there were
+    cdef size_t message_limit        # bytes of the longest set with its value in messages, if messages are faster; or 0
+    cdef int64_t looked              # now_ns() of the last look whether the connection has ended
+    cdef LaneMemory memory
+
+    cdef void leave_queue(self, QueuePair queue) noexcept
+    cdef bint goes_in_messages(self, size_t length) noexcept
+    # Experience with waits belongs to the queue pair: few requests on many lanes teach as much as many on a single
+    # lane.
+    cdef void take_hints(self) noexcept nogil
+    cdef void leave_hints(self) noexcept nogil
+    cdef bint drained(self) noexcept nogil
+    cdef bint sleeps_for_woken(self) noexcept nogil
+    cdef void woken_took(self, bint slept, int64_t ns) noexcept nogil
+    cdef int advance(self, bint draining) noexcept nogil
+    cdef int await_more(self, bint draining) noexcept nogil
+    cdef int look_late(self, bint draining, uint64_t received) noexcept nogil
+
+
+cdef inline LaneMemory memory_of(Stream s):
+    """None: requests of the stream name no memory."""
+    return (<RdmaStream>s).memory if s.remote else None

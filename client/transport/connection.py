@@ -1,0 +1,276 @@
+"""The choice of a connection's transport."""
+
+from __future__ import annotations
+
+import codecs
+import logging
+import socket
+from typing import Any
+
+from ..exceptions import (
+    ExchangeEnded,
+    ExchangeRefused,
+    MemcacheError,
+    MemcacheServerError,
+    MemcacheUnexpectedCloseError,
+    TooManyConnections,
+    TransportUnavailable,
+)
+from . import exchange
+from ._exchange import SOFT_IW, SOFT_SHM, VERBS
+from ._socket_stream import SocketStream
+from ._tcp import TcpStream
+from .authentication import authenticate, knows_version, recognise
+from .sockets import Options, is_local, is_ours, is_patched, name_failure, open_socket, server_text, why_plain, wrap
+
+logger = logging.getLogger("rmemcached.client")
+
+# The transports tried by "auto", in the order of preference. soft_iw is not among them: its gain by polling is lost
+# where requests are paced (docs/notes/waiting.md).
+AUTOMATIC = (VERBS, SOFT_SHM)
+TRANSPORTS = ("auto", "rdma_cm", *AUTOMATIC, SOFT_IW, "tcp")
+
+
+# A module is locked during its import. In a child forked meanwhile the lock stays for ever: the client imports all
+# modules for connecting at once. Looking up a host's name needs this codec.
+codecs.lookup("idna")
+
+
+def open_plain(client: Options) -> socket.socket:
+    """A socket connected to the client's server, authenticated. Its time-out is the one for connecting.
+
+    Raises OSError, TimeoutError, MemcacheClientError: the server does not know the client; MemcacheServerError.
+    """
+    plain = open_socket(
+        client.server,
+        client.connect_timeout,
+        client.socket_keepalive,
+        client.no_delay,
+        client.socket_module,
+    )
+    try:
+        plain.settimeout(exchange.patience(client))
+        if client.tls_context is not None:
+            plain = wrap(plain, client.tls_context, client.server)
+        authenticate(client, plain)
+    except BaseException:
+        plain.close()
+        raise
+    return plain
+
+
+def candidates(client: Options, wanted: str) -> tuple[str, ...]:
+    """The transports to try on a plain connection, before the plain connection itself."""
+    if wanted == "auto" and client.closes_on_rdma:
+        return ()
+    if wanted == "auto":
+        return (SOFT_SHM,) if isinstance(client.server, str) else AUTOMATIC
+    return () if wanted == "tcp" else (wanted,)
+
+
+class Choice:
+    """The choice for a connection: tries transports, and remembers the reasons against the tried transports."""
+
+    def __init__(self, client: Options, wanted: str, alone: bool) -> None:
+        self.client = client
+        self.wanted = wanted
+        self.alone = alone
+        self.reasons: list[str] = []
+        self.refused = False  # the last answer on self.plain was an error, and the server may close the connection
+
+    def open(self) -> tuple[Any, str]:
+        """(stream, transport). Raises the same errors as open_stream."""
+        reason = why_plain(self.client) if self.wanted == "auto" else None
+        if reason is not None:
+            self.reasons.append(reason)
+            self.wanted = "tcp"
+        if self.wanted == "tcp" or self.alone:
+            return self.open_one()
+        opened = self.join()
+        if opened is None:
+            with exchange.one_at_a_time(self.client, self.wanted):
+                # Another thread may have made a queue pair meanwhile.
+                opened = self.join()
+                if opened is None and exchange.others_wait(self.client, self.wanted):
+                    opened = self.open_and_tell()
+        return self.open_and_tell() if opened is None else opened
+
+    def open_and_tell(self) -> tuple[Any, str]:
+        """open_one, which also settles whether threads wait for each other."""
+        opened = self.open_one()
+        if opened[1] == "tcp":
+            exchange.share_nothing(self.client, self.wanted)
+        return opened
+
+    def open_one(self) -> tuple[Any, str]:
+        """(stream, transport) of a connection of its own, or on a queue pair that others can join."""
+        if self.wanted == "rdma_cm" or (self.wanted == "auto" and self.client.rdma_cm_port is not None):
+            stream = self.try_rdma_cm()
+            if stream is not None:
+                return stream, "rdma_cm"
+        self.plain = open_plain(self.client)
+        if self.wanted == "auto" and self.client.closes_on_rdma:
+            self.reasons.append("the server closes connections that ask for RDMA")
+        try:
+            for transport in candidates(self.client, self.wanted):
+                stream = self.try_rdma(transport)
+                if stream is not None:
+                    return stream, transport
+            classic, unmarked = self.recognise()
+            if is_ours(self.plain) and self.client.tls_context is None and self.client.socket_module is None:
+                self.plain.settimeout(None)
+                stream = TcpStream(self.plain, self.client.timeout, int((self.client.spin or 0) * 1000))
+            else:
+                stream = SocketStream(self.plain, self.client.timeout)
+        except BaseException:
+            self.plain.close()
+            raise
+        stream.classic = classic
+        stream.unmarked = unmarked
+        return stream, "tcp"
+
+    def recognise(self) -> tuple[bool, bool]:
+        """The server's abilities by self.plain (authentication.recognise). Connects anew when the server ends the
+        connection because of the question, or may be about to, and does not ask again then."""
+        client = self.client
+        refused = self.refused
+        while not client.closes_on_meta:
+            try:
+                self.plain.settimeout(exchange.patience(client))
+                found, lives = recognise(self.plain)
+            except (MemcacheUnexpectedCloseError, ConnectionResetError):
+                self.open_again()
+                if refused:
+                    # The line before may have been too much: without this line, the server tells its abilities.
+                    refused = False
+                    client.closes_on_rdma = True
+                    continue
+                self.ask_for_version()
+            else:
+                if not lives:
+                    self.open_again()
+                return found
+        if self.refused:
+            self.open_again()
+        return True, client.unmarked
+
+    def ask_for_version(self) -> None:
+        """Notes the abilities of a server that has ended a connection for a question about meta commands."""
+        client = self.client
+        try:
+            client.unmarked = not knows_version(self.plain)
+        except (MemcacheUnexpectedCloseError, ConnectionResetError):
+            client.unmarked = True
+        if client.unmarked:
+            self.open_again()
+        # Last: from here on the rest of the threads does not ask.
+        client.closes_on_meta = True
+
+    def open_again(self) -> None:
+        """A new self.plain: the old connection has ended, or soon may. Raises the same errors as open_plain."""
+        self.plain.close()
+        self.plain = open_plain(self.client)
+        self.plain.settimeout(exchange.patience(self.client))
+        self.refused = False
+
+    def join(self) -> tuple[Any, str] | None:
+        """(stream, transport) on a queue pair made by another Client, or None."""
+        try:
+            return exchange.join(self.client, self.wanted)
+        except OSError:
+            # The queue pair has no lane left, or has just ended.
+            return None
+
+    def try_rdma_cm(self) -> Any:
+        """The stream, or None when another transport may be tried."""
+        try:
+            return exchange.open_rdma_cm(self.client, None if self.alone else self.wanted)
+        except (MemcacheServerError, OSError) as error:
+            if self.wanted != "auto":
+                raise
+            self.reasons.append(f"rdma_cm is not available: {error}")
+        return None
+
+    def try_rdma(self, transport: str) -> Any:
+        """The stream, or None when another transport may be tried, on self.plain."""
+        try:
+            if self.wanted == "auto" and transport == SOFT_SHM and not is_local(self.plain):
+                # A server on another host is neither told this host's identity, nor can it choose a path to connect to.
+                raise TransportUnavailable("the server is on another host")
+            return exchange.open_rdma(self.client, self.plain, transport, None if self.alone else self.wanted)
+        except TransportUnavailable as error:
+            if self.wanted != "auto":
+                raise
+            self.reasons.append(f"{transport} is not available: {error}")
+            self.refused = self.refused or isinstance(error, ExchangeRefused)
+        except TooManyConnections:
+            raise
+        except (MemcacheServerError, OSError) as error:
+            # A server without an answer over TCP in time will not answer next time either. A timeout over a verbs
+            # device is a matter of another network.
+            if self.wanted != "auto" or (isinstance(error, TimeoutError) and transport != VERBS):
+                raise
+            self.reasons.append(f"{transport} failed: {error}")
+            refused = self.refused and isinstance(error, (ExchangeEnded, ConnectionResetError))
+            self.open_again()
+            self.client.closes_on_rdma |= refused
+        return None
+
+    def why(self, transport: str) -> str:
+        """Why this transport was taken, for the log."""
+        if transport == "tcp":
+            return "; ".join(self.reasons) or "as asked for"
+        return "; ".join(["both ends have it" if self.wanted == "auto" else "as asked for", *self.reasons])
+
+
+# The transports already reported to block greenlets.
+told: set[str] = set()
+
+
+def tell_what_blocks(client: Options, transport: str) -> None:
+    """Warns, once in a process, of a transport that blocks the thread's other greenlets while a call waits."""
+    if transport != "tcp" and is_patched() and transport not in told:
+        told.add(transport)
+        logger.warning(
+            "%s: transport %s: the standard library's sockets are patched (gevent, eventlet), and while a call waits"
+            " no other greenlet of its thread runs: over transport 'tcp' they do",
+            server_text(client.server),
+            transport,
+        )
+
+
+def name_connecting(error: OSError, client: Options, wanted: str) -> None:
+    """Adds server and command to the text of an error without the server's name."""
+    place = server_text(client.server)
+    if error.filename is not None or place in str(error):
+        return
+    if error.errno is not None:
+        name_failure(error, client.server, f"connecting ({wanted})")
+    elif isinstance(error, TimeoutError):
+        patience = exchange.patience(client) or 0
+        error.args = (f"{place}: connecting ({wanted}): timed out: nothing has come for {patience:g} s",)
+
+
+def open_stream(client: Options, wanted: str, logged: str | None, alone: bool = False) -> tuple[Any, str, str]:
+    """(stream, transport, log text about it) of a new connection of the client.
+
+    wanted: one of TRANSPORTS. logged: the last text in the log, or None. The log gets another transport, and the fact
+    when gets begin or cease to ask the server, as with another server in the same place. alone: no other connection
+    shares the queue pair. Raises MemcacheServerError (TransportUnavailable when an end lacks the transport), OSError,
+    TimeoutError.
+    """
+    choice = Choice(client, wanted, alone)
+    try:
+        stream, transport = choice.open()
+    except OSError as error:
+        name_connecting(error, client, wanted)
+        raise
+    except MemcacheError as error:
+        error.server = server_text(client.server)
+        error.command = f"connecting ({wanted})"
+        raise
+    reads = getattr(stream, "reads", "")
+    says = f"; {reads}" if reads else ""
+    if logged != transport + says:
+        logger.info("%s: transport %s (%s)%s", client.server, transport, choice.why(transport), says)
+    return stream, transport, transport + says

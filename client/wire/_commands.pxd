@@ -1,0 +1,71 @@
+"""The command layer: requests are formatted into a Stream, answers are read from the Stream's line.
+
+Nothing here waits or sends. The functions are called with the GIL, in the Stream's thread.
+"""
+
+from rmemcached.client.transport._rdma cimport RdmaStream
+from rmemcached.client.transport._stream cimport Stream
+from rmemcached.client.wire._modes cimport store_mode
+
+# --- keys, values and numbers; MemcacheIllegalInputError for input that memcached does not take ---
+
+# A key in its form for the server: encoded, behind the prefix. TypeError: neither str nor bytes.
+cdef bytes encode_key(object key, bytes prefix, bint unicode_keys)
+# The same for put_fetch and put_store: an ASCII str is returned unchanged, if there is no prefix.
+cdef object sendable_key(object key, bytes prefix, bint unicode_keys)
+# Where its text is.
+cdef const char *text_of(object key, size_t *length) noexcept
+cdef bytes bytes_of_key(object key)
+# The same for bytes.
+cdef bytes checked_key(bytes key)
+# The same bytes, of an object of a subclass of bytes.
+cdef bytes exact_bytes(object value)
+# bytes, a contiguous memoryview or a Gathered: the bytes to send for a value.
+cdef object encode_value(object value, str encoding)
+# An integer, also NumPy's; no bool.
+cdef bytes integer_text(object value, str name)
+# The same; None for 0.
+cdef bytes number_text(object value, str name)
+# The expire of a storage command; None for 0. Of up to 64 bits the classic commands keep the lower 32; ms refuses them.
+# -2**63 is left to the server: versions differ.
+cdef bytes expire_text(object expire)
+# The number to add or subtract. MemcacheClientError: the server would not take it.
+cdef bytes delta_text(object value, str name)
+cdef bytes cas_text(object cas, str encoding)
+
+# --- requests; quiet: without an answer, except for an error line ---
+
+cdef int put_bytes(Stream s, bytes text) except -1
+# A command whose answer marks the end of commands without answers: mn, or version.
+cdef int put_mark(Stream s) except -1
+# mg, without its end, for a sink to follow.
+cdef int put_fetch(Stream s, object key, bint with_flags, bint with_cas, bytes expire) except -1
+# The name of the sink, or of the caller's memory, for the value of a fetch; or nothing: the value comes in the stream.
+cdef int put_sink(RdmaStream s, bint lends) except -1
+cdef int put_target(RdmaStream s, char *to, size_t size) except -1
+# ms. flags, expire: None for 0; cas: None but for STORE_CAS. True: the server reads the value from memory and answers
+# even if quiet. The value must stay in place until the answer; after False, until it is sent.
+cdef bint put_store(Stream s, store_mode mode, object key, object data, bytes flags, bytes expire, bytes cas,
+                    bint quiet) except -1
+# ms: with the line up to the length of the value, and the flags for the end of the line. Returns the same as put_store.
+cdef bint put_meta_store(Stream s, bytes line, bytes flags, object data) except -1
+cdef int put_delete(Stream s, bytes key, bint quiet) except -1
+# ma; mode: its flags, up to the delta's flag.
+cdef int put_arithmetic(Stream s, bytes key, bytes mode, bytes delta, bint quiet) except -1
+cdef int put_touch(Stream s, bytes key, bytes seconds, bint quiet) except -1
+
+# --- answers ---
+
+# The line, without its end.
+cdef bytes answer(Stream s)
+cdef bint is_error(bytes line)
+# The line that refuses a dump.
+cdef bint is_refusal(bytes line)
+# The exception for an error line.
+cdef object error_of(bytes line, bytes name)
+# The number in the answer to incr or decr; None: not a number. A number that got shorter may have blanks behind it.
+cdef object number_of(bytes text)
+# Adds a line of `stats` to found. False: the line is no statistic.
+cdef bint read_statistic(bytes line, dict found) except -1
+# Gives the statistics their types.
+cdef int convert_statistics(dict found) except -1

@@ -1,0 +1,21 @@
+# Whether a worker polls instead of sleeping: while a request is expected soon, nobody else wants the core, and the
+# worker's time for polling is not used up. The worker's thread.
+
+cdef struct polling:
+    # constant
+    int64_t gap_max              # ns of the longest gap between requests for polling; 0: no polling
+    unsigned int share           # percent of the worker's time for polling, at most
+    # the worker's own. All times are now_ns()
+    int64_t expected             # until when a request is expected; 0: none is soon
+    int64_t since                # since when the worker polls, without sleep; 0: no polling
+    int64_t polled               # ns of polling; the source counts and clears them
+    int64_t credit               # ns left for polling, by `share`
+    int64_t earned               # when the credit was last added to
+    int64_t again                # no polling before this time: the core was wanted
+    int64_t pause                # ns of the last pause, until `again`; 0: no pause
+    unsigned int undisturbed     # yields since the pause has changed
+
+# Before a sleep: whether to poll instead. If so, yields the core once.
+cdef bint polling_on(polling *p) noexcept nogil
+# The worker polls (p.since) and has something to serve: adds the time since polling began to p.polled.
+cdef void polling_end(polling *p, int64_t now) noexcept nogil
