@@ -161,7 +161,7 @@ def test_places_of_all_lengths(megabytes: int, least: int, local: int, by_read: 
         for key, value in values.items():
             store.set(key, value)
         # The hash has a secret of this process: by chance a bucket of the index has too many items.
-        found = {key: value for key in values if (value := reader.get(key)) is not None}
+        found = {key: got for key in values if (got := reader.get(key)) is not None}
         assert len(values) - len(found) == store.direct_stats()["left_out"] <= 10
         assert found == {key: values[key] for key in found}
         if remote:
