@@ -5,12 +5,11 @@ from libc.string cimport memcpy, memset, strlen
 from posix.uio cimport iovec
 
 from rmemcached.rdma.wire cimport (
-    ATTACH_LENGTH, RDMA_TOKEN_LENGTH, RDMA_TRANSPORTS, SHM_KEY_LENGTH, SHM_MEMORY_PARTS, SHM_REPLY_KEY, get_attach,
-    get_shm_request,
+    ATTACH_LENGTH, RDMA_TRANSPORTS, SHM_KEY_LENGTH, SHM_MEMORY_PARTS, SHM_REPLY_KEY, get_attach, get_shm_request,
 )
 from rmemcached.sys.linux cimport (
     CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_SPACE, MSG_DONTWAIT, MSG_NOSIGNAL, SCM_RIGHTS, SOL_SOCKET, cmsghdr,
-    getrandom, msghdr, send, sendmsg,
+    msghdr, send, sendmsg,
 )
 from rmemcached.verbs.soft cimport (
     soft_iw_accept, soft_iw_options, soft_iw_parse_request, soft_iw_reject, soft_iw_request, soft_shm_attach,
@@ -102,18 +101,6 @@ cdef attach_functions[RDMA_TRANSPORTS] functions = [
     attach_functions(parse=get_shm_request, accept=shm_accept, refuse=shm_refuse),
     attach_functions(parse=NULL, accept=NULL, refuse=NULL),
 ]
-
-
-cdef bint make_token(uint8_t *token, uint32_t worker) noexcept nogil:
-    cdef ssize_t random = RDMA_TOKEN_LENGTH - sizeof(worker)
-    memcpy(token, &worker, sizeof(worker))
-    return getrandom(token + sizeof(worker), <size_t>random, 0) == random
-
-
-cdef uint32_t token_worker(const uint8_t *token) noexcept nogil:
-    cdef uint32_t worker
-    memcpy(&worker, token, sizeof(worker))
-    return worker
 
 
 cdef int attach_parse(const rdma_device *dev, const char *data, size_t received, attach_request *out) noexcept nogil:

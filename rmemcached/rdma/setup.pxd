@@ -1,7 +1,10 @@
 """Queue pairs on their way from the exchange to READY.
 
-The worker finds queue pairs of the software devices by their token, until their stream has come. A list has all queue
-pairs, oldest first. Their time limit is the same, so the oldest is the first to be late.
+A queue pair with a second connection has a token. Any worker may read the request on this connection. The first octets
+of the token are the number of the queue pair's worker: the reader hands the socket to this worker, and the worker finds
+the queue pair among its own by the token, until the stream has come. No worker looks at the objects of another worker.
+
+A list has all queue pairs, oldest first. Their time limit is the same, so the oldest is the first to be late.
 
 Called by the worker. A part of the C unit of rdma_conn, above rdma/thread and rdma/queue.
 """
