@@ -18,7 +18,7 @@ from rmemcached.protocol.conn cimport (
     conn_engine, conn_gather, conn_init, conn_memory, conn_next_write, conn_payload_piece, conn_payload_received,
     conn_rdma_read, conn_release, conn_sent, conn_write_posted, mc_resp,
 )
-from rmemcached.rdma.attach cimport attach_accept, attach_parse, attach_refuse
+from rmemcached.rdma.transport cimport attach_accept, attach_parse, attach_refuse
 from rmemcached.rdma.cm cimport rdma_cm_refuse, read_hello, send_welcome
 from rmemcached.rdma.device cimport (
     DIRECT_NOBODY, INLINE_LEAST, RDMA_DEVICES, extent_of, rdma_device_admit, rdma_device_enter_counters,

@@ -1,4 +1,4 @@
-"""Requests for the streams of queue pairs (see attach.pxd)."""
+"""Requests for the streams of queue pairs (see transport.pxd)."""
 
 from libc.stdint cimport uint16_t
 from libc.string cimport memcpy, memset, strlen
@@ -15,7 +15,7 @@ from rmemcached.verbs.soft cimport (
     soft_iw_accept, soft_iw_options, soft_iw_parse_request, soft_iw_reject, soft_iw_request, soft_shm_attach,
 )
 
-# Reads and answers the requests of a transport, with the contracts of attach.pxd.
+# Reads and answers the requests of a transport, with the contracts of transport.pxd.
 cdef struct attach_functions:
     int (*parse)(const char *data, size_t received, attach_request *out) noexcept nogil
     bint (*accept)(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
