@@ -68,7 +68,7 @@ cdef bint rdma_thread_pending(const rdma_thread *t) noexcept nogil
 # Called before the worker sleeps, and at no other time. True: there is something to do already, and the worker must not
 # sleep.
 cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil
-# Whether there are queue pairs on a software device, with transfers made by this process; whether these queue pairs had
+# Whether there are queue pairs with transfers made by this process (manual_progress); whether these queue pairs had
 # something to do in the last turn.
 cdef bint rdma_thread_in_use(const rdma_thread *t) noexcept nogil
 cdef bint rdma_thread_was_busy(const rdma_thread *t) noexcept nogil
@@ -97,7 +97,7 @@ cdef void rdma_thread_polled(rdma_thread *t, int64_t ns) noexcept nogil
 cdef bint rdma_thread_waits(const rdma_thread *t) noexcept nogil
 cdef bint rdma_thread_end_late(rdma_thread *t) noexcept nogil
 
-# --- streams: of devices of the software provider ---
+# --- streams: of transports with a second connection ---
 # data: the `received` bytes of a socket, which begin like a request for a stream. 1: *worker is the number of the queue
 # pair's worker, if there is such a worker; 0: the request is not whole; -1: the data is no request.
 cdef int rdma_thread_route(rdma_thread *t, const char *data, size_t received, uint32_t *worker) noexcept nogil

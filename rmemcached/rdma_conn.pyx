@@ -18,17 +18,17 @@ from rmemcached.protocol.conn cimport (
     conn_engine, conn_gather, conn_init, conn_memory, conn_next_write, conn_payload_piece, conn_payload_received,
     conn_rdma_read, conn_release, conn_sent, conn_write_posted, mc_resp,
 )
-from rmemcached.rdma.transport cimport attach_accept, attach_parse, attach_refuse
 from rmemcached.rdma.cm cimport rdma_cm_refuse, read_hello, send_welcome
 from rmemcached.rdma.device cimport (
     DIRECT_NOBODY, INLINE_LEAST, RDMA_DEVICES, extent_of, rdma_device_admit, rdma_device_enter_counters,
     rdma_device_find_memory, rdma_device_memory, rdma_device_release, rdma_device_retire_counters, reads_answered,
+    transport_ops,
 )
 from rmemcached.rdma.exchange cimport exchange_offer, exchange_request, key_is, parse_exchange, write_offer
+from rmemcached.rdma.transport cimport SYSTEM_TRANSPORT
 from rmemcached.rdma.wire cimport (
     MESSAGE_CLOSE, MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_OPEN, MESSAGE_READY, RDMA_CREDITS_HELD_MAX,
-    RDMA_QPN_MAX, RDMA_VERSION, SHM_MEMORY_PARTS, TRANSPORT_VERBS, attach_request, get_message_header,
-    put_message_header, transport_name,
+    RDMA_QPN_MAX, RDMA_VERSION, SHM_MEMORY_PARTS, attach_request, get_message_header, put_message_header,
 )
 from rmemcached.store.store cimport (
     SLAB_PAGE_SIZE, ITEM_ntotal, item_iov, item_pin, item_remove, item_unpin, store, store_direct_base,
@@ -46,8 +46,7 @@ from rmemcached.sys.linux cimport (
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_allow, verbs_qp_connect, verbs_qp_init
 from rmemcached.verbs.soft cimport (
     soft_channel_arm, soft_channel_begin_turn, soft_channel_end_turns, soft_channel_join, soft_channel_poll,
-    soft_cq_pending, soft_qp_allow, soft_qp_fault, soft_qp_limit, soft_qp_terminated, soft_qp_write_unit,
-    soft_share_counters, soft_srq_newest_first,
+    soft_cq_pending, soft_qp_allow, soft_qp_limit, soft_share_counters, soft_srq_newest_first,
 )
 from rmemcached.verbs.system_cm cimport CM_REJECT_DATA, cm_modify_qp
 from rmemcached.verbs.verbs cimport (
@@ -75,7 +74,7 @@ cdef enum:
     TURN_COMPLETIONS = 64        # of a connection
     COMPLETIONS_LEAST = 8        # ... if many go on
     SPARE_DESCRIPTORS = 16       # descriptors left to plain connections, and a sixteenth of all
-    PAIR_DESCRIPTORS = 5         # of a queue pair of soft_shm
+    PAIR_DESCRIPTORS = 5         # of a queue pair with a stream, at most
 
 cdef struct cm_id:               # a connection of rdma_cm
     int fd
@@ -287,17 +286,18 @@ cdef void report_failure(rdma_conn *rc) noexcept nogil:
     """Reports the loss of the connection to the owner. The connection may be gone afterwards."""
     cdef rdma_queue *q = &rc.q
     cdef rdma_thread *t = q.t
+    cdef const transport_ops *transport = &t.dev.transport
     cdef char line[256]
     cdef ibv_wc_status status
     cdef int opcode
-    if q.failure == NULL and t.dev.software and soft_qp_terminated(q.qp, &opcode, &status):
+    if q.failure == NULL and transport.terminated != NULL and transport.terminated(q.qp, &opcode, &status):
         # A WRITE completes here before the Terminate of a refusing client arrives.
         q.failure = b"RDMA WRITE failed" if opcode == <int>IBV_WR_RDMA_WRITE else b"SEND failed"
         q.failure_status = status
         if opcode == <int>IBV_WR_RDMA_WRITE:
             counter_add(&t.counters.write_errors, 1)
-    if q.failure == NULL and t.dev.software and q.qp != NULL:
-        q.failure = soft_qp_fault(q.qp)
+    if q.failure == NULL and transport.fault != NULL and q.qp != NULL:
+        q.failure = transport.fault(q.qp)
         if q.failure != NULL:
             q.failure_status = IBV_WC_SUCCESS
     if q.failure != NULL or q.failure_status != IBV_WC_WR_FLUSH_ERR:
@@ -342,8 +342,8 @@ cdef bint rdma_thread_run(rdma_thread *t, int64_t now, int64_t limit) noexcept n
     t.least_gap = UINT32_MAX
     completions_take(t, TAKEN_AT_A_TIME)
     serve_ready(t)
-    # Work requests of software devices may have completed meanwhile.
-    while t.dev.software and t.ready == NULL and not thread_turn_over(t) and completions_pending(t):
+    # Work requests may have completed meanwhile.
+    while t.dev.transport.manual_progress and t.ready == NULL and not thread_turn_over(t) and completions_pending(t):
         completions_take(t, TAKEN_AT_A_TIME)
         serve_ready(t)
     t.left_over = t.nready
@@ -365,7 +365,7 @@ cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint
     t.failed = failed
     t.lanes = lanes
     t.channel = dev.provider.create_comp_channel(dev.port.context)
-    if t.channel != NULL and dev.software and soft_channel_join(t.channel, epfd) != 0:
+    if t.channel != NULL and dev.transport.manual_progress and soft_channel_join(t.channel, epfd) != 0:
         dev.provider.destroy_comp_channel(t.channel)
         t.channel = NULL
     if t.channel == NULL:
@@ -496,7 +496,7 @@ cdef void conn_discard(rdma_conn *rc) noexcept nogil:
 # ---- the exchange ----------------------------------------------------------------------------------------------------
 
 cdef bint is_near(const rdma_device *dev, const exchange_request *req) noexcept nogil:
-    """Whether a client on this host and network namespace can reach the endpoint of soft_shm."""
+    """Whether a client on this host and network namespace can reach the endpoint of a near transport."""
     return (key_is(req.host, req.host_length, dev.endpoint.host)
             and (dev.endpoint.netns == 0 or dev.endpoint.netns == req.netns))
 
@@ -527,7 +527,7 @@ cdef rdma_thread *thread_by_name(rdma_thread **threads, const exchange_request *
     cdef unsigned int i
     for i in range(<unsigned int>RDMA_DEVICES):
         if (threads[i] != NULL and not threads[i].dev.port.cm_only
-                and key_is(req.transport, req.transport_length, transport_name(threads[i].dev.transport))):
+                and key_is(req.transport, req.transport_length, threads[i].dev.transport.name)):
             return threads[i]
     return NULL
 
@@ -550,7 +550,7 @@ cdef void answer(rdma_conn *rc, char *reply, size_t reply_size) noexcept nogil:
     offer.lane_bytes = RDMA_LANE_BYTES
     offer.direct = dev.remote
     offer.memory = rdma_device_memory(dev)
-    offer.transport = dev.transport
+    offer.transport = dev.transport.name
     offer.qpn = rc.q.qp.qp_num
     offer.psn = rc.psn
     offer.gid = &dev.port.gid
@@ -562,7 +562,7 @@ cdef void answer(rdma_conn *rc, char *reply, size_t reply_size) noexcept nogil:
     offer.ord = dev.limits.ord
     offer.eager = dev.limits.eager
     offer.crc = dev.limits.crc
-    offer.token = rc.token if dev.software else NULL
+    offer.token = rc.token if dev.transport.accept != NULL else NULL
     offer.path = dev.endpoint.path if dev.endpoint.path[0] else NULL
     write_offer(&offer, reply, reply_size)
 
@@ -588,10 +588,10 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
     elif t == NULL:
         snprintf(reply, reply_size, b"SERVER_ERROR rdma: transport %.*s is not available here\r\n",
                  <int>min(req.transport_length, <size_t>32), req.transport)
-    elif t.dev.same_host and not is_near(t.dev, &req):
-        snprintf(reply, reply_size, b"SERVER_ERROR rdma: soft_shm needs a client on the same host%s\r\n",
-                 <const char *>b" and network" if t.dev.endpoint.netns else <const char *>b"")
-    elif t.dev.software and few_descriptors(sfd):
+    elif t.dev.transport.near and not is_near(t.dev, &req):
+        snprintf(reply, reply_size, b"SERVER_ERROR rdma: %s needs a client on the same host%s\r\n",
+                 t.dev.transport.name, <const char *>b" and network" if t.dev.endpoint.netns else <const char *>b"")
+    elif t.dev.transport.accept != NULL and few_descriptors(sfd):
         snprintf(reply, reply_size, b"SERVER_ERROR rdma: the server has too few file descriptors left\r\n")
     else:
         rc = conn_make(t, owner, &req, NULL)
@@ -607,7 +607,7 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
 
 cdef rdma_conn *rdma_cm_accept(rdma_thread **threads, void *owner, int cm_fd,
                                const rdma_request *request) noexcept nogil:
-    cdef rdma_thread *t = threads[TRANSPORT_VERBS]
+    cdef rdma_thread *t = threads[SYSTEM_TRANSPORT]
     cdef rdma_thread *counting = t if t != NULL else first_thread(threads)
     cdef rdma_device *dev = t.dev if t != NULL else NULL
     cdef exchange_request req

@@ -293,7 +293,7 @@ cdef inline const ibv_wc *completions_next(rdma_conn *rc) noexcept nogil:
 
 cdef inline bint completions_pending(const rdma_thread *t) noexcept nogil:
     cdef const rdma_cq *queue = t.queues
-    assert_that(t.dev.software)
+    assert_that(t.dev.transport.manual_progress)
     while queue != NULL:
         if soft_cq_pending(queue.ibv):
             return True
@@ -329,15 +329,15 @@ cdef bint rdma_thread_poll(rdma_thread *t) noexcept nogil:
     assert_owner(t.worker.owner)
     if t.counters.queue_pairs == 0:
         return False
-    if not t.dev.software:
+    if not t.dev.transport.manual_progress:
         completions_take(t, TAKEN_AT_A_TIME)
-    elif t.dev.same_host:
+    elif t.dev.transport.rings:
         worked = soft_channel_poll(t.channel)
     return worked or rdma_thread_pending(t)
 
 
 cdef bint rdma_thread_polls(const rdma_thread *t) noexcept nogil:
-    return t.counters.queue_pairs != 0 and (not t.dev.software or t.dev.same_host)
+    return t.counters.queue_pairs != 0 and t.dev.transport.rings
 
 
 cdef bint rdma_thread_pending(const rdma_thread *t) noexcept nogil:
@@ -349,7 +349,7 @@ cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil:
     assert_owner(t.worker.owner)
     if t.counters.queue_pairs == 0:
         return False
-    if t.dev.software:
+    if t.dev.transport.manual_progress:
         worked = soft_channel_arm(t.channel)
     else:
         # A completion from here on makes an event; earlier completions are found now.

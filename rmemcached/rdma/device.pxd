@@ -5,18 +5,21 @@ is for growing item memory, and a registration takes long. Workers that take or 
 `counting_lock` for a moment.
 
 Workers are the layer above. A device knows a worker by its embedded counter_entry.
+
+A device is opened with the row of its transport (rdma/transport).
 """
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
 
-from rmemcached.rdma.wire cimport RDMA_HOST_MAX, RDMA_TRANSPORTS, rdma_transport
+from rmemcached.protocol.stats_text cimport stat_buf
+from rmemcached.rdma.wire cimport RDMA_HOST_MAX, RDMA_TRANSPORTS, attach_request
 from rmemcached.store.store cimport ARENA_EXTENT
 from rmemcached.sys.atomics cimport load_acquire, relaxed_load
 from rmemcached.sys.linux cimport pthread_mutex_t
 from rmemcached.verbs.port cimport verbs_port
 from rmemcached.verbs.soft cimport soft_qp_counters
-from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, verbs_provider
+from rmemcached.verbs.verbs cimport ibv_context, ibv_mr, ibv_pd, ibv_qp, ibv_wc_status, verbs_provider
 
 cdef enum:
     RDMA_DEVICES = RDMA_TRANSPORTS   # a server has at most one device for each transport
@@ -35,8 +38,7 @@ cdef enum:
     BULK_DEPTH = 48              # send queue entries for READs and WRITEs
     SEND_DEPTH = SEND_BUFFERS + BULK_DEPTH
     BULK_SGES = 8                # extents of an item in a READ or WRITE, if the device takes as many
-    INLINE_MOST = 256            # bytes of the longest SEND copied at posting, if the device takes as many,
-    INLINE_LEAST = 32            # ... or half as many, and so on
+    INLINE_LEAST = 32            # a device that takes fewer bytes of inline data gets none
 
 cdef enum direct_clients:       # as DIRECT_READERS in settings.py
     DIRECT_NOBODY
@@ -110,13 +112,49 @@ cdef struct counter_entry:
     const soft_qp_counters *soft     # the counts of the software provider for its queue pairs
     counter_entry *next          # under dev.counting_lock
 
+cdef struct rdma_device
+
+# The row of a transport in rdma/transport: its properties, all constant. verbs/soft.pxd explains the soft_* calls.
+cdef struct transport_ops:
+    const char *name             # in the exchange and in statistics
+    const verbs_provider *provider   # NULL: libibverbs', if the system has libibverbs
+    const char *device           # NULL: a device of the system, by the settings
+    # For clients on this host alone. They come to the endpoint, over UNIX sockets, and may get item memory to map.
+    bint near
+    # Transfers are made by the worker, in turns of a channel in its epoll set (soft_channel_join), and completions make
+    # no events. False: the device makes them, and the worker watches a channel of events.
+    bint manual_progress
+    bint rings                   # work shows in memory, and the worker looks there; False: work shows in the epoll set
+    bint pins                    # a registration pins the pages of the memory
+    bint shared_receives         # queue pairs share receives, since the provider counts each one's (soft_qp_limit)
+    unsigned int inline_data     # bytes of the longest SEND copied at posting; a device may take less
+    # A second connection of each queue pair is its stream, and begins with a request (docs/rdma-protocol.md, section
+    # 3). All four are NULL: there is none.
+    const char *key              # the first STREAM_KEY_LENGTH octets of a request
+    # data: the `received` bytes of a socket, which begin like a request. 1: the request is in *out, which points into
+    # data; 0: the request is not whole; -1: the data is no request. Any thread.
+    int (*parse)(const char *data, size_t received, attach_request *out) noexcept nogil
+    # Answers a whole request, and gives the queue pair the stream: fd then belongs to the queue pair. False: the caller
+    # keeps fd, and refuses the request. Called by the owner of the queue pair. memory: SHM_MEMORY_PARTS descriptors of
+    # the items' memory, for the client; NULL: the client gets none.
+    bint (*accept)(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
+                   const int *memory) noexcept nogil
+    # Refuses a whole request; an incomplete request gets no answer. The caller closes fd. Any thread.
+    void (*refuse)(int fd, const char *data, size_t received) noexcept nogil
+    # The rest may be NULL.
+    # Limits the clients' memory mapped by a new device.
+    void (*limit_memory)(ibv_context *context, const rdma_limits *limits) noexcept nogil
+    uint32_t (*write_unit)(ibv_qp *qp) noexcept nogil                                        # soft_qp_write_unit
+    bint (*terminated)(ibv_qp *qp, int *opcode, ibv_wc_status *status) noexcept nogil        # soft_qp_terminated
+    const char *(*fault)(ibv_qp *qp) noexcept nogil                                          # soft_qp_fault
+    # Appends the provider's own counters (soft_share_counters). context: of the device; NULL: there is none.
+    void (*append_stats)(const soft_qp_counters *counts, ibv_context *context, stat_buf *out) noexcept nogil
+
 cdef struct rdma_device:
     # constant after rdma_device_open
     verbs_port port
     const verbs_provider *provider   # port.provider
-    rdma_transport transport
-    bint software                # of the software provider: with counters, and a stream for each queue pair
-    bint same_host               # for clients on this host alone
+    transport_ops transport      # a copy: hot paths read it
     bint remote                  # queue pairs can be allowed to READ item memory and index
     ibv_pd *pd
     shm_endpoint endpoint
@@ -145,9 +183,9 @@ cdef struct rdma_device:
     uint64_t async_events
     uint64_t losses              # lost devices: this device, and its predecessors
 
-# Takes over the port's context, also on failure: then NULL, with a constant line in *error. endpoint: for soft_shm,
-# else NULL.
-cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transport, const rdma_limits *limits,
+# Takes over the port's context, also on failure: then NULL, with a constant line in *error. endpoint: of a near
+# transport, else NULL.
+cdef rdma_device *rdma_device_open(const verbs_port *port, const transport_ops *transport, const rdma_limits *limits,
                                    const shm_endpoint *endpoint, const char **error) noexcept nogil
 # Frees the device. All workers' parts and all queue pairs have been destroyed.
 cdef void rdma_device_close(rdma_device *dev) noexcept nogil
@@ -162,7 +200,7 @@ cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noe
 cdef int rdma_device_add_index(rdma_device *dev, void *addr, size_t length) noexcept nogil
 # The registration of the memory at addr. NULL: none. Any thread.
 cdef const ibv_mr *rdma_device_find_memory(rdma_device *dev, const void *addr) noexcept nogil
-# The clients that get the items' memory (own or all), or why none does. NULL: the device is not soft_shm.
+# The clients that get the items' memory (own or all), or why none does. NULL: the transport is not near.
 cdef const char *rdma_device_memory(const rdma_device *dev) noexcept nogil
 # Whether `length` bytes can be registered: registers memory and deregisters it. 0 or an errno value.
 cdef int rdma_device_try_memory(rdma_device *dev, size_t length) noexcept nogil

@@ -11,30 +11,11 @@ from rmemcached.sys.linux cimport (
     errno, posix_memalign, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
     set_nonblocking,
 )
-from rmemcached.rdma.wire cimport TRANSPORT_SOFT_SHM, TRANSPORT_VERBS
 from rmemcached.verbs.port cimport verbs_port_lost
-from rmemcached.verbs.soft cimport soft_shm_limit, soft_shm_limits
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ
 
-cdef enum:
-    PAIR_SHARE = 4               # soft_shm maps 1 / PAIR_SHARE of limits.peer_memory for a queue pair, at most
-    PAIR_REGIONS = 256           # regions of clients' memory mapped for a queue pair
-    PEER_REGIONS = 16384         # ... and for all queue pairs: a quarter of the mappings of a process in Linux
 
-
-cdef void limit_peer_memory(const verbs_port *port, const rdma_limits *limits) noexcept nogil:
-    """Limits the clients' memory that soft_shm maps. Nobody can make this process pay for pages of clients' memory."""
-    cdef soft_shm_limits windows
-    windows.bytes = <uint64_t>limits.peer_memory << 20
-    windows.pair_bytes = min(windows.bytes // PAIR_SHARE, <uint64_t>1 << 40)
-    windows.pair_regions = PAIR_REGIONS
-    windows.regions = PEER_REGIONS
-    windows.paid = True
-    windows.nobody = limits.nobody
-    soft_shm_limit(port.context, &windows)
-
-
-cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transport, const rdma_limits *limits,
+cdef rdma_device *rdma_device_open(const verbs_port *port, const transport_ops *transport, const rdma_limits *limits,
                                    const shm_endpoint *endpoint, const char **error) noexcept nogil:
     cdef rdma_device *dev = <rdma_device *>calloc(1, sizeof(rdma_device))
     if dev == NULL:
@@ -44,20 +25,17 @@ cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transp
     live_add(LIVE_RDMA_DEVICE)
     dev.port = port[0]
     dev.provider = port.provider
-    dev.transport = transport
-    dev.software = transport != TRANSPORT_VERBS
-    dev.same_host = transport == TRANSPORT_SOFT_SHM
-    dev.remote = limits.remote and not dev.same_host
+    dev.transport = transport[0]
+    dev.remote = limits.remote and not dev.transport.near
     if endpoint != NULL:
         dev.endpoint = endpoint[0]
-    if dev.same_host:
-        limit_peer_memory(port, limits)
+    if dev.transport.limit_memory != NULL:
+        dev.transport.limit_memory(port.context, limits)
     set_nonblocking(port.context.async_fd)
     dev.limits = limits[0]
     dev.limits.ird = min(dev.limits.ird, <unsigned int>port.max_dest_rd_atomic)
     dev.limits.ord = min(dev.limits.ord, <unsigned int>port.max_rd_atomic)
-    # soft_iw would copy inline data twice.
-    dev.inline_data = 0 if dev.software and not dev.same_host else INLINE_MOST
+    dev.inline_data = dev.transport.inline_data
     pthread_mutex_init(&dev.lock, NULL)
     pthread_mutex_init(&dev.counting_lock, NULL)
     if dev.limits.ord == 0 or port.max_qp_wr < SEND_DEPTH or port.max_cqe < SEND_DEPTH:
@@ -140,7 +118,7 @@ cdef const ibv_mr *rdma_device_find_memory(rdma_device *dev, const void *addr) n
 
 
 cdef const char *rdma_device_memory(const rdma_device *dev) noexcept nogil:
-    if not dev.same_host:
+    if not dev.transport.near:
         return NULL
     if dev.limits.direct == DIRECT_NOBODY:
         return dev.limits.direct_off

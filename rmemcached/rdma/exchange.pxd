@@ -6,7 +6,6 @@ Functions on borrowed text: no I/O, no state, no allocation. Any thread.
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t
 
-from rmemcached.rdma.wire cimport rdma_transport
 from rmemcached.verbs.verbs cimport ibv_gid
 
 
@@ -34,7 +33,7 @@ cdef struct exchange_request:
 
 # The server's line.
 cdef struct exchange_offer:
-    rdma_transport transport
+    const char *transport
     uint32_t qpn
     uint32_t psn
     const ibv_gid *gid
@@ -53,7 +52,7 @@ cdef struct exchange_offer:
     unsigned int lanes
     unsigned int lane_bytes
     bint direct                  # items can be read by READs
-    const char *memory           # of soft_shm: which clients get the items' memory, or why none does; NULL: no token
+    const char *memory           # which clients get the items' memory, or why none does; NULL: no token
 
 
 # Fills *out. NULL, or the fault of the line. The caller checks the version: a line of another version has no fault

@@ -7,7 +7,7 @@ from libc.string cimport memchr, memset, strlen, strncmp
 from rmemcached.rdma.wire cimport (
     EXCHANGE_REPLY, RDMA_CREDITS_MAX, RDMA_CREDITS_MIN, RDMA_HOST_MAX, RDMA_LANE_BYTES_MAX,
     RDMA_LANE_BYTES_MIN, RDMA_LINE_MAX, RDMA_MSGSIZE_MAX, RDMA_MSGSIZE_MIN, RDMA_MTU_MAX, RDMA_MTU_MIN, RDMA_QPN_MAX,
-    RDMA_READS_MAX, RDMA_TOKEN_LENGTH, RDMA_VERSION, transport_name,
+    RDMA_READS_MAX, RDMA_TOKEN_LENGTH, RDMA_VERSION,
 )
 
 cdef enum:
@@ -171,7 +171,7 @@ cdef void write_offer(const exchange_offer *offer, char *out, size_t size) noexc
         out, size,
         b"%s version=%d transport=%s qpn=%u psn=%u gid=%s lid=%u mtu=%u credits=%u msgsize=%u ird=%u ord=%u "
         b"crc=%d eager=%u workers=%u worker=%u lanes=%u lanebytes=%u",
-        EXCHANGE_REPLY, <int>RDMA_VERSION, transport_name(offer.transport), offer.qpn, offer.psn, gid,
+        EXCHANGE_REPLY, <int>RDMA_VERSION, offer.transport, offer.qpn, offer.psn, gid,
         offer.lid, offer.mtu, offer.credits, offer.msgsize, offer.ird, offer.ord, <int>offer.crc, offer.eager,
         offer.workers, offer.worker, offer.lanes, offer.lane_bytes)
     if offer.direct:

@@ -16,7 +16,7 @@ cdef enum:
     # A further WRITE is posted while fewer octets of WRITEs are under way: later work requests wait for the WRITEs.
     WRITE_AHEAD = 960 * 1024
     READ_AHEAD = 4096 * 1024     # the same for READs, which let later work requests pass
-    COMPACT = 256                # the first octets of a message, which software devices receive in a place of their own
+    COMPACT = 256                # the first octets of a message: they have a place of their own in unpinned memory
 
 cdef enum wr_kind:
     WR_SEND = 0

@@ -42,7 +42,7 @@ cdef bint own_receives(rdma_queue *q) noexcept nogil:
     cdef rdma_device *dev = t.dev
     cdef void *buffer = NULL
     cdef size_t size
-    q.compact = COMPACT if dev.software else 0
+    q.compact = 0 if dev.transport.pins else COMPACT
     size = <size_t>dev.limits.credits * (dev.limits.msgsize + q.compact)
     # The first used octets share a page with the allocator's own words.
     if posix_memalign(&buffer, 64, size) != 0:
@@ -72,7 +72,7 @@ cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
     q.free_bulk = BULK_DEPTH
     messages_enter(t)
     q.entered = True
-    if dev.software:
+    if dev.transport.shared_receives:
         srq = receives_reserve(t, dev.limits.credits)
         q.shared = srq != NULL
     # The shared queue may be full: a large -o rdma_credits fills the queue early.
@@ -86,7 +86,7 @@ cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
     q.qp = open_pair(q, srq)
     if q.qp == NULL:
         return False
-    if dev.software:
+    if dev.transport.append_stats != NULL:
         soft_share_counters(q.qp, &t.soft)
     if q.shared:
         soft_qp_limit(q.qp, dev.limits.credits, RECV_WR | NO_RECEIVE)
@@ -245,7 +245,8 @@ cdef inline void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, uint32_t
     q.sends_posted += 1
     if MESSAGE_HEADER + payload <= q.inline_data:
         flags |= IBV_SEND_INLINE
-    if (q.t.dev.software and not flags & IBV_SEND_INLINE) or q.sends_posted - q.sends_told > SENDS_SILENT:
+    if (q.sends_posted - q.sends_told > SENDS_SILENT
+            or q.t.dev.transport.manual_progress and not flags & IBV_SEND_INLINE):
         flags |= IBV_SEND_SIGNALED
         q.sends_told = q.sends_posted
     put_message_header(message, kind, <uint16_t>q.owed, <uint16_t>used, <uint16_t>lane)
@@ -282,9 +283,9 @@ cdef size_t queue_write_length(const rdma_queue *q, size_t left) noexcept nogil:
     """soft_iw receives frames of the same size fastest: a short frame in the middle of a value costs its receiver,
     which has planned for whole frames, some 20 us."""
     cdef uint32_t unit
-    if left <= BULK_PIECE:
-        return left
-    unit = soft_qp_write_unit(q.qp) if q.t.dev.software else 0
+    if left <= BULK_PIECE or q.t.dev.transport.write_unit == NULL:
+        return min(left, <size_t>BULK_PIECE)
+    unit = q.t.dev.transport.write_unit(q.qp)
     return BULK_PIECE - BULK_PIECE % unit if unit else BULK_PIECE
 
 

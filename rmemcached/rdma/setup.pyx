@@ -19,7 +19,7 @@ cdef bint setup_begin(rdma_conn *rc) noexcept nogil:
     cdef rdma_conn **bucket
     assert_owner(t.worker.owner)
     assert_that(not rc.in_setup and not rc.ready)
-    if t.dev.software:
+    if t.dev.transport.accept != NULL:
         if not make_token(rc.token, t.number):
             return False
         bucket = token_bucket(t, rc.token)
@@ -70,7 +70,7 @@ cdef void setup_end(rdma_conn *rc) noexcept nogil:
 cdef bint setup_give(rdma_conn *rc, int *memory) noexcept nogil:
     """Whether the client gets the items' memory; then fills in its descriptors."""
     cdef const rdma_device *dev = rc.q.t.dev
-    rc.given = rc.direct and dev.same_host and dev.limits.direct != DIRECT_NOBODY \
+    rc.given = rc.direct and dev.transport.near and dev.limits.direct != DIRECT_NOBODY \
         and store_direct_give(rc.q.t.worker.store, &memory[0], &memory[1])
     return rc.given
 
@@ -85,14 +85,14 @@ cdef void rdma_thread_attach(rdma_thread *t, int fd, const char *data, size_t re
     cdef int[SHM_MEMORY_PARTS] memory
     cdef attach_request request
     cdef rdma_conn *rc
-    cdef bint parsed = attach_parse(t.dev, data, received, &request) == 1
+    cdef bint parsed = t.dev.transport.parse(data, received, &request) == 1
     assert_owner(t.worker.owner)
     assert_that(parsed)
     rc = token_bucket(t, request.token)[0]
     while rc != NULL and memcmp(rc.token, request.token, RDMA_TOKEN_LENGTH) != 0:
         rc = rc.streamless_next
     if rc != NULL and rc.q.qp.qp_num == request.qpn:
-        if attach_accept(t.dev, rc.q.qp, fd, data, received, memory if setup_give(rc, memory) else NULL):
+        if t.dev.transport.accept(t.dev, rc.q.qp, fd, data, received, memory if setup_give(rc, memory) else NULL):
             forget_token(rc)
             return
         setup_take_back(rc)
@@ -102,13 +102,13 @@ cdef void rdma_thread_attach(rdma_thread *t, int fd, const char *data, size_t re
 cdef void rdma_thread_refuse(rdma_thread *t, int fd, const char *data, size_t received) noexcept nogil:
     assert_owner(t.worker.owner)
     counter_add(&t.counters.refused_streams, 1)
-    attach_refuse(t.dev, fd, data, received)
+    t.dev.transport.refuse(fd, data, received)
     close(fd)
 
 
 cdef int rdma_thread_route(rdma_thread *t, const char *data, size_t received, uint32_t *worker) noexcept nogil:
     cdef attach_request request
-    cdef int whole = attach_parse(t.dev, data, received, &request)
+    cdef int whole = t.dev.transport.parse(data, received, &request)
     assert_owner(t.worker.owner)
     if whole == 1:
         # A forged token has any number.

@@ -7,13 +7,13 @@ from libc.string cimport memset
 from rmemcached.protocol.stats_text cimport stat_append, stat_append_text
 from rmemcached.rdma.device cimport (
     DIRECT_NOBODY, RDMA_DEVICES, RDMA_LANE_BYTES, add_counts, counter_entry, rdma_counters, rdma_device,
-    rdma_device_memory, rdma_limits,
+    rdma_device_memory, rdma_limits, transport_ops,
 )
-from rmemcached.rdma.wire cimport TRANSPORT_SOFT_SHM, transport_name
+from rmemcached.rdma.transport cimport transport_of
 from rmemcached.sys.atomics cimport relaxed_load
 from rmemcached.sys.debug cimport assert_held
 from rmemcached.sys.linux cimport pthread_mutex_lock, pthread_mutex_unlock
-from rmemcached.verbs.soft cimport soft_qp_counters, soft_shm_query, soft_shm_usage
+from rmemcached.verbs.soft cimport soft_qp_counters
 
 cdef struct rdma_totals:         # over all devices
     rdma_counters counts
@@ -23,9 +23,7 @@ cdef struct rdma_totals:         # over all devices
     uint64_t extent_registrations
     uint64_t async_events
     uint64_t losses
-    soft_qp_counters iw          # of the queue pairs of soft_iw
-    soft_qp_counters shm         # and of soft_shm
-    soft_shm_usage mapped        # of clients' memory
+    soft_qp_counters soft[RDMA_DEVICES]  # the provider's own, of each device
 
 cdef struct stat_line:
     const char *name
@@ -44,12 +42,9 @@ cdef void do_sum_workers(rdma_device *dev, rdma_counters *total, soft_qp_counter
         entry = entry.next
 
 
-cdef void sum_device(rdma_device *dev, rdma_totals *total) noexcept nogil:
+cdef void sum_device(rdma_device *dev, rdma_totals *total, soft_qp_counters *soft) noexcept nogil:
     pthread_mutex_lock(&dev.counting_lock)
-    # For verbs the counts stay 0: only the software provider counts.
-    do_sum_workers(dev, &total.counts, &total.shm if dev.same_host else &total.iw)
-    if dev.same_host:
-        soft_shm_query(dev.port.context, &total.mapped)
+    do_sum_workers(dev, &total.counts, soft)
     pthread_mutex_unlock(&dev.counting_lock)
     total.cm_queue_pairs += relaxed_load(&dev.cm_queue_pairs)
     total.pins += relaxed_load(&dev.pins)
@@ -75,7 +70,7 @@ cdef void append_device_names(rdma_device **devices, stat_buf *out) noexcept nog
         used += <size_t>snprintf(names + used, sizeof(names) - used, b"%s%.63s", comma,
                                  dev.provider.get_device_name(dev.port.context.device))
         transports_used += <size_t>snprintf(transports + transports_used, sizeof(transports) - transports_used,
-                                            b"%s%s", comma, transport_name(dev.transport))
+                                            b"%s%s", comma, dev.transport.name)
         comma = b","
     stat_append_text(out, b"rdma_device", names)
     stat_append_text(out, b"rdma_transport", transports)
@@ -99,20 +94,20 @@ cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
     stat_append(out, b"rdma_crc", dev.limits.crc)
 
 
-cdef void append_place(rdma_device *shm, const rdma_limits *limits, stat_buf *out) noexcept nogil:
-    """The socket for clients of soft_shm (a file, an abstract name after an @, or the socket of -s), and their access
-    to the items."""
+cdef void append_place(rdma_device *near, const rdma_limits *limits, stat_buf *out) noexcept nogil:
+    """The socket for near clients (a file, an abstract name after an @, or the socket of -s), and their access to the
+    items. near: the device with this endpoint; NULL: there is none."""
     cdef const char *place = b"none"
     cdef const char *reason = b"none"
     cdef const char *who = b"off"
     if limits.direct_off != NULL:
         reason = limits.direct_off
-    if shm != NULL and limits.direct != DIRECT_NOBODY:
-        who = rdma_device_memory(shm)
-    if shm != NULL:
+    if near != NULL and limits.direct != DIRECT_NOBODY:
+        who = rdma_device_memory(near)
+    if near != NULL:
         place = b"-s"
-        if shm.endpoint.path[0]:
-            place = shm.endpoint.path
+        if near.endpoint.path[0]:
+            place = near.endpoint.path
     stat_append_text(out, b"rdma_shm", place)
     stat_append_text(out, b"rdma_direct", who)
     stat_append_text(out, b"rdma_direct_off", reason)
@@ -123,14 +118,14 @@ cdef void append_queue_pairs(rdma_device **devices, stat_buf *out) noexcept nogi
     cdef unsigned int n
     for n in range(<unsigned int>RDMA_DEVICES):
         if devices[n] != NULL:
-            snprintf(name, sizeof(name), b"rdma_%s_queue_pairs", transport_name(devices[n].transport))
+            snprintf(name, sizeof(name), b"rdma_%s_queue_pairs", devices[n].transport.name)
             stat_append(out, name, relaxed_load(&devices[n].queue_pairs))
 
 
 cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
     cdef const rdma_counters *counts = &total.counts
     cdef int i
-    cdef stat_line[51] lines = [
+    cdef stat_line[35] lines = [
         stat_line(b"rdma_cm_queue_pairs", &total.cm_queue_pairs),
         stat_line(b"rdma_total_queue_pairs", &counts.total_queue_pairs),
         stat_line(b"rdma_registrations", &counts.registrations),
@@ -166,40 +161,38 @@ cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
         stat_line(b"rdma_refused_views", &counts.refused_views),
         stat_line(b"rdma_async_events", &total.async_events),
         stat_line(b"rdma_devices_lost", &total.losses),
-        stat_line(b"iw_rx_fpdus", &total.iw.rx_fpdus),
-        stat_line(b"iw_tx_fpdus", &total.iw.tx_fpdus),
-        stat_line(b"iw_rx_bytes", &total.iw.rx_bytes),
-        stat_line(b"iw_tx_bytes", &total.iw.tx_bytes),
-        stat_line(b"iw_rx_staged_bytes", &total.iw.rx_staged_bytes),
-        stat_line(b"iw_terminates_sent", &total.iw.terminates_sent),
-        stat_line(b"iw_terminates_received", &total.iw.terminates_received),
-        stat_line(b"shm_rx_bytes", &total.shm.rx_bytes),
-        stat_line(b"shm_tx_bytes", &total.shm.tx_bytes),
-        stat_line(b"shm_rx_staged_bytes", &total.shm.rx_staged_bytes),
-        stat_line(b"shm_one_sided", &total.shm.one_sided),
-        stat_line(b"shm_terminates_sent", &total.shm.terminates_sent),
-        stat_line(b"shm_terminates_received", &total.shm.terminates_received),
-        stat_line(b"shm_mapped_regions", &total.mapped.regions),
-        stat_line(b"shm_mapped_bytes", &total.mapped.bytes),
-        stat_line(b"shm_declined_offers", &total.mapped.declined),
     ]
     for i in range(<int>(sizeof(lines) // sizeof(stat_line))):
         stat_append(out, lines[i].name, lines[i].value[0])
 
 
+cdef void append_transports(rdma_device **devices, const rdma_totals *total, stat_buf *out) noexcept nogil:
+    """The lines of each transport, with or without a device."""
+    cdef const transport_ops *transport
+    cdef unsigned int n
+    for n in range(<unsigned int>RDMA_DEVICES):
+        transport = transport_of(n)
+        if transport.append_stats != NULL:
+            transport.append_stats(&total.soft[n], devices[n].port.context if devices[n] != NULL else NULL, out)
+
+
 cdef void rdma_stats(rdma_device **devices, stat_buf *out) noexcept nogil:
     cdef rdma_totals total
     cdef rdma_device *some = NULL
+    cdef rdma_device *near = NULL
     cdef unsigned int n
     memset(&total, 0, sizeof(total))
     for n in range(<unsigned int>RDMA_DEVICES):
         if devices[n] != NULL:
-            sum_device(devices[n], &total)
+            sum_device(devices[n], &total, &total.soft[n])
             some = devices[n]
+            if some.transport.near:
+                near = some
     append_device_names(devices, out)
     # The limits of any device will do: they differ only on a device with short queues.
     append_limits(some, out)
-    append_place(devices[<unsigned int>TRANSPORT_SOFT_SHM], &some.limits, out)
+    append_place(near, &some.limits, out)
     stat_append(out, b"rdma_queue_pairs", total.counts.queue_pairs)
     append_queue_pairs(devices, out)
     append_totals(&total, out)
+    append_transports(devices, &total, out)

@@ -1,21 +1,17 @@
-"""The second connection of a soft_iw or soft_shm queue pair (docs/rdma-protocol.md, section 3).
+"""The table of transports. A new transport of the daemon is a row, and a section of transport.pyx with its functions.
 
-Not for TRANSPORT_VERBS.
+rdma/device explains the entries of a row (transport_ops). The number of a transport is the index of its row and of its
+device. Shared code asks a row for a property, and knows no transport by name.
 """
 
-from libc.stddef cimport size_t
+from rmemcached.rdma.device cimport transport_ops
+from rmemcached.rdma.wire cimport SHM_KEY_LENGTH, TRANSPORT_VERBS, rdma_transport
+from rmemcached.verbs.iwarp cimport MPA_PRIVATE_MAX, MPA_START_SIZE
 
-from rmemcached.rdma.device cimport rdma_device
-from rmemcached.rdma.wire cimport attach_request
-from rmemcached.verbs.verbs cimport ibv_qp
+cdef enum:
+    SYSTEM_TRANSPORT = TRANSPORT_VERBS   # of the system's device: it comes and goes, and takes connections of rdma_cm
+    STREAM_KEY_LENGTH = SHM_KEY_LENGTH   # octets of each transport_ops.key; MPA's has as many
+    STREAM_REQUEST_MAX = MPA_START_SIZE + MPA_PRIVATE_MAX    # octets of the longest request for a stream
 
-# data: the `received` bytes of a socket, which begin like a request for a stream of dev's transport. 1: the request is
-# in *out, which points into data; 0: the request is not whole; -1: the data is no request. Any thread.
-cdef int attach_parse(const rdma_device *dev, const char *data, size_t received, attach_request *out) noexcept nogil
-# Answers a whole request, and gives the queue pair the stream: fd then belongs to the queue pair. False: the caller
-# keeps fd, and refuses the request. Called by the owner of the queue pair. memory: SHM_MEMORY_PARTS descriptors of the
-# items' memory, for the client; NULL: the client gets none.
-cdef bint attach_accept(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
-                        const int *memory) noexcept nogil
-# Refuses a whole request; an incomplete request gets no answer. The caller closes fd. Any thread.
-cdef void attach_refuse(const rdma_device *dev, int fd, const char *data, size_t received) noexcept nogil
+# The row of a transport. Constant.
+cdef const transport_ops *transport_of(rdma_transport transport) noexcept nogil

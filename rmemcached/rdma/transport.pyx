@@ -1,26 +1,32 @@
-"""Requests for the streams of queue pairs (see transport.pxd)."""
+"""The transports: functions of each, then the table (see transport.pxd)."""
 
-from libc.stdint cimport uint16_t
+from libc.stdint cimport uint16_t, uint64_t
 from libc.string cimport memcpy, memset, strlen
 from posix.uio cimport iovec
 
+from rmemcached.protocol.stats_text cimport stat_append, stat_buf
+from rmemcached.rdma.device cimport rdma_device, rdma_limits
 from rmemcached.rdma.wire cimport (
-    ATTACH_LENGTH, RDMA_TRANSPORTS, SHM_KEY_LENGTH, SHM_MEMORY_PARTS, SHM_REPLY_KEY, get_attach, get_shm_request,
+    ATTACH_LENGTH, RDMA_TRANSPORTS, SHM_MEMORY_PARTS, SHM_REPLY_KEY, SHM_REQUEST_KEY, TRANSPORT_SOFT_IW,
+    TRANSPORT_SOFT_SHM, attach_request, get_attach, get_shm_request, transport_name,
 )
 from rmemcached.sys.linux cimport (
     CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_SPACE, MSG_DONTWAIT, MSG_NOSIGNAL, SCM_RIGHTS, SOL_SOCKET, cmsghdr,
     msghdr, send, sendmsg,
 )
+from rmemcached.verbs.iwarp cimport MPA_REQUEST_KEY
 from rmemcached.verbs.soft cimport (
-    soft_iw_accept, soft_iw_options, soft_iw_parse_request, soft_iw_reject, soft_iw_request, soft_shm_attach,
+    soft_iw_accept, soft_iw_options, soft_iw_parse_request, soft_iw_reject, soft_iw_request, soft_provider,
+    soft_qp_counters, soft_qp_fault, soft_qp_terminated, soft_qp_write_unit, soft_shm_attach, soft_shm_limit,
+    soft_shm_limits, soft_shm_query, soft_shm_usage,
 )
+from rmemcached.verbs.verbs cimport ibv_context, ibv_qp
 
-# Reads and answers the requests of a transport, with the contracts of transport.pxd.
-cdef struct attach_functions:
-    int (*parse)(const char *data, size_t received, attach_request *out) noexcept nogil
-    bint (*accept)(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
-                   const int *memory) noexcept nogil
-    void (*refuse)(int fd, const char *data, size_t received) noexcept nogil
+cdef enum:
+    INLINE_MOST = 256            # transport_ops.inline_data, where a copy is faster than a completion
+    PAIR_SHARE = 4               # soft_shm maps 1 / PAIR_SHARE of limits.peer_memory for a queue pair, at most
+    PAIR_REGIONS = 256           # regions of clients' memory mapped for a queue pair
+    PEER_REGIONS = 16384         # ... and for all queue pairs: a quarter of the mappings of a process in Linux
 
 
 # ---- soft_iw ---------------------------------------------------------------------------------------------------------
@@ -50,6 +56,16 @@ cdef void iw_refuse(int fd, const char *data, size_t received) noexcept nogil:
     cdef soft_iw_request request
     if soft_iw_parse_request(data, received, &request) > 0:
         soft_iw_reject(fd, data, received, NULL, 0)
+
+
+cdef void iw_append_stats(const soft_qp_counters *counts, ibv_context *context, stat_buf *out) noexcept nogil:
+    stat_append(out, b"iw_rx_fpdus", counts.rx_fpdus)
+    stat_append(out, b"iw_tx_fpdus", counts.tx_fpdus)
+    stat_append(out, b"iw_rx_bytes", counts.rx_bytes)
+    stat_append(out, b"iw_tx_bytes", counts.tx_bytes)
+    stat_append(out, b"iw_rx_staged_bytes", counts.rx_staged_bytes)
+    stat_append(out, b"iw_terminates_sent", counts.terminates_sent)
+    stat_append(out, b"iw_terminates_received", counts.terminates_received)
 
 
 # ---- soft_shm --------------------------------------------------------------------------------------------------------
@@ -93,24 +109,60 @@ cdef void shm_refuse(int fd, const char *data, size_t received) noexcept nogil:
         send(fd, refusal, strlen(refusal), MSG_NOSIGNAL | MSG_DONTWAIT)
 
 
-# ---- for all ---------------------------------------------------------------------------------------------------------
+cdef void shm_limit_memory(ibv_context *context, const rdma_limits *limits) noexcept nogil:
+    """Nobody can make this process pay for pages of clients' memory."""
+    cdef soft_shm_limits windows
+    windows.bytes = <uint64_t>limits.peer_memory << 20
+    windows.pair_bytes = min(windows.bytes // PAIR_SHARE, <uint64_t>1 << 40)
+    windows.pair_regions = PAIR_REGIONS
+    windows.regions = PEER_REGIONS
+    windows.paid = True
+    windows.nobody = limits.nobody
+    soft_shm_limit(context, &windows)
 
-# By transport. The queue pairs of verbs get no stream.
-cdef attach_functions[RDMA_TRANSPORTS] functions = [
-    attach_functions(parse=iw_parse, accept=iw_accept, refuse=iw_refuse),
-    attach_functions(parse=get_shm_request, accept=shm_accept, refuse=shm_refuse),
-    attach_functions(parse=NULL, accept=NULL, refuse=NULL),
+
+cdef void shm_append_stats(const soft_qp_counters *counts, ibv_context *context, stat_buf *out) noexcept nogil:
+    cdef soft_shm_usage mapped
+    memset(&mapped, 0, sizeof(mapped))
+    if context != NULL:
+        soft_shm_query(context, &mapped)
+    stat_append(out, b"shm_rx_bytes", counts.rx_bytes)
+    stat_append(out, b"shm_tx_bytes", counts.tx_bytes)
+    stat_append(out, b"shm_rx_staged_bytes", counts.rx_staged_bytes)
+    stat_append(out, b"shm_one_sided", counts.one_sided)
+    stat_append(out, b"shm_terminates_sent", counts.terminates_sent)
+    stat_append(out, b"shm_terminates_received", counts.terminates_received)
+    stat_append(out, b"shm_mapped_regions", mapped.regions)
+    stat_append(out, b"shm_mapped_bytes", mapped.bytes)
+    stat_append(out, b"shm_declined_offers", mapped.declined)
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+# Each row has every entry, in the order of transport_ops.
+cdef transport_ops[RDMA_TRANSPORTS] rows = [
+    transport_ops(
+        name=transport_name(TRANSPORT_SOFT_IW), provider=soft_provider(), device=b"soft_iw0",
+        near=False, manual_progress=True, rings=False, pins=False, shared_receives=True,
+        inline_data=0,           # the provider would copy the data twice
+        key=MPA_REQUEST_KEY, parse=iw_parse, accept=iw_accept, refuse=iw_refuse,
+        limit_memory=NULL, write_unit=soft_qp_write_unit, terminated=soft_qp_terminated, fault=soft_qp_fault,
+        append_stats=iw_append_stats),
+    transport_ops(
+        name=transport_name(TRANSPORT_SOFT_SHM), provider=soft_provider(), device=b"soft_shm0",
+        near=True, manual_progress=True, rings=True, pins=False, shared_receives=True,
+        inline_data=INLINE_MOST,
+        key=SHM_REQUEST_KEY, parse=get_shm_request, accept=shm_accept, refuse=shm_refuse,
+        limit_memory=shm_limit_memory, write_unit=NULL, terminated=soft_qp_terminated, fault=soft_qp_fault,
+        append_stats=shm_append_stats),
+    transport_ops(
+        name=transport_name(TRANSPORT_VERBS), provider=NULL, device=NULL,
+        near=False, manual_progress=False, rings=True, pins=True, shared_receives=False,
+        inline_data=INLINE_MOST,
+        key=NULL, parse=NULL, accept=NULL, refuse=NULL,
+        limit_memory=NULL, write_unit=NULL, terminated=NULL, fault=NULL, append_stats=NULL),
 ]
 
 
-cdef int attach_parse(const rdma_device *dev, const char *data, size_t received, attach_request *out) noexcept nogil:
-    return functions[dev.transport].parse(data, received, out)
-
-
-cdef bint attach_accept(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
-                        const int *memory) noexcept nogil:
-    return functions[dev.transport].accept(dev, qp, fd, data, received, memory)
-
-
-cdef void attach_refuse(const rdma_device *dev, int fd, const char *data, size_t received) noexcept nogil:
-    functions[dev.transport].refuse(fd, data, received)
+cdef const transport_ops *transport_of(rdma_transport transport) noexcept nogil:
+    return &rows[transport]

@@ -62,8 +62,8 @@ cdef struct rdma_devices:
     unsigned int nindex
 
 cdef void devices_init(rdma_devices *d) noexcept nogil
-# Opens a device and registers the present item memory. endpoint: of soft_shm, else NULL. False, with a line in why: the
-# device cannot be used. Before the thread runs, or the thread.
+# Opens a device and registers the present item memory. endpoint: of a near transport, else NULL. False, with a line in
+# why: the device cannot be used. Before the thread runs, or the thread.
 cdef bint devices_open(rdma_devices *d, const verbs_provider *provider, const port_spec *spec, rdma_transport transport,
                        const shm_endpoint *endpoint, char *why, size_t size) noexcept nogil
 # Listens on an address and port; connections of rdma_cm are taken from the thread's start on. 0 or an errno value;

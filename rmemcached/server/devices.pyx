@@ -30,7 +30,7 @@ from rmemcached.rdma.device cimport (
     rdma_device_hand_over_counts, rdma_device_lost, rdma_device_open, rdma_device_port, rdma_device_try_memory,
 )
 from rmemcached.rdma.stats cimport rdma_stats
-from rmemcached.rdma.wire cimport TRANSPORT_SOFT_IW, TRANSPORT_VERBS
+from rmemcached.rdma.transport cimport SYSTEM_TRANSPORT, transport_of
 from rmemcached.server.worker cimport device_change, worker_change_device, worker_dispatch_cm
 from rmemcached.store.store cimport ARENA_EXTENT, store_pin_memory
 from rmemcached.verbs.port cimport verbs_open_port, verbs_port
@@ -134,14 +134,14 @@ cdef bint devices_open(rdma_devices *d, const verbs_provider *provider, const po
     cdef const char *problem = NULL
     if verbs_open_port(provider, spec, &port, why, size) != 0:
         return False
-    dev = rdma_device_open(&port, transport, &d.limits, endpoint, &problem)
+    dev = rdma_device_open(&port, transport_of(transport), &d.limits, endpoint, &problem)
     if dev == NULL:
         snprintf(why, size, b"%s", problem)
         return False
-    if transport == TRANSPORT_VERBS:
+    if dev.transport.pins:
         # Registration pins the present pages; the device would not see any later pages in their place.
         store_pin_memory(d.store)
-    if transport == TRANSPORT_VERBS and d.arena_used == 0 and not try_extent(dev, why, size):
+    if dev.transport.pins and d.arena_used == 0 and not try_extent(dev, why, size):
         rdma_device_close(dev)
         return False
     if not register_arena(d, dev, transport, why, size):
@@ -182,8 +182,9 @@ cdef void change_workers(rdma_devices *d, rdma_transport transport, rdma_device 
 
 
 cdef void close_failed(rdma_devices *d, rdma_transport transport, const char *why) noexcept nogil:
-    """Ends the connections on a device and closes the device. Its counts are added to soft_iw's."""
+    """Ends the connections on a device and closes the device. The first device that stays open gets its counts."""
     cdef rdma_device *dev = d.open[transport]
+    cdef unsigned int successor = 0
     cdef char line[WHY_SIZE + 32]
     assert_owner(d.owner)
     fprintf(stderr, b"RDMA: %s; its connections end\n", why)
@@ -194,7 +195,9 @@ cdef void close_failed(rdma_devices *d, rdma_transport transport, const char *wh
     change_workers(d, transport, NULL, line)
     pthread_mutex_lock(&d.lock)
     pthread_mutex_lock(&d.open_lock)
-    rdma_device_hand_over_counts(dev, d.open[TRANSPORT_SOFT_IW])
+    while successor == transport or d.open[successor] == NULL:
+        successor += 1
+    rdma_device_hand_over_counts(dev, d.open[successor])
     d.open[transport] = NULL
     pthread_mutex_unlock(&d.open_lock)
     d.failing[transport] = False
@@ -211,12 +214,12 @@ cdef bint open_again(rdma_devices *d) noexcept nogil:
     cdef int devices = 0
     cdef ibv_device **list
     assert_owner(d.owner)
-    if not devices_open(d, system, &d.spec, TRANSPORT_VERBS, NULL, why, sizeof(why)):
+    if not devices_open(d, system, &d.spec, SYSTEM_TRANSPORT, NULL, why, sizeof(why)):
         list = system.get_device_list(&devices)
         system.free_device_list(list)
         return devices == 0
-    change_workers(d, TRANSPORT_VERBS, d.open[TRANSPORT_VERBS], NULL)
-    devices_describe(d, TRANSPORT_VERBS)
+    change_workers(d, SYSTEM_TRANSPORT, d.open[SYSTEM_TRANSPORT], NULL)
+    devices_describe(d, SYSTEM_TRANSPORT)
     return True
 
 
@@ -333,7 +336,7 @@ cdef void *devices_main(void *arg) noexcept nogil:
     cdef int64_t due = now_ns() + LOOK_NS
     d.owner = thread_id()
     while True:
-        dev = d.open[TRANSPORT_VERBS]
+        dev = d.open[SYSTEM_TRANSPORT]
         waiting[0].fd = d.stop_fd
         waiting[0].events = POLLIN
         waiting[1].fd = rdma_device_async_fd(dev) if dev != NULL else -1
@@ -353,7 +356,7 @@ cdef void *devices_main(void *arg) noexcept nogil:
         listen_again(d)
         if dev != NULL:
             if take_failure(d, dev, waiting[1].revents, why, sizeof(why)):
-                close_failed(d, TRANSPORT_VERBS, why)
+                close_failed(d, SYSTEM_TRANSPORT, why)
                 pause = left = 1
             continue
         left -= 1
@@ -410,7 +413,7 @@ cdef void devices_extent_added(rdma_devices *d, void *addr, size_t length) noexc
     for i in range(<unsigned int>RDMA_DEVICES):
         if d.open[i] == NULL or d.failing[i] or rdma_device_add_extent(d.open[i], addr, length) == 0:
             continue
-        if i == <unsigned int>TRANSPORT_VERBS:
+        if i == <unsigned int>SYSTEM_TRANSPORT:
             d.missing_error, d.missing = errno, length
         else:
             fprintf(stderr, b"rmemcached: item memory could not be registered for RDMA: %s\n", strerror(errno))
