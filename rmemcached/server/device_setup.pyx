@@ -13,12 +13,12 @@ from libc.stdint cimport uint16_t
 from libc.string cimport memcpy, memset
 
 from rmemcached.sys.linux cimport AF_INET, AF_INET6, htons, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage
-from rmemcached.rdma.wire cimport RDMA_HOST_MAX, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, TRANSPORT_VERBS, rdma_transport
-from rmemcached.rdma.device cimport RDMA_PATH_MAX, shm_endpoint
+from rmemcached.rdma.wire cimport RDMA_HOST_MAX, rdma_transport
+from rmemcached.rdma.device cimport RDMA_DEVICES, RDMA_PATH_MAX, shm_endpoint, transport_ops
+from rmemcached.rdma.transport cimport SYSTEM_TRANSPORT, transport_of
 from rmemcached.server.devices cimport devices_describe, devices_listen, devices_open, rdma_devices
 from rmemcached.server.listener cimport admit_cm
 from rmemcached.verbs.port cimport GID_ANY, port_spec
-from rmemcached.verbs.soft cimport soft_provider
 from rmemcached.verbs.system cimport system_provider
 from rmemcached.verbs.verbs cimport verbs_provider
 
@@ -29,7 +29,7 @@ cdef enum:
 # ---- the software devices --------------------------------------------------------------------------------------------
 
 cdef void fill_endpoint(shm_endpoint *endpoint, shm_path) except *:
-    """Where clients are to connect for shared memory."""
+    """Where near clients are to connect."""
     memset(endpoint, 0, sizeof(shm_endpoint))
     identity, netns = host_identity()
     host = identity.encode()
@@ -40,13 +40,18 @@ cdef void fill_endpoint(shm_endpoint *endpoint, shm_path) except *:
     endpoint.netns = netns if path.startswith(b"@") else 0
 
 
-cdef void open_soft(server *s, const char *name, rdma_transport transport, const shm_endpoint *endpoint) except *:
+cdef void open_soft(server *s, rdma_transport number, shm_path) except *:
+    cdef const transport_ops *transport = transport_of(number)
     cdef port_spec spec
+    cdef shm_endpoint endpoint
     cdef char why[WHY_SIZE]
     memset(&spec, 0, sizeof(spec))
-    spec.device = name
+    spec.device = transport.device
     spec.gid_index = GID_ANY
-    if not devices_open(&s.devices, soft_provider(), &spec, transport, endpoint, why, sizeof(why)):
+    if transport.near:
+        fill_endpoint(&endpoint, shm_path)
+    if not devices_open(&s.devices, transport.provider, &spec, number, &endpoint if transport.near else NULL,
+                        why, sizeof(why)):
         raise ServerError((<bytes>why).decode())
     s.has_devices = True
 
@@ -66,7 +71,7 @@ cdef open_system(server *s, settings, bytes device_name):
     s.has_system_devices = system != NULL
     if system == NULL:
         return absent.decode()
-    if not devices_open(d, system, &d.spec, TRANSPORT_VERBS, NULL, why, sizeof(why)):
+    if not devices_open(d, system, &d.spec, SYSTEM_TRANSPORT, NULL, why, sizeof(why)):
         return (<bytes>why).decode()
     return None
 
@@ -123,15 +128,16 @@ cdef void listen_cm(server *s, settings, sockets) except *:
 
 
 cdef void setup_devices(server *s, settings, sockets, shm_path, bytes device_name) except *:
-    cdef shm_endpoint endpoint
+    cdef const transport_ops *transport
+    cdef unsigned int number
     s.devices.limits = s.settings.rdma_limits
     s.devices.store = s.store
     s.devices.cm_port = settings.rdma_cm_port
-    if settings.socket_path is None:
-        open_soft(s, b"soft_iw0", TRANSPORT_SOFT_IW, NULL)
-    if shm_path is not None:
-        fill_endpoint(&endpoint, shm_path)
-        open_soft(s, b"soft_shm0", TRANSPORT_SOFT_SHM, &endpoint)
+    for number in range(<unsigned int>RDMA_DEVICES):
+        transport = transport_of(number)
+        # Near clients need the place for their streams, the clients of another transport a TCP port.
+        if transport.device != NULL and (shm_path is not None if transport.near else settings.socket_path is None):
+            open_soft(s, number, shm_path)
     if settings.rdma_device == "none" or settings.socket_path is not None:
         return
     problem = open_system(s, settings, device_name)
@@ -148,4 +154,4 @@ cdef void setup_devices(server *s, settings, sockets, shm_path, bytes device_nam
         lost = "".join([f"; {name} has no effect" for name in lost])
         print(f"RDMA: {problem}: the software devices serve alone{lost}", file=sys.stderr)
     elif settings.verbose:
-        devices_describe(&s.devices, TRANSPORT_VERBS)
+        devices_describe(&s.devices, SYSTEM_TRANSPORT)

@@ -40,8 +40,9 @@ from rmemcached.protocol.reply cimport stat_reply
 from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.protocol.dump cimport dump_kind
 from rmemcached.rdma.cm cimport rdma_request
-from rmemcached.rdma.device cimport RDMA_DEVICES, rdma_device
-from rmemcached.rdma.wire cimport SHM_REQUEST_KEY, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, rdma_transport
+from rmemcached.rdma.device cimport RDMA_DEVICES, rdma_device, transport_ops
+from rmemcached.rdma.transport cimport STREAM_KEY_LENGTH, STREAM_REQUEST_MAX, transport_of
+from rmemcached.rdma.wire cimport rdma_transport
 from rmemcached.rdma_conn cimport (
     rdma_cm_accept, rdma_conn, rdma_conn_end_idle, rdma_conn_finish, rdma_conn_free, rdma_conn_has_views,
     rdma_conn_last_active, rdma_conn_probe, rdma_conn_stalled_since, rdma_conn_stop, rdma_conn_thread,
@@ -55,7 +56,6 @@ from rmemcached.server.dumps cimport dumps_start
 from rmemcached.server.udp cimport udp_close, udp_open, udp_ready, udp_socket
 from rmemcached.server.watchers cimport watchers_add
 from rmemcached.store.store cimport crawler_result_type, items_ahead, key_ahead, store_time
-from rmemcached.verbs.iwarp cimport MPA_KEY_SIZE, MPA_PRIVATE_MAX, MPA_REQUEST_KEY, MPA_START_SIZE
 from rmemcached.verbs.soft cimport soft_channel_event, soft_event_qp
 from rmemcached.verbs.system_cm cimport cm_ended
 

@@ -1,30 +1,26 @@
-cdef enum:
-    STREAM_REQUEST_MAX = MPA_START_SIZE + MPA_PRIVATE_MAX   # octets of the longest request
-    STREAM_KEY_LENGTH = MPA_KEY_SIZE     # octets that mark a request; soft_shm's key has as many
-
-
-cdef inline rdma_transport stream_transport(const connection *cn) noexcept nogil:
-    """The transport whose streams come over sockets of this kind."""
-    return TRANSPORT_SOFT_SHM if cn.peer.transport == LOG_LOCAL else TRANSPORT_SOFT_IW
-
-
-cdef inline const char *stream_key(const connection *cn) noexcept nogil:
-    return SHM_REQUEST_KEY if cn.peer.transport == LOG_LOCAL else MPA_REQUEST_KEY
+cdef unsigned int stream_transport(const connection *cn) noexcept nogil:
+    """The transport whose requests for a stream begin like the input, on a socket of this kind. RDMA_DEVICES: none."""
+    cdef const transport_ops *transport
+    cdef unsigned int k
+    for k in range(<unsigned int>RDMA_DEVICES):
+        transport = transport_of(k)
+        if (cn.w.rdma.threads[k] != NULL and transport.key != NULL
+                and transport.near == (cn.peer.transport == LOG_LOCAL)
+                and memcmp(cn.c.rcurr, transport.key, min(cn.c.rbytes, <size_t>STREAM_KEY_LENGTH)) == 0):
+            return k
+    return RDMA_DEVICES
 
 
 cdef bint check_for_stream(connection *cn) noexcept nogil:
     assert_owner(cn.w.thread.owner)
     cn.flags &= ~CONNECTION_FRESH
-    if cn.flags & CONNECTION_STREAM:
-        return True
-    return cn.c.rcurr[0] == stream_key(cn)[0] and cn.w.rdma.threads[stream_transport(cn)] != NULL
+    return (cn.flags & CONNECTION_STREAM) != 0 or stream_transport(cn) != RDMA_DEVICES
 
 
-cdef void hand_over_stream(connection *cn, uint32_t number) noexcept nogil:
+cdef void hand_over_stream(connection *cn, unsigned int transport, uint32_t number) noexcept nogil:
     """Gives the socket to the worker of its queue pair, and ends this connection."""
     cdef worker *w = cn.w
     cdef conn *c = &cn.c
-    cdef rdma_transport transport = stream_transport(cn)
     cdef int fd = cn.fd
     # The stream has its worker already, but took a turn among the connections. Without this correction every second
     # worker of an even number would get no queue pairs.
@@ -48,8 +44,9 @@ cdef void stream_readable(connection *cn) noexcept nogil:
     cdef worker *w = cn.w
     cdef conn *c = &cn.c
     cdef uint32_t number = UINT32_MAX    # no worker's number
+    cdef unsigned int transport = stream_transport(cn)
     assert_owner(w.thread.owner)
-    if memcmp(c.rcurr, stream_key(cn), min(c.rbytes, <size_t>STREAM_KEY_LENGTH)) != 0:
+    if transport == RDMA_DEVICES:
         if cn.flags & CONNECTION_STREAM_ONLY:
             connection_end(cn, True)
             return
@@ -57,8 +54,8 @@ cdef void stream_readable(connection *cn) noexcept nogil:
             cn.flags &= ~CONNECTION_STREAM
             w.nstreams -= 1
         connection_run(cn)
-    elif rdma_thread_route(w.rdma.threads[stream_transport(cn)], c.rcurr, c.rbytes, &number) != 0:
-        hand_over_stream(cn, number)
+    elif rdma_thread_route(w.rdma.threads[transport], c.rcurr, c.rbytes, &number) != 0:
+        hand_over_stream(cn, transport, number)
     elif c.rbytes >= STREAM_REQUEST_MAX or not keep_input(cn):
         connection_end(cn, True)
     elif not cn.flags & CONNECTION_STREAM:
