@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import layers as source
 import pytest
-from layers import Tree, cycles, draw, layer_of, read_layers, upward
+from layers import Tree, cycles, draw, layer_of, read_layers, upward, without_text
 from parts import violations
 
 ROOT = source.ROOT
@@ -17,6 +18,16 @@ LAYERED = {"rmemcached", "rmemcached/store"}
 
 # Modules that import each other in a circle, with the reason.
 CIRCLES: dict[frozenset[str], str] = {}
+
+# The daemon's code for all transports: a transport is a row of a table, and this code knows no transport by name.
+SHARED = ("rmemcached/rdma/", "rmemcached/rdma_conn", "rmemcached/server/")
+# The table with the functions of each transport, the wire format, and a part for tests.
+NAMING = ("rmemcached/rdma/transport.p", "rmemcached/rdma/wire.", "rmemcached/server/_testing.")
+# Numbers, requests and calls of a transport; the name of a transport or of its device; names of properties.
+NAMES = re.compile(
+    r"\b(TRANSPORT_(SOFT_\w+|VERBS)|(SHM|MPA)_\w*KEY|soft_(iw|shm|tcp)_\w+)\b"
+    r"|[\"'](soft_\w+|verbs)[\"']|\.(software|same_host)\b"
+)
 
 
 def described(tree: Tree) -> list[str]:
@@ -43,6 +54,32 @@ def test_no_module_imports_itself_through_others() -> None:
 def test_parts_keep_to_their_headers(folder: str) -> None:
     wrong = violations(ROOT / folder, layered=folder in LAYERED)
     assert not wrong, "\n".join(wrong)
+
+
+def test_shared_code_knows_no_transport() -> None:
+    named = [
+        f"{file}:{number}: {match[0]}"
+        for file in Tree().files
+        if file.startswith(SHARED) and not file.startswith(NAMING)
+        for number, line in enumerate(without_text((ROOT / file).read_text()).splitlines(), 1)
+        for match in NAMES.finditer(line)
+    ]
+    assert not named, "\n".join(named)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "    if transport == TRANSPORT_SOFT_IW:",
+        "    key = SHM_REQUEST_KEY if near else MPA_REQUEST_KEY",
+        "        soft_shm_query(dev.port.context, &usage)",
+        '    spec.device = b"soft_shm0"',
+        "    if name == 'verbs':",
+        "    if t.dev.software:",
+    ],
+)
+def test_name_of_a_transport_is_found(line: str) -> None:
+    assert NAMES.search(line)
 
 
 def test_architecture_shows_these_layers() -> None:
