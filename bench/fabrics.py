@@ -110,9 +110,7 @@ class Side:
     def connect(self, name: str, which: int) -> None:
         """Connects queue pair number `which` of the device to the peer's."""
         end = self.ends[name]
-        session.connect(
-            end, self.control, self.tests[name], self.client, lambda: self.pair(end.fabric == "soft_shm"), which
-        )
+        session.connect(end, self.control, self.tests[name], self.client, lambda: self.pair(end.fabric.near), which)
 
     def measure(self, name: str, verb: str, kind: str, size: int, iterations: int) -> float:
         """Measures a latency (kind "lat", in microseconds) or a bandwidth ("bw", in MB/s). Returns 0 at the server."""

@@ -48,10 +48,10 @@ class DeviceSide(fabrics.Side):
 
     def connect(self, name: str, which: int) -> None:
         end = self.ends[name]
-        if end.fabric == "verbs":
-            session.connect(end, self.control, self.tests[name], self.client, None, which)
-        else:
+        if end.fabric.stream:
             super().connect(name, which)
+        else:
+            session.connect(end, self.control, self.tests[name], self.client, None, which)
 
     def meet(self) -> None:
         """Waits until the peer calls it too."""

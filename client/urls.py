@@ -11,17 +11,14 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from .transport._exchange import SOFT_IW, SOFT_SHM, VERBS
 from .transport.arguments import as_port, looks_like_port
 from .transport.sockets import DEFAULT_PORT, Server
+from .transport.transports import ROWS
 
 # Each scheme, and its transport. None: the argument or option names the transport.
 SCHEMES = {
     "memcached": "auto",
-    "rdma": VERBS,
-    "shm": SOFT_SHM,
-    "iwarp": SOFT_IW,
-    "tcp": "tcp",
+    **{row.scheme: row.name for row in ROWS.values() if row.scheme},
     "unix": None,
 }
 # These leave the choice to the argument or option of the same name.
@@ -32,7 +29,8 @@ ENVIRONMENT = "RMEMCACHED_TRANSPORT"
 
 READS_ENVIRONMENT = "RMEMCACHED_DIRECT"
 """The environment variable with the transports over which values are read by READs, separated by commas."""
-READ_TRANSPORTS = (VERBS, "rdma_cm", SOFT_IW)
+READ_BY_DEFAULT = [name for name, row in ROWS.items() if row.reads]
+READ_TRANSPORTS = READ_BY_DEFAULT + [name for name, row in ROWS.items() if row.reads is False]
 
 TRUE = ("1", "true", "yes", "on")
 FALSE = ("0", "false", "no", "off")
@@ -334,8 +332,7 @@ def read_transports() -> Collection[str]:
     """The transports over which values are read by READs. Raises ValueError for unknown names in the environment."""
     chosen = os.environ.get(READS_ENVIRONMENT)
     if chosen is None:
-        # Over soft_iw a READ wakes the daemon as a request does, and there are two.
-        return (VERBS,)
+        return READ_BY_DEFAULT
     names = [name.strip() for name in chosen.split(",") if name.strip()]
     for name in names:
         if name not in READ_TRANSPORTS:

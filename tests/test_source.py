@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 import english
 import pytest
-from layers import ROOT, Tree, without_text
+from layers import QUOTED, ROOT, Tree, without_text
+
+from rmemcached.client.transport.transports import ROWS
 
 CHECKS = {
     "ruff check": ["ruff", "check", "."],
@@ -348,6 +350,35 @@ def test_version_stands_once() -> None:
         if re.search(rf"[\"']{re.escape(version)}", (ROOT / file).read_text())
     ]
     assert not again
+
+
+# The tables of the client and of rmemcached-perftest, and the transports' own files.
+NAMES_TRANSPORTS = (
+    *(f"client/transport/{name}" for name in ("transports.py", "_attach.pyx", "_cm.pyx")),
+    "rmemcached/perftest/ends.pyx",
+)
+
+
+def named_transports(text: str) -> list[str]:
+    """The names of transports and their devices in code, as a string or as a constant."""
+    names = "|".join(ROWS)
+    strings = [match[0][1:-1] for match in QUOTED.finditer(text)]
+    found = [string for string in strings if re.fullmatch(f"({names})0?", string)]
+    return found + re.findall(rf"\b(?:TRANSPORT_|DEVICE_OF_)?(?:{names.upper()})\b", QUOTED.sub("", text))
+
+
+def test_the_client_asks_the_rows_of_its_transports() -> None:
+    """No shared code of the client and of rmemcached-perftest knows a transport by its name."""
+    right = "soft_shm_rings(qp)  # 'tcp'\nprint(\"over 'tcp' and TCP\", row.near)\n"
+    wrong = "which in (TRANSPORT_VERBS, SOFT_SHM) or x == 'tcp' or device == b\"soft_iw0\""
+    assert named_transports(right + wrong) == ["tcp", "soft_iw0", "TRANSPORT_VERBS", "SOFT_SHM"]
+    named = {
+        file: names
+        for file in FILES
+        if file.startswith(("client/", "rmemcached/perftest/")) and file not in NAMES_TRANSPORTS
+        if (names := named_transports((ROOT / file).read_text()))
+    }
+    assert not named, "rows tell the difference: client/transport/transports.py, rmemcached/perftest/ends.pyx"
 
 
 def test_english_is_plain() -> None:

@@ -205,12 +205,13 @@ def fetch_all(list clients, list keys, bint with_cas):
 
 def store_all_quietly(list clients, list values, expire, flags, bint ignore_exc):
     """As `store_all`, without answers."""
-    cdef bytes seconds = expire_text(expire)
+    cdef bytes seconds = None
     cdef list ready = []
     cdef list results = []
     cdef bint wrong = False
     for client, pairs in zip(clients, values):
         try:
+            seconds = expire_text(expire)
             ready.append(prepared(client, pairs, flags))
         except Exception as error:
             ready.append(error)

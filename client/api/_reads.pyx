@@ -517,7 +517,7 @@ cdef bint enter(RdmaStream s):
     cdef QueuePair queue = s.queue
     cdef RemoteMemory m
     cdef bint entered
-    cdef bint wanted = queue.remote is None and queue.offers_reads and queue.transport in read_transports()
+    cdef bint wanted = queue.remote is None and queue.offers_reads and queue.row.name in read_transports()
     lock_state(&shared_state)
     if queue.remote is None:
         queue.remote = RemoteMemory.__new__(RemoteMemory)

@@ -16,11 +16,11 @@ from rmemcached.sys.clock cimport coarse_ms
 from rmemcached.sys.debug cimport assert_that
 
 from rmemcached.client.exceptions import MemcacheError
-from rmemcached.client.transport._exchange import SOFT_SHM
 from rmemcached.client.transport.arguments import as_port, check_choices, is_number
 from rmemcached.client.transport.authentication import check_answer, checked_credentials, request
-from rmemcached.client.transport.connection import TRANSPORTS, open_stream, tell_what_blocks
+from rmemcached.client.transport.connection import open_stream, tell_what_blocks
 from rmemcached.client.transport.sockets import KeepaliveOpts, check_sockets, current_greenlet
+from rmemcached.client.transport.transports import ROWS, TRANSPORTS
 from rmemcached.client.urls import chosen_transport, normalize_server, read_transports
 
 cdef extern from "Python.h":
@@ -55,7 +55,9 @@ cdef class Session:
                     raise ValueError("socket_keepalive must be a KeepaliveOpts object")
         self.socket_keepalive = keepalive
         transport, named = chosen_transport(transport, TRANSPORTS)
-        if transport not in ("auto", SOFT_SHM, "tcp") and isinstance(self.server, str):
+        row = ROWS.get(transport)
+        may_be_plain = row is None or row.plain
+        if not may_be_plain and not row.near and isinstance(self.server, str):
             raise ValueError(f"{named} needs a host and port, not the UNIX socket {self.server!r}")
         self._wanted = transport
         read_transports()
@@ -77,8 +79,8 @@ cdef class Session:
         self.socket_module = None if socket_module is socket else socket_module
         self.tls_context = tls_context
         for name, value in (("socket_module", self.socket_module), ("tls_context", tls_context)):
-            if value is not None and (transport not in ("auto", "tcp") or rdma_cm_port is not None):
-                found = "rdma_cm_port" if transport in ("auto", "tcp") else named
+            if value is not None and (not may_be_plain or rdma_cm_port is not None):
+                found = "rdma_cm_port" if may_be_plain else named
                 raise ValueError(
                     f"{name} is for TCP: with transport 'tcp' or 'auto' and no rdma_cm_port; here is {found}")
         if tls_context is not None and isinstance(self.server, str):

@@ -9,8 +9,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ._async import AsyncClient
-from ._fan_out import check_key
-from .cluster_meta import META, AsyncClusterMeta
+from .cluster_meta import AsyncClusterMeta
 from .discovery import configured_servers, dns_servers
 from .servers import Servers, logger, outcome
 
@@ -105,12 +104,7 @@ class AsyncClusterClient(Servers[AsyncClient], AsyncClusterMeta):
         batches = self._batches(keys)
         calls = [client.gets_many if gets else client.get_many for client in batches.clients]
         results = await at_once(call(names) for call, names in zip(calls, batches.keys, strict=True))
-        self._settle(batches.names, results)
-        found: dict[_K, Any] = {}
-        for result in results:
-            if isinstance(result, dict):
-                found.update(result)
-        return found
+        return self._found(batches, results)
 
     get_multi = get_many
 
@@ -136,11 +130,7 @@ class AsyncClusterClient(Servers[AsyncClient], AsyncClusterMeta):
             stored = await at_once(batches.clients[place]._store_many(results[place], noreply) for place in ready)
             for place, result in zip(ready, stored, strict=True):
                 results[place] = result
-        self._settle(batches.names, results)
-        failed: list[_K] = list(batches.lost)
-        for keys, result in zip(batches.keys, results, strict=True):
-            failed += keys if isinstance(result, Exception) else result
-        return failed
+        return self._not_stored(batches, results)
 
     set_multi = set_many
 
@@ -158,16 +148,10 @@ class AsyncClusterClient(Servers[AsyncClient], AsyncClusterMeta):
     # --- single keys ---
 
     async def _run(self, method: str, key: _Key, default: Any, *arguments: Any, **options: Any) -> Any:
-        if method not in META:
-            check_key(key, self._prefix, self._unicode_keys)
-        if self._dead or self._refresh_at is not None:
-            self._look_around()
-        found = self._place(key)
+        found = self._place(method, key)
         if found is None:
             return default
         name, client = found
-        if self._failures and not self._admits(name):
-            return default
         try:
             result = await getattr(client, method)(key, *arguments, **options)
         except Exception as error:

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ._client import Client
-from ._fan_out import check_key, delete_all, fetch_all, store_all, store_all_quietly
-from .cluster_meta import META, ClusterMeta
+from ._fan_out import delete_all, fetch_all, store_all, store_all_quietly
+from .cluster_meta import ClusterMeta
 from .discovery import configured_servers, dns_servers
 from .servers import Servers, logger, outcome
 
@@ -115,12 +115,7 @@ class ClusterClient(Servers[Client], ClusterMeta):
         """Returns {key: value} for the keys with items; gets: the result of `gets_many`. All servers at once."""
         batches = self._batches(keys)
         results = fetch_all(batches.clients, batches.keys, gets)
-        self._settle(batches.names, results)
-        found: dict[_K, Any] = {}
-        for result in results:
-            if isinstance(result, dict):
-                found.update(result)
-        return found
+        return self._found(batches, results)
 
     get_multi = get_many
 
@@ -138,11 +133,7 @@ class ClusterClient(Servers[Client], ClusterMeta):
         parts = [{key: values[key] for key in keys} for keys in batches.keys]
         store = store_all_quietly if self._is_quiet(noreply) else store_all
         results = store(batches.clients, parts, expire, flags, self.ignore_exc)
-        self._settle(batches.names, results)
-        failed: list[_K] = list(batches.lost)
-        for keys, result in zip(batches.keys, results, strict=True):
-            failed += keys if isinstance(result, Exception) else result
-        return failed
+        return self._not_stored(batches, results)
 
     set_multi = set_many
 
@@ -163,16 +154,10 @@ class ClusterClient(Servers[Client], ClusterMeta):
     # --- single keys ---
 
     def _run(self, method: str, key: _Key, default: Any, *arguments: Any, **options: Any) -> Any:
-        if method not in META:
-            check_key(key, self._prefix, self._unicode_keys)
-        if self._dead or self._refresh_at is not None:
-            self._look_around()
-        found = self._place(key)
+        found = self._place(method, key)
         if found is None:
             return default
         name, client = found
-        if self._failures and not self._admits(name):
-            return default
         try:
             result = getattr(client, method)(key, *arguments, **options)
         except Exception as error:

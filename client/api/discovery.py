@@ -8,6 +8,7 @@ from typing import Any
 
 from ..exceptions import MemcacheUnknownError
 from ..transport.sockets import server_text
+from ..transport.transports import PLAIN
 from ..urls import checked_host, checked_port, is_url
 from ._client import Client
 
@@ -48,7 +49,7 @@ def configured_servers(endpoint: Any, options: Mapping[str, Any], by_address: bo
     Raises the errors of a Client's commands; MemcacheUnknownCommandError when the server is no such endpoint.
     """
     arguments = {name: options[name] for name in OF_ENDPOINT if name in options}
-    with Client(endpoint, transport=None if is_url(endpoint) else "tcp", **arguments) as client:
+    with Client(endpoint, transport=None if is_url(endpoint) else PLAIN.name, **arguments) as client:
         answer = client.raw_command("config get cluster", "\n\r\nEND\r\n")
         try:
             return read_configuration(answer, by_address)

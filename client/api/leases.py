@@ -2,7 +2,7 @@
 W, X, Z).
 
 The generator `steps` yields the steps, and knows neither threads nor event loops; `drive` and `drive_async` carry them
-out.
+out, and send the results back.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import inspect
 import time
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..transport.arguments import is_integer
@@ -19,43 +20,15 @@ PAUSE_LEAST = 0.002  # seconds between two looks at another caller's value; doub
 PAUSE_MOST = 0.1
 
 
-class Get(NamedTuple):
-    """meta_get. Answered with its result."""
+class Caller(NamedTuple):
+    """A step's means: of a Client or an AsyncClient, whose results are awaitable."""
 
-    key: bytes | str
-    lease: int
-    refresh: int | None
-
-
-class Set(NamedTuple):
-    """meta_set, if the item is still the won item."""
-
-    key: bytes | str
-    value: Any
-    expire: int
-    cas: int | None
+    client: Any
+    compute: Callable[[], Any]
+    sleep: Callable[[float], Any]
 
 
-class GiveUp(NamedTuple):
-    """meta_delete of a won item, so the next caller wins it. keep: its old value may be used."""
-
-    key: bytes | str
-    cas: int | None
-    lease: int
-    keep: bool
-
-
-class Sleep(NamedTuple):
-    """Waits."""
-
-    seconds: float
-
-
-class Compute(NamedTuple):
-    """The caller's function. Answered with the value."""
-
-
-Step = Get | Set | GiveUp | Sleep | Compute
+Step = Callable[[Caller], Any]
 
 
 def steps(
@@ -75,86 +48,71 @@ def _steps(
     key: bytes | str, expire: int, lease: int, wait: float | None, refresh: int | None, stale: bool
 ) -> Generator[Step, Any, Any]:
     pause = PAUSE_LEAST
+
+    def compute(by: Caller) -> Any:
+        return by.compute()
+
+    def sleep(by: Caller) -> Any:
+        return by.sleep(pause)
+
     waited = 0.0
     while True:
-        item = yield Get(key, lease, refresh)
+        item = yield lambda by: by.client.meta_get(key, cas=True, vivify=lease, recache=refresh)
         if item is None:
             # ignore_exc: the server has not answered.
-            return (yield Compute())
+            return (yield compute)
         if item.won:
             break
         if item.value is not None and (stale or not item.stale):
             return item.value
         if wait is not None and waited >= wait:
-            return (yield Compute())
-        yield Sleep(pause)
+            return (yield compute)
+        yield sleep
         waited += pause
         pause = min(2 * pause, PAUSE_MOST)
     try:
-        value = yield Compute()
-        yield Set(key, value, expire, item.cas)
+        value = yield compute
+        # If the item is still the won item.
+        yield lambda by: by.client.meta_set(key, value, expire=expire, cas=item.cas)
     except BaseException:
         if item.value is None or item.stale:
-            # The caller gets the exception of the first failure.
+            # The next caller wins the item; the old value may be used. This caller gets the exception of the first
+            # failure.
+            keep = {"invalidate": True, "expire": lease} if item.stale else {}
             with contextlib.suppress(Exception):
-                yield GiveUp(key, item.cas, lease, item.stale)
+                yield lambda by: by.client.meta_delete(key, cas=item.cas, **keep)
         raise
     return value
 
 
-def call_of(client: Any, step: Step) -> Any:
-    """The client's result for a step; an AsyncClient's is awaitable."""
-    if isinstance(step, Get):
-        return client.meta_get(step.key, cas=True, vivify=step.lease, recache=step.refresh)
-    if isinstance(step, Set):
-        return client.meta_set(step.key, step.value, expire=step.expire, cas=step.cas)
-    assert isinstance(step, GiveUp)
-    if step.keep:
-        return client.meta_delete(step.key, cas=step.cas, invalidate=True, expire=step.lease)
-    return client.meta_delete(step.key, cas=step.cas)
-
-
 def drive(client: Any, compute: Callable[[], Any], what: Generator[Step, Any, Any]) -> Any:
     """Does the steps with a Client."""
-    result: Any = None
-    error: BaseException | None = None
+    caller = Caller(client, compute, time.sleep)
+    go_on = partial(what.send, None)
     while True:
         try:
-            step = what.send(result) if error is None else what.throw(error)
+            step = go_on()
         except StopIteration as end:
             return end.value
-        result = error = None
         try:
-            if isinstance(step, Compute):
-                result = compute()
-            elif isinstance(step, Sleep):
-                time.sleep(step.seconds)
-            else:
-                result = call_of(client, step)
-        except BaseException as problem:
-            error = problem
+            go_on = partial(what.send, step(caller))
+        except BaseException as error:
+            go_on = partial(what.throw, error)
 
 
 async def drive_async(client: Any, compute: Callable[[], Any], what: Generator[Step, Any, Any]) -> Any:
     """Does the steps with an AsyncClient."""
     import asyncio
 
-    result: Any = None
-    error: BaseException | None = None
+    caller = Caller(client, compute, asyncio.sleep)
+    go_on = partial(what.send, None)
     while True:
         try:
-            step = what.send(result) if error is None else what.throw(error)
+            step = go_on()
         except StopIteration as end:
             return end.value
-        result = error = None
         try:
-            if isinstance(step, Compute):
-                result = compute()
-                if inspect.isawaitable(result):
-                    result = await result
-            elif isinstance(step, Sleep):
-                await asyncio.sleep(step.seconds)
-            else:
-                result = await call_of(client, step)
-        except BaseException as problem:
-            error = problem
+            result = step(caller)
+            go_on = partial(what.send, await result if inspect.isawaitable(result) else result)
+        except BaseException as error:
+            go_on = partial(what.throw, error)

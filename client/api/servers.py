@@ -21,6 +21,7 @@ from ..transport.sockets import DEFAULT_PORT, Keepalive, Server
 from ..urls import is_url, parse_server, shown
 from ._client import Client
 from ._fan_out import check_key
+from .cluster_meta import META
 from .discovery import Discovery
 
 logger = logging.getLogger("rmemcached.client")
@@ -303,8 +304,15 @@ class Servers(Generic[_Client]):
         if not self.ignore_exc:
             raise MemcacheError("All servers seem to be down right now")
 
-    def _place(self, key: Any) -> tuple[str, _Client] | None:
-        """The server of a key, by name, and its client; None: there is none, and the caller ignores this."""
+    def _place(self, method: str, key: Any) -> tuple[str, _Client] | None:
+        """The server for a call with a key, by name, and its client; None: there is none, and the caller ignores this.
+
+        Raises MemcacheIllegalInputError, TypeError.
+        """
+        if method not in META:
+            check_key(key, self._prefix, self._unicode_keys)
+        if self._dead or self._refresh_at is not None:
+            self._look_around()
         while True:
             name = self.hasher.get_node(key)
             if name is None:
@@ -312,7 +320,7 @@ class Servers(Generic[_Client]):
                 return None
             client = self.clients.get(name)
             if client is not None:
-                return name, client
+                return None if self._failures and not self._admits(name) else (name, client)
             self._has_gone(name, key)
 
     def _has_gone(self, name: str, key: Any) -> None:
@@ -366,6 +374,23 @@ class Servers(Generic[_Client]):
                 problem.add_note(f"{name} has failed as well: {result}")
         if problem is not None and not self.ignore_exc:
             raise problem
+
+    def _found(self, batches: Batches[_Client], results: list[Any]) -> dict[Any, Any]:
+        """_settle, and the values of all servers."""
+        self._settle(batches.names, results)
+        found: dict[Any, Any] = {}
+        for result in results:
+            if isinstance(result, dict):
+                found.update(result)
+        return found
+
+    def _not_stored(self, batches: Batches[_Client], results: list[Any]) -> list[Any]:
+        """_settle, and the keys not stored."""
+        self._settle(batches.names, results)
+        failed = list(batches.lost)
+        for keys, result in zip(batches.keys, results, strict=True):
+            failed += keys if isinstance(result, Exception) else result
+        return failed
 
     def _is_quiet(self, noreply: bool | None) -> bool:
         check_choices(noreply=noreply)

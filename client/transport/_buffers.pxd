@@ -38,7 +38,7 @@ cdef class Pool:
     cdef const verbs_provider *provider
     cdef ibv_pd *pd
     cdef str transport
-    cdef bint server_maps    # soft_shm: the server maps regions made by soft_alloc_mr
+    cdef bint server_maps    # a near server maps regions made by soft_alloc_mr
     cdef server_domain *domain   # the queue pair's
     cdef region *unused
 

@@ -33,8 +33,6 @@ from rmemcached.sys.linux cimport (
 from rmemcached.verbs.soft cimport soft_alloc_mr, soft_shm_renew
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE
 
-from rmemcached.client.transport._exchange import SOFT_SHM
-
 cdef extern from "Python.h":
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
     object PyWeakref_NewRef(object referent, void *callback)
@@ -183,8 +181,8 @@ cdef class Pool:
     def __init__(self, QueuePair queue not None):
         self.provider = queue.provider
         self.pd = queue.pd
-        self.transport = queue.transport
-        self.server_maps = queue.transport == SOFT_SHM
+        self.transport = queue.row.name
+        self.server_maps = queue.near
         self.domain = queue.protection_domain
 
     cdef region *find(self, size_t size) noexcept:
@@ -466,7 +464,7 @@ cdef void open_buffer(Buffer one, QueuePair queue) noexcept:
 
 cdef Buffer new_buffer(QueuePair queue, size_t size):
     cdef Buffer one = closed_buffer()
-    cdef bint server_maps = queue is not None and queue.transport == SOFT_SHM
+    cdef bint server_maps = queue is not None and queue.near
     cdef int error
     if size == 0:
         raise ValueError("a Buffer has at least one byte")
@@ -502,7 +500,7 @@ cdef Buffer register_memory(QueuePair queue, object view):
     one.memory.size = given.len
     one.readonly = given.readonly
     one.owner = view
-    if queue is not None and queue.transport != SOFT_SHM:
+    if queue is not None and not queue.near:
         one.memory.mr = queue.provider.reg_mr(queue.pd, given.buf, given.len, access)
         if one.memory.mr == NULL:
             raise registration_error(queue.provider, given.len, errno)

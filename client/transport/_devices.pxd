@@ -20,9 +20,8 @@ from rmemcached.sys.linux cimport pthread_mutex_t
 from rmemcached.verbs.port cimport verbs_port
 from rmemcached.verbs.verbs cimport ibv_pd
 
-cdef enum:                   # a device: an rdma_transport, or
-    DEVICE_OF_CM = RDMA_TRANSPORTS
-    DEVICES
+cdef enum:
+    DEVICES = RDMA_TRANSPORTS + 1    # a place for each transport of the exchange, and for rdma_cm
 
 cdef struct shared_device
 
@@ -34,7 +33,7 @@ cdef struct server_domain:
     server_domain *next
 
 cdef struct shared_device:
-    int which                # constant, as are port, pid and alarm
+    int which                # its place; constant, as are port, pid and alarm
     verbs_port port
     int pid                  # the process that opened the device
     int alarm                # eventfd: readable once the device is lost, for all who wait
@@ -45,9 +44,9 @@ cdef struct shared_device:
     uint64_t lost            # atomic; set under the lock
     char why[256]            # written under the lock, constant once the device is lost
 
-# The domain of a server on the device, with another user. node_guid, port_num: of DEVICE_OF_CM. OSError: there is no
-# device, or it gives no domain.
-cdef server_domain *open_domain(int which, object server, uint64_t node_guid=*, uint8_t port_num=*) except NULL
+# The domain of a server on the device of a row of transports.py, with another user. node_guid, port_num: rdma_cm's
+# choice; 0: any. OSError: there is no device, or it gives no domain.
+cdef server_domain *open_domain(object row, object server, uint64_t node_guid=*, uint8_t port_num=*) except NULL
 # Another user of a domain with users.
 cdef void join_domain(server_domain *domain) noexcept
 # A user less. No registration of this user is left.

@@ -10,7 +10,7 @@ from posix.unistd cimport getpid
 
 from rmemcached.client.transport._errors cimport os_error
 from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
-from rmemcached.rdma.wire cimport TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, TRANSPORT_VERBS
+from rmemcached.rdma.wire cimport RDMA_TRANSPORTS, transport_name
 from rmemcached.sys.atomics cimport load_acquire, store_release
 from rmemcached.sys.debug cimport assert_held, assert_that
 from rmemcached.sys.linux cimport (
@@ -31,6 +31,7 @@ from rmemcached.verbs.system cimport system_provider
 from rmemcached.verbs.verbs cimport verbs_provider
 
 cdef shared_device *devices[DEVICES]
+cdef dict places = {transport_name(which).decode(): which for which in range(RDMA_TRANSPORTS)}
 
 
 cdef void raise_alarm(shared_device *d) noexcept nogil:
@@ -76,7 +77,7 @@ cdef void close_lost_devices() noexcept:
     cdef shared_device *d
     cdef int which
     lock_state(&shared_state)
-    for which in range(TRANSPORT_VERBS, <int>DEVICES):
+    for which in range(<int>DEVICES):
         d = devices[which]
         if d != NULL and d.pid == getpid() and d.users == 0 and device_lost(d):
             devices[which] = NULL
@@ -119,7 +120,7 @@ cdef void leave_device(shared_device *d) noexcept:
         close_device(d)
 
 
-cdef int open_port(int which, uint64_t node_guid, uint8_t port_num, verbs_port *port) except -1:
+cdef int open_port(object row, uint64_t node_guid, uint8_t port_num, verbs_port *port) except -1:
     """Opens the device and chooses its port and GID. OSError."""
     cdef const verbs_provider *provider
     cdef const char *absent = NULL
@@ -127,9 +128,9 @@ cdef int open_port(int which, uint64_t node_guid, uint8_t port_num, verbs_port *
     cdef char why[256]
     memset(&spec, 0, sizeof(spec))
     spec.gid_index = GID_ANY
-    if which == TRANSPORT_SOFT_IW or which == TRANSPORT_SOFT_SHM:
+    name = row.device
+    if row.soft:
         provider = soft_provider()
-        spec.device = b"soft_iw0" if which == TRANSPORT_SOFT_IW else b"soft_shm0"
     else:
         provider = system_provider(&absent)
         if provider == NULL:
@@ -138,10 +139,10 @@ cdef int open_port(int which, uint64_t node_guid, uint8_t port_num, verbs_port *
         if name == "none":
             raise OSError(ENODEV, "RMEMCACHED_RDMA_DEVICE says none")
         name = os.fsencode(name) if name else None
-        spec.device = <const char *>name if name is not None else NULL
-        spec.iwarp = which == DEVICE_OF_CM
+        spec.iwarp = node_guid != 0
         spec.node_guid = node_guid
         spec.port = port_num
+    spec.device = <const char *>name if name is not None else NULL
     if verbs_open_port(provider, &spec, port, why, sizeof(why)) != 0:
         raise OSError(ENODEV, (<bytes>why).decode())
     return 0
@@ -149,13 +150,14 @@ cdef int open_port(int which, uint64_t node_guid, uint8_t port_num, verbs_port *
 
 cdef bint serves(shared_device *d, uint64_t node_guid, uint8_t port_num) noexcept:
     """Whether the device can be used, and is rdma_cm's choice."""
-    if d.which == DEVICE_OF_CM and (d.port.node_guid != node_guid or d.port.port_num != port_num):
+    if node_guid != 0 and (d.port.node_guid != node_guid or d.port.port_num != port_num):
         return False
     return not device_lost(d)
 
 
-cdef shared_device *open_device(int which, uint64_t node_guid, uint8_t port_num) except NULL:
+cdef shared_device *open_device(object row, uint64_t node_guid, uint8_t port_num) except NULL:
     """The device, with another user. OSError."""
+    cdef int which = <int>RDMA_TRANSPORTS if row.by_cm else <int>places[row.name]
     cdef shared_device *d = devices[which]
     cdef verbs_port port
     cdef int error
@@ -167,7 +169,7 @@ cdef shared_device *open_device(int which, uint64_t node_guid, uint8_t port_num)
         if d.users == 0:
             close_device(d)
     devices[which] = NULL
-    open_port(which, node_guid, port_num, &port)
+    open_port(row, node_guid, port_num, &port)
     d = <shared_device *>calloc(1, sizeof(shared_device))
     if d == NULL:
         port.provider.close_device(port.context)
@@ -203,16 +205,16 @@ cdef server_domain *add_domain(shared_device *d, object server) except NULL:
     return domain
 
 
-cdef server_domain *open_domain(int which, object server, uint64_t node_guid=0, uint8_t port_num=0) except NULL:
+cdef server_domain *open_domain(object row, object server, uint64_t node_guid=0, uint8_t port_num=0) except NULL:
     lock_state(&shared_state)
     try:
-        return domain_of(which, server, node_guid, port_num)
+        return domain_of(row, server, node_guid, port_num)
     finally:
         unlock_state(&shared_state)
 
 
-cdef server_domain *domain_of(int which, object server, uint64_t node_guid, uint8_t port_num) except NULL:
-    cdef shared_device *d = open_device(which, node_guid, port_num)
+cdef server_domain *domain_of(object row, object server, uint64_t node_guid, uint8_t port_num) except NULL:
+    cdef shared_device *d = open_device(row, node_guid, port_num)
     cdef server_domain *domain = d.domains
     try:
         while domain != NULL and <object>domain.server != server:

@@ -25,14 +25,13 @@ cdef enum:
     MESSAGE_SIZE = 8192      # bytes of each, header included
     SEND_BUFFERS = 16
     SEND_DEPTH = 64          # SENDs under way; further credits are not used
-    INLINE_BYTES = 1024      # on a software device: messages up to this size need no completion
     RECEIVE = 1 << 16        # in wr_id: a receive
     READ = 1 << 17           # in wr_id: a READ of an item
     READS = 16               # RDMA READs under way, of either side
 
 
 cdef class Endpoint:
-    cdef readonly str transport
+    cdef readonly object row         # of transports.py
     cdef int pid                     # of the process of its creation
     cdef int fd                      # the lifeline, or rdma_cm's descriptor if by_cm; -1: none yet, or closed
     cdef bytes last_words            # input on the lifeline
@@ -45,7 +44,9 @@ cdef class Endpoint:
     cdef shared_device *device
     cdef const verbs_port *port
     cdef const verbs_provider *provider
-    cdef bint soft                   # the provider is the software provider
+    cdef bint soft                   # row.soft: its calls work
+    cdef bint near                   # row.near
+    cdef unsigned int inline_bytes   # row.inline: messages up to this size need no completion
     cdef ibv_pd *pd
     # owned; NULL: not there, or closed
     cdef ibv_comp_channel *channel
@@ -68,9 +69,7 @@ cdef class Endpoint:
     cdef int post_all_receives(self) except -1
     cdef int open_queue(self) except -1
     cdef int open_messages(self) except -1
-    # second: gives its descriptor up.
-    cdef int connect_to(self, Offer offer, second) except -1
-    cdef int attach(self, Offer offer, int fd) except -1
+    cdef int connect_to(self, Offer offer) except -1
     cdef int agree(self, int64_t deadline) except -1
     cdef int accept_welcome(self, const cm_event *event) except -1
     cdef unsigned int most_reads(self) noexcept
@@ -89,3 +88,7 @@ cdef class Endpoint:
     cdef void note_fault(self) noexcept
     # Whether this process is a fork of the creator's.
     cdef bint foreign(self) noexcept nogil
+
+# Concurrent READs of this end: a device ends the connection at more READs than it answers. A server that offers no
+# reads answers none.
+cdef uint16_t reads_of(Offer offer) noexcept

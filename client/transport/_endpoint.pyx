@@ -9,14 +9,12 @@ from libc.string cimport memcpy, memset
 from posix.unistd cimport getpid
 
 from rmemcached.client.transport._cm cimport CmRoute, cm_failure, raise_rejected, wait_cm_event
-from rmemcached.client.transport._devices cimport DEVICE_OF_CM, device_removed, open_domain
+from rmemcached.client.transport._devices cimport device_removed, open_domain
 from rmemcached.client.transport._errors cimport os_error, registration_error
 from rmemcached.client.transport._lane cimport LANE_BYTES
 from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client.transport._timeouts cimport poll_timeout
-from rmemcached.client.transport._uninterrupted cimport take_descriptor
 from rmemcached.rdma.wire cimport (
-    ATTACH_LENGTH,
     EXCHANGE_REQUEST,
     HELLO_LENGTH,
     MESSAGE_HEADER,
@@ -24,21 +22,18 @@ from rmemcached.rdma.wire cimport (
     RDMA_LANE_BYTES_MAX,
     RDMA_LANE_BYTES_MIN,
     RDMA_MSGSIZE_MIN,
-    RDMA_TRANSPORTS,
     RDMA_VERSION,
     get_welcome,
-    put_attach,
     put_hello,
     rdma_hello,
     rdma_welcome,
-    transport_name,
 )
 from rmemcached.sys.atomics cimport load_acquire, store_release
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, assert_that, live_add
-from rmemcached.sys.linux cimport MSG_DONTWAIT, POLLIN, close_fd, poll, pollfd, posix_memalign, recv, set_nonblocking
+from rmemcached.sys.linux cimport MSG_DONTWAIT, POLLIN, poll, pollfd, posix_memalign, recv, set_nonblocking
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
-from rmemcached.verbs.soft cimport soft_iw_connect, soft_iw_options, soft_provider, soft_qp_fault, soft_shm_attach
+from rmemcached.verbs.soft cimport soft_qp_fault
 from rmemcached.verbs.system_cm cimport (
     CM_CONNECT_RESPONSE,
     CM_DEVICE_REMOVAL,
@@ -68,27 +63,22 @@ from rmemcached.verbs.verbs cimport (
 from rmemcached.host import host_identity
 
 from rmemcached.client.exceptions import MemcacheServerError
-from rmemcached.client.transport._exchange import SOFT_SHM
 
 cdef enum:
     REMOTE_ACCESS = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
     LAST_WORDS_WAIT = 1000   # ms for the server to give the reason of the queue pair's failure
     LAST_WORDS_MOST = 1024   # bytes of the reason
 
-cdef dict DEVICES = {transport_name(which).decode(): which for which in range(RDMA_TRANSPORTS)}
 
-
-cdef inline uint16_t reads_of(Offer offer):
-    # Concurrent READs: a device ends the connection at more READs than it answers. A server that offers no reads
-    # answers none.
+cdef uint16_t reads_of(Offer offer) noexcept:
     return min(<unsigned int>READS, offer.answers) if offer.direct else 1
 
 
 cdef class Endpoint:
     """A queue pair that waits for its peer. OSError: no device, or out of resources.
 
-    transport: one of the exchange, or "rdma_cm". server: the Client's; no other server reaches memory registered for
-    the queue pair. route: for rdma_cm; its descriptor belongs to the Endpoint afterwards.
+    row: of transports.py. server: the Client's; no other server reaches memory registered for the queue pair. route:
+    for rdma_cm; its descriptor belongs to the Endpoint afterwards.
     """
 
     def __cinit__(self, *_):
@@ -97,22 +87,24 @@ cdef class Endpoint:
         self.fault = ""
         self.pid = getpid()
 
-    def __init__(self, str transport, server, CmRoute route=None):
+    def __init__(self, row, server, CmRoute route=None):
         cdef int error
         if route is None:
-            self.protection_domain = open_domain(DEVICES[transport], server)
+            self.protection_domain = open_domain(row, server)
         else:
-            self.protection_domain = open_domain(DEVICE_OF_CM, server, route.where.node_guid, route.where.port_num)
+            self.protection_domain = open_domain(row, server, route.where.node_guid, route.where.port_num)
             self.by_cm = True
             self.cm_id = route.id
             self.fd = route.fd
             route.fd = -1
         live_add(LIVE_CLIENT_CONN)
-        self.transport = transport
+        self.row = row
         self.device = self.protection_domain.device
         self.port = &self.device.port
         self.provider = self.device.port.provider
-        self.soft = self.provider == soft_provider()
+        self.soft = row.soft
+        self.near = row.near
+        self.inline_bytes = row.inline
         self.pd = self.protection_domain.pd
         self.psn = int.from_bytes(os.urandom(3), "big")
         self.open_queue()
@@ -153,7 +145,7 @@ cdef class Endpoint:
         init.cap.max_recv_wr = CREDITS
         init.cap.max_send_sge = 1
         init.cap.max_recv_sge = 1
-        init.cap.max_inline_data = INLINE_BYTES if self.soft else 0
+        init.cap.max_inline_data = self.inline_bytes
         init.qp_type = IBV_QPT_RC
         self.qp = self.provider.create_qp(self.pd, &init)
         if self.qp == NULL:
@@ -178,24 +170,24 @@ cdef class Endpoint:
     # --- connecting ---
 
     def exchange_line(self):
-        """The client's exchange line, as bytes. OSError: for soft_shm, this host cannot be told from others."""
+        """The client's exchange line, as bytes. OSError: for a near server, this host cannot be told from others."""
         cdef str host = ""
         cdef unsigned int reads = self.most_reads()
-        if self.transport == SOFT_SHM:
+        if self.near:
             # Items are not read by READs there.
             reads = 1
             host = " host={} netns={} direct=1".format(*host_identity())
         return (
-            f"{EXCHANGE_REQUEST.decode()} version={<int>RDMA_VERSION} transport={self.transport} "
+            f"{EXCHANGE_REQUEST.decode()} version={<int>RDMA_VERSION} transport={self.row.name} "
             f"qpn={self.qp.qp_num} psn={self.psn} gid={(<const char *>self.port.gid.raw)[:16].hex()} "
             f"lid={self.port.lid} mtu={verbs_mtu_bytes(self.port.mtu)} credits={<int>CREDITS} "
             f"msgsize={<int>MESSAGE_SIZE} ird={<int>READS} ord={reads} crc=0 "
             f"lanebytes={<int>LANE_BYTES}{host}\r\n"
         ).encode()
 
-    cdef int connect_to(self, Offer offer, second) except -1:
+    cdef int connect_to(self, Offer offer) except -1:
         cdef qp_address peer
-        cdef int error, fd
+        cdef int error
         self.tx_credits = min(offer.credits, <unsigned int>SEND_DEPTH)
         self.workers = offer.workers
         self.most_lanes = offer.lanes
@@ -213,34 +205,6 @@ cdef class Endpoint:
                                  reads_of(offer))
         if error:
             raise os_error("queue pair to RTS", error)
-        if second is None:
-            return 0
-        fd = take_descriptor(second)
-        try:
-            self.attach(offer, fd)
-        except BaseException:
-            close_fd(fd)
-            raise
-        return 0
-
-    cdef int attach(self, Offer offer, int fd) except -1:
-        cdef soft_iw_options options
-        cdef char attach[ATTACH_LENGTH]
-        if set_nonblocking(fd) < 0:
-            raise os_error("second connection", errno)
-        if self.transport == SOFT_SHM:
-            if soft_shm_attach(self.qp, fd, READS, 1) < 0:
-                raise os_error("shared memory", errno)
-        else:
-            put_attach(attach, offer.qpn, PyBytes_AS_STRING(offer.token))
-            memset(&options, 0, sizeof(options))
-            options.crc = offer.crc
-            options.ird = READS
-            options.ord = reads_of(offer)
-            options.private_data = attach
-            options.private_length = ATTACH_LENGTH
-            if soft_iw_connect(self.qp, fd, &options) < 0:
-                raise os_error("iWARP stream", errno)
         return 0
 
     cdef int agree(self, int64_t deadline) except -1:
@@ -264,7 +228,7 @@ cdef class Endpoint:
         param.length = HELLO_LENGTH
         error = cm_connect(self.fd, self.cm_id, &param)
         if error:
-            raise os_error("rdma_cm", error)
+            raise os_error(self.row.name, error)
         wait_cm_event(self.fd, &event, deadline)
         if event.type == CM_REJECTED:
             raise_rejected(&event)

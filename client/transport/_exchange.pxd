@@ -8,8 +8,8 @@ cdef class Offer:
     cdef readonly uint16_t lid
     cdef readonly uint32_t mtu           # bytes; 0: unknown
     cdef readonly bytes gid              # 16 bytes
-    cdef readonly bytes token            # 16 bytes for soft_iw and soft_shm, else empty
-    cdef readonly str path               # of soft_shm's socket; None: the lifeline's
+    cdef readonly bytes token            # 16 bytes for a second connection; empty: there is none
+    cdef readonly str path               # of the second connection's UNIX socket; None: the lifeline's
     cdef readonly unsigned int credits
     cdef readonly size_t msgsize         # bytes
     cdef readonly size_t eager           # bytes
@@ -17,7 +17,7 @@ cdef class Offer:
     cdef readonly unsigned int answers   # RDMA READs answered by the server at a time
     cdef readonly bint crc
     cdef readonly bint direct            # items can be read by READs (docs/direct-reads.md)
-    cdef readonly str memory             # of soft_shm: who gets the items' memory, or why nobody does; empty: not said
+    cdef readonly str memory             # who gets the items' memory on this host, or why nobody does; empty: not said
     cdef readonly unsigned int workers   # of the server
     cdef readonly unsigned int lanes     # of the queue pair, at most
     cdef readonly size_t lane_bytes      # of each lane's payload, kept by the server

@@ -1,6 +1,4 @@
-"""The server's exchange line, and the request at the beginning of a soft_shm connection."""
-
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+"""The server's exchange line."""
 
 from rmemcached.rdma.wire cimport (
     EXCHANGE_REPLY,
@@ -12,15 +10,6 @@ from rmemcached.rdma.wire cimport (
     RDMA_LANES_MAX,
     RDMA_VERSION,
     RDMA_TOKEN_LENGTH,
-    SHM_KEY_LENGTH,
-    SHM_MEMORY_PARTS as MEMORY_PARTS,
-    SHM_REPLY_KEY,
-    SHM_REQUEST_LENGTH,
-    TRANSPORT_SOFT_IW,
-    TRANSPORT_SOFT_SHM,
-    TRANSPORT_VERBS,
-    put_shm_request,
-    transport_name,
 )
 
 from rmemcached.client.exceptions import ExchangeRefused, MemcacheServerError
@@ -28,22 +17,12 @@ from rmemcached.client.exceptions import ExchangeRefused, MemcacheServerError
 cdef enum:
     DEFAULT_EAGER = 4096     # for a server without `eager` in its line
 
-# The transports of the exchange.
-SOFT_IW = transport_name(TRANSPORT_SOFT_IW).decode()
-SOFT_SHM = transport_name(TRANSPORT_SOFT_SHM).decode()
-VERBS = transport_name(TRANSPORT_VERBS).decode()
-
-LINE_MAX = RDMA_LINE_MAX
-"""Bytes of an exchange line, without its end."""
-SHM_REPLY = SHM_REPLY_KEY[:SHM_KEY_LENGTH]
-"""The answer to shm_request."""
-SHM_MEMORY_PARTS = MEMORY_PARTS
-"""Descriptors that come with SHM_REPLY, if the server gives its items' memory."""
+REPLY_LIMIT = RDMA_LINE_MAX + len(b"\r\n")
+"""Bytes of an exchange line, with its end."""
 
 
-cdef int read_offer(Offer offer, dict tokens, str transport) except -1:
+cdef int read_offer(Offer offer, dict tokens, bint attaches) except -1:
     # Fills the offer. KeyError, ValueError, OverflowError: a token is missing, is none, or does not fit.
-    cdef bint attaches = transport == SOFT_IW or transport == SOFT_SHM
     offer.qpn = int(tokens["qpn"])
     offer.psn = int(tokens.get("psn", 0))
     offer.lid = int(tokens.get("lid", 0))
@@ -72,23 +51,16 @@ cdef int read_offer(Offer offer, dict tokens, str transport) except -1:
 cdef class Offer:
     """The server's end of a queue pair, described by its exchange line.
 
-    line: without its end. transport: the transport asked for. ExchangeRefused: the server has refused.
+    line: without its end. attaches: there will be a second connection. ExchangeRefused: the server has refused.
     MemcacheServerError: the line makes no sense.
     """
 
-    def __init__(self, bytes line, str transport):
+    def __init__(self, bytes line, bint attaches):
         word, *words = line.decode("ascii", "replace").split(" ")
         if word != EXCHANGE_REPLY.decode():
             raise ExchangeRefused(f"the server answered {line.decode('ascii', 'replace')}")
         tokens = dict(token.partition("=")[::2] for token in words)
         try:
-            read_offer(self, tokens, transport)
+            read_offer(self, tokens, attaches)
         except (KeyError, ValueError, OverflowError):
             raise MemcacheServerError(f"the server's answer to the RDMA exchange makes no sense: {tokens}") from None
-
-
-def shm_request(Offer offer):
-    """The first bytes on the connection of a soft_shm queue pair."""
-    cdef bytes request = PyBytes_FromStringAndSize(NULL, SHM_REQUEST_LENGTH)
-    put_shm_request(PyBytes_AS_STRING(request), offer.qpn, PyBytes_AS_STRING(offer.token))
-    return request

@@ -20,7 +20,7 @@ from rmemcached.client.transport._buffers cimport (
 from rmemcached.client.transport._registered cimport Registration
 from rmemcached.client.transport._results cimport new_result
 from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, assert_that, live_sub
-from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_provider, soft_reg_list
+from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_reg_list
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE
 
 cdef extern from "Python.h":
@@ -55,7 +55,7 @@ cdef class Memory:
         self.provider = queue.provider
         self.pd = queue.pd
         self.pool = queue.pool
-        self.pooled = self.pool.server_maps or self.provider != soft_provider()
+        self.pooled = queue.near or not queue.soft
         self.ring_from = RING_FROM
 
     cdef void join_loop(self) noexcept:

@@ -123,9 +123,9 @@ cdef class QueuePair(Endpoint):
     cdef void hand_over(self) noexcept nogil
     # The lane loses its owner, and ends. True: the server may still touch the lane's memory, which the caller keeps
     # until lane_is_closed. must_close: the caller cannot keep the memory. Then `leave` waits for the server, for
-    # `patience` ms at most (-1: CLOSE_WAIT_MOST); also on soft_shm, where the end of the queue pair stops no copy under
-    # way. Afterwards the caller releases or keeps the memory, and only then takes 1 off `users`: the last user closes
-    # the queue pair.
+    # `patience` ms at most (-1: CLOSE_WAIT_MOST); also for a near server, where the end of the queue pair stops no copy
+    # under way. Afterwards the caller releases or keeps the memory, and only then takes 1 off `users`: the last user
+    # closes the queue pair.
     cdef bint leave(self, lane_state *lane, bint must_close, int patience) except -1
     cdef bint lane_is_closed(self, lane_state *lane) noexcept
     # Why the connection has ended, as far as known. Waits up to a second, or `limit` ms (-1: the whole second), for the

@@ -8,8 +8,7 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
 from rmemcached.client.transport._devices cimport device_lost, leave_domain
-from rmemcached.client.transport._direct cimport map_memory
-from rmemcached.client.transport._endpoint cimport CREDITS, INLINE_BYTES, MESSAGE_SIZE, READ, RECEIVE
+from rmemcached.client.transport._endpoint cimport CREDITS, MESSAGE_SIZE, READ, RECEIVE
 from rmemcached.client.transport._errors cimport os_error
 from rmemcached.client.transport._exchange cimport Offer
 from rmemcached.client.transport._lane cimport (
@@ -35,7 +34,6 @@ from rmemcached.verbs.verbs cimport (
     ibv_poll_cq, ibv_post_send, ibv_req_notify_cq, ibv_send_wr, ibv_sge, ibv_wc)
 
 from rmemcached.client.exceptions import MemcacheServerError, MemcacheUnexpectedCloseError
-from rmemcached.client.transport._exchange import SOFT_SHM
 
 cdef enum:
     POLL_BATCH = 16
@@ -56,26 +54,23 @@ cdef class QueuePair(Endpoint):
 
     # --- connecting ---
 
-    def connect(self, Offer offer, second, lifeline, timeout):
+    def connect(self, client, Offer offer, lifeline, timeout):
         """Connects the queue pair to the server's, which the offer names.
 
-        second: a connected socket.socket: TCP for the iWARP stream of soft_iw, or the UNIX socket of soft_shm after the
-        server's accept; None for verbs. lifeline: the socket of the exchange. Both belong to the QueuePair afterwards;
-        after an error the lifeline is closed. timeout: seconds or None. Raises OSError, TimeoutError,
+        client: the options of the second connection, if there is one. lifeline: the socket of the exchange; its
+        descriptor belongs to the QueuePair afterwards. timeout: seconds or None. Raises OSError, TimeoutError,
         MemcacheServerError, MemcacheUnexpectedCloseError.
         """
-        self.fd = take_descriptor(lifeline)
         try:
-            self.connect_to(offer, second)
+            self.connect_to(offer)
+            if self.row.attach is not None:
+                self.row.attach(client, self, offer, lifeline)
+            self.fd = take_descriptor(lifeline)
             self.start(start_deadline(timeout))
         except BaseException:
             # The server keeps its queue pair until the lifeline is closed, and a traceback would keep this object.
             self.close()
             raise
-
-    def take_memory(self, int index, int arena):
-        """Maps the server's items. The descriptors stay the caller's. Raises OSError: items cannot be read directly."""
-        self.direct = map_memory(index, arena)
 
     def connect_cm(self, timeout):
         """Connects the queue pair through rdma_cm, along its route. timeout: seconds or None.
@@ -143,7 +138,7 @@ cdef class QueuePair(Endpoint):
         wr.num_sge = 1
         wr.opcode = IBV_WR_SEND
         wr.send_flags = IBV_SEND_SOLICITED
-        silent = self.soft and sge.length <= INLINE_BYTES and not (lane != NULL and lane.told)
+        silent = sge.length <= self.inline_bytes and not (lane != NULL and lane.told)
         wr.send_flags |= IBV_SEND_INLINE if silent else IBV_SEND_SIGNALED
         error = ibv_post_send(self.qp, &wr, &bad)
         if error:
@@ -644,7 +639,7 @@ cdef class QueuePair(Endpoint):
     cdef bint leave(self, lane_state *lane, bint must_close, int patience) except -1:
         cdef unsigned int suspended
         cdef bint open = False
-        cdef bint alone = self.users == 1 and not (must_close and patience and self.transport == SOFT_SHM)
+        cdef bint alone = self.users == 1 and not (must_close and patience and self.near)
         if alone or load_acquire(&self.failed) or self.qp == NULL:
             self.disconnect()
             return False

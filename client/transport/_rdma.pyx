@@ -22,14 +22,12 @@ from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_LANE, live_add, live_sub
 
-from rmemcached.client.transport._exchange import SOFT_IW, SOFT_SHM
 from rmemcached.client.transport.sockets import duplicate
 
 cdef enum:
     BULK_BYTES_PER_NS = 2    # slower transfers than this are not worth polling for
     WOKEN_TRY = 64           # one reply in 64 of a woken server is awaited the slower way, to measure that way again
     WOKEN_MOST = 1000000     # ns; a longer time says nothing about waking
-    SET_MESSAGES = 2         # messages for a set of a value above the server's eager size over soft_iw
     END_LENGTH = 8           # of " q\r\n" and "\r\n", and a little more
     LOOK_INTERVAL = 50000    # ns after which a connection without answers is looked at again
     RING_LOOKS = 16          # take as long as a yield
@@ -81,10 +79,8 @@ cdef class RdmaStream(Stream):
         spin_begin(&self.spin, spin)
         self.remote = True
         self.inline_limit = queue.eager
-        if queue.transport == SOFT_IW:
-            # A READ costs a round trip and four system calls.
-            self.message_limit = min(SET_MESSAGES * queue.room, queue.lane_bytes)
-        self.looks = RING_LOOKS if queue.transport == SOFT_SHM else 1
+        self.message_limit = min(<size_t>queue.row.set_messages * queue.room, queue.lane_bytes)
+        self.looks = RING_LOOKS if queue.row.rings else 1
         self.memory = LaneMemory(queue)
         self.lane = queue.join()
         self.queue = queue

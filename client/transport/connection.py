@@ -17,19 +17,13 @@ from ..exceptions import (
     TransportUnavailable,
 )
 from . import exchange
-from ._exchange import SOFT_IW, SOFT_SHM, VERBS
 from ._socket_stream import SocketStream
 from ._tcp import TcpStream
 from .authentication import authenticate, knows_version, recognise
 from .sockets import Options, is_local, is_ours, is_patched, name_failure, open_socket, server_text, why_plain, wrap
+from .transports import PLAIN, ROWS, Transport
 
 logger = logging.getLogger("rmemcached.client")
-
-# The transports tried by "auto", in the order of preference. soft_iw is not among them: its gain by polling is lost
-# where requests are paced (docs/notes/waiting.md).
-AUTOMATIC = (VERBS, SOFT_SHM)
-TRANSPORTS = ("auto", "rdma_cm", *AUTOMATIC, SOFT_IW, "tcp")
-
 
 # A module is locked during its import. In a child forked meanwhile the lock stays for ever: the client imports all
 # modules for connecting at once. Looking up a host's name needs this codec.
@@ -59,13 +53,15 @@ def open_plain(client: Options) -> socket.socket:
     return plain
 
 
-def candidates(client: Options, wanted: str) -> tuple[str, ...]:
-    """The transports to try on a plain connection, before the plain connection itself."""
-    if wanted == "auto" and client.closes_on_rdma:
-        return ()
-    if wanted == "auto":
-        return (SOFT_SHM,) if isinstance(client.server, str) else AUTOMATIC
-    return () if wanted == "tcp" else (wanted,)
+def candidates(client: Options, pinned: Transport | None) -> list[Transport]:
+    """The transports to try before the plain connection itself. pinned: None for "auto"."""
+    if pinned is not None:
+        return [] if pinned.plain else [pinned]
+    found = [row for row in ROWS.values() if row.by_cm and client.rdma_cm_port is not None]
+    if not client.closes_on_rdma:
+        far = not isinstance(client.server, str)
+        found += [row for row in ROWS.values() if row.automatic and (far or row.near)]
+    return found
 
 
 class Choice:
@@ -74,17 +70,18 @@ class Choice:
     def __init__(self, client: Options, wanted: str, alone: bool) -> None:
         self.client = client
         self.wanted = wanted
+        self.pinned = ROWS.get(wanted)  # None: "auto"
         self.alone = alone
         self.reasons: list[str] = []
         self.refused = False  # the last answer on self.plain was an error, and the server may close the connection
 
-    def open(self) -> tuple[Any, str]:
-        """(stream, transport). Raises the same errors as open_stream."""
-        reason = why_plain(self.client) if self.wanted == "auto" else None
+    def open(self) -> tuple[Any, Transport]:
+        """(stream, row). Raises the same errors as open_stream."""
+        reason = why_plain(self.client) if self.pinned is None else None
         if reason is not None:
             self.reasons.append(reason)
-            self.wanted = "tcp"
-        if self.wanted == "tcp" or self.alone:
+            self.pinned = PLAIN
+        if self.alone or (self.pinned is not None and self.pinned.plain):
             return self.open_one()
         opened = self.join()
         if opened is None:
@@ -95,27 +92,26 @@ class Choice:
                     opened = self.open_and_tell()
         return self.open_and_tell() if opened is None else opened
 
-    def open_and_tell(self) -> tuple[Any, str]:
+    def open_and_tell(self) -> tuple[Any, Transport]:
         """open_one, which also settles whether threads wait for each other."""
         opened = self.open_one()
-        if opened[1] == "tcp":
+        if opened[1].plain:
             exchange.share_nothing(self.client, self.wanted)
         return opened
 
-    def open_one(self) -> tuple[Any, str]:
-        """(stream, transport) of a connection of its own, or on a queue pair that others can join."""
-        if self.wanted == "rdma_cm" or (self.wanted == "auto" and self.client.rdma_cm_port is not None):
-            stream = self.try_rdma_cm()
-            if stream is not None:
-                return stream, "rdma_cm"
+    def open_one(self) -> tuple[Any, Transport]:
+        """(stream, row) of a connection of its own, or on a queue pair that others can join."""
+        rows = candidates(self.client, self.pinned)
+        for row in rows:
+            if row.by_cm and (stream := self.try_rdma_cm(row)) is not None:
+                return stream, row
         self.plain = open_plain(self.client)
-        if self.wanted == "auto" and self.client.closes_on_rdma:
+        if self.pinned is None and self.client.closes_on_rdma:
             self.reasons.append("the server closes connections that ask for RDMA")
         try:
-            for transport in candidates(self.client, self.wanted):
-                stream = self.try_rdma(transport)
-                if stream is not None:
-                    return stream, transport
+            for row in rows:
+                if not row.by_cm and (stream := self.try_rdma(row)) is not None:
+                    return stream, row
             classic, unmarked = self.recognise()
             if is_ours(self.plain) and self.client.tls_context is None and self.client.socket_module is None:
                 self.plain.settimeout(None)
@@ -127,7 +123,7 @@ class Choice:
             raise
         stream.classic = classic
         stream.unmarked = unmarked
-        return stream, "tcp"
+        return stream, PLAIN
 
     def recognise(self) -> tuple[bool, bool]:
         """The server's abilities by self.plain (authentication.recognise). Connects anew when the server ends the
@@ -173,54 +169,54 @@ class Choice:
         self.plain.settimeout(exchange.patience(self.client))
         self.refused = False
 
-    def join(self) -> tuple[Any, str] | None:
-        """(stream, transport) on a queue pair made by another Client, or None."""
+    def join(self) -> tuple[Any, Transport] | None:
+        """(stream, row) on a queue pair made by another Client, or None."""
         try:
             return exchange.join(self.client, self.wanted)
         except OSError:
             # The queue pair has no lane left, or has just ended.
             return None
 
-    def try_rdma_cm(self) -> Any:
+    def try_rdma_cm(self, row: Transport) -> Any:
         """The stream, or None when another transport may be tried."""
         try:
-            return exchange.open_rdma_cm(self.client, None if self.alone else self.wanted)
+            return exchange.open_rdma_cm(self.client, row, None if self.alone else self.wanted)
         except (MemcacheServerError, OSError) as error:
-            if self.wanted != "auto":
+            if self.pinned is not None:
                 raise
-            self.reasons.append(f"rdma_cm is not available: {error}")
+            self.reasons.append(f"{row.name} is not available: {error}")
         return None
 
-    def try_rdma(self, transport: str) -> Any:
+    def try_rdma(self, row: Transport) -> Any:
         """The stream, or None when another transport may be tried, on self.plain."""
         try:
-            if self.wanted == "auto" and transport == SOFT_SHM and not is_local(self.plain):
+            if self.pinned is None and row.near and not is_local(self.plain):
                 # A server on another host is neither told this host's identity, nor can it choose a path to connect to.
                 raise TransportUnavailable("the server is on another host")
-            return exchange.open_rdma(self.client, self.plain, transport, None if self.alone else self.wanted)
+            return exchange.open_rdma(self.client, self.plain, row, None if self.alone else self.wanted)
         except TransportUnavailable as error:
-            if self.wanted != "auto":
+            if self.pinned is not None:
                 raise
-            self.reasons.append(f"{transport} is not available: {error}")
+            self.reasons.append(f"{row.name} is not available: {error}")
             self.refused = self.refused or isinstance(error, ExchangeRefused)
         except TooManyConnections:
             raise
         except (MemcacheServerError, OSError) as error:
-            # A server without an answer over TCP in time will not answer next time either. A timeout over a verbs
-            # device is a matter of another network.
-            if self.wanted != "auto" or (isinstance(error, TimeoutError) and transport != VERBS):
+            # A server without an answer over TCP in time will not answer next time either. A timeout over a device of
+            # the system is a matter of another network.
+            if self.pinned is not None or (isinstance(error, TimeoutError) and row.soft):
                 raise
-            self.reasons.append(f"{transport} failed: {error}")
+            self.reasons.append(f"{row.name} failed: {error}")
             refused = self.refused and isinstance(error, (ExchangeEnded, ConnectionResetError))
             self.open_again()
             self.client.closes_on_rdma |= refused
         return None
 
-    def why(self, transport: str) -> str:
+    def why(self, row: Transport) -> str:
         """Why this transport was taken, for the log."""
-        if transport == "tcp":
+        if row.plain:
             return "; ".join(self.reasons) or "as asked for"
-        return "; ".join(["both ends have it" if self.wanted == "auto" else "as asked for", *self.reasons])
+        return "; ".join(["both ends have it" if self.pinned is None else "as asked for", *self.reasons])
 
 
 # The transports already reported to block greenlets.
@@ -229,7 +225,7 @@ told: set[str] = set()
 
 def tell_what_blocks(client: Options, transport: str) -> None:
     """Warns, once in a process, of a transport that blocks the thread's other greenlets while a call waits."""
-    if transport != "tcp" and is_patched() and transport not in told:
+    if not ROWS[transport].plain and is_patched() and transport not in told:
         told.add(transport)
         logger.warning(
             "%s: transport %s: the standard library's sockets are patched (gevent, eventlet), and while a call waits"
@@ -252,16 +248,16 @@ def name_connecting(error: OSError, client: Options, wanted: str) -> None:
 
 
 def open_stream(client: Options, wanted: str, logged: str | None, alone: bool = False) -> tuple[Any, str, str]:
-    """(stream, transport, log text about it) of a new connection of the client.
+    """(stream, transport's name, log text about it) of a new connection of the client.
 
-    wanted: one of TRANSPORTS. logged: the last text in the log, or None. The log gets another transport, and the fact
-    when gets begin or cease to ask the server, as with another server in the same place. alone: no other connection
-    shares the queue pair. Raises MemcacheServerError (TransportUnavailable when an end lacks the transport), OSError,
+    wanted: of TRANSPORTS. logged: the last text in the log, or None. The log gets another transport, and the fact when
+    gets begin or cease to ask the server, as with another server in the same place. alone: no other connection shares
+    the queue pair. Raises MemcacheServerError (TransportUnavailable when an end lacks the transport), OSError,
     TimeoutError.
     """
     choice = Choice(client, wanted, alone)
     try:
-        stream, transport = choice.open()
+        stream, row = choice.open()
     except OSError as error:
         name_connecting(error, client, wanted)
         raise
@@ -271,6 +267,6 @@ def open_stream(client: Options, wanted: str, logged: str | None, alone: bool = 
         raise
     reads = getattr(stream, "reads", "")
     says = f"; {reads}" if reads else ""
-    if logged != transport + says:
-        logger.info("%s: transport %s (%s)%s", client.server, transport, choice.why(transport), says)
-    return stream, transport, transport + says
+    if logged != row.name + says:
+        logger.info("%s: transport %s (%s)%s", client.server, row.name, choice.why(row), says)
+    return stream, row.name, row.name + says

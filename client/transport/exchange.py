@@ -6,11 +6,9 @@ docs/rdma-protocol.md, sections 2, 3 and 9.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import threading
-from errno import ENOMEM
 from typing import cast
 
 from ..exceptions import (
@@ -24,16 +22,14 @@ from ..exceptions import (
     unauthenticated,
 )
 from ._cm import CmRoute
-from ._exchange import LINE_MAX, SHM_MEMORY_PARTS, SHM_REPLY, SOFT_IW, SOFT_SHM, Offer, shm_request
+from ._exchange import REPLY_LIMIT, Offer
 from ._queue_pair import QueuePair
 from ._rdma import RdmaStream
 from ._uninterrupted import Turn
-from .sockets import Options, Server, open_socket, open_unix
-
-logger = logging.getLogger("rmemcached.client")
+from .sockets import Options, Server
+from .transports import Transport
 
 DEFAULT_SPIN = 50  # microseconds
-REPLY_LIMIT = LINE_MAX + len("\r\n")
 
 
 def patience(client: Options) -> float | None:
@@ -46,9 +42,6 @@ def stream_of(client: Options, queue: QueuePair) -> RdmaStream:
     spin = DEFAULT_SPIN if client.spin is None else client.spin
     return RdmaStream(queue, client.timeout, int(spin * 1000))
 
-
-told: set[tuple[Server, str]] = set()
-"""What the log has of each server's memory."""
 
 Key = tuple[Server, str, object, object, object]
 
@@ -93,8 +86,8 @@ def key_of(client: Options, wanted: str) -> Key:
     return client.server, wanted, client.rdma_cm_port, probes, client.credentials
 
 
-def join(client: Options, wanted: str) -> tuple[RdmaStream, str] | None:
-    """(stream, transport) of a lane on a queue pair of the process, or None: the caller makes another queue pair.
+def join(client: Options, wanted: str) -> tuple[RdmaStream, Transport] | None:
+    """(stream, row) of a lane on a queue pair of the process, or None: the caller makes another queue pair.
 
     Each of the server's threads gets a queue pair. So does each connecting thread of this process, while there are few:
     two threads that use the same queue pair at the same time wait for each other now and then. From then on the queue
@@ -108,7 +101,7 @@ def join(client: Options, wanted: str) -> tuple[RdmaStream, str] | None:
     if len(pairs) < free[0][0].workers or (not mine and len(pairs) < MOST_FOR_THREADS):
         return None
     queue = min(mine or [queue for queue, _ in free], key=lambda one: one.users)
-    return stream_of(client, queue), queue.transport
+    return stream_of(client, queue), queue.row
 
 
 def share(client: Options, wanted: str, queue: QueuePair) -> RdmaStream:
@@ -132,12 +125,12 @@ def share_nothing(client: Options, wanted: str) -> None:
     unshared.add(key_of(client, wanted))
 
 
-def ask(queue: QueuePair, plain: socket.socket, transport: str) -> Offer:
+def ask(queue: QueuePair, plain: socket.socket) -> Offer:
     """The exchange of lines. Raises what read_reply_line does, and ExchangeRefused."""
     # A server that wants no connection may have said so before it has read anything.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         plain.sendall(queue.exchange_line())
-    return Offer(read_reply_line(plain), transport)
+    return Offer(read_reply_line(plain), queue.row.attach is not None)
 
 
 def read_reply_line(plain: socket.socket) -> bytes:
@@ -160,8 +153,8 @@ def read_reply_line(plain: socket.socket) -> bytes:
     return received[:-2]
 
 
-def open_rdma(client: Options, plain: socket.socket, transport: str, wanted: str | None) -> RdmaStream:
-    """The RDMA stream of a queue pair whose lifeline is plain, for one of the transports of the exchange.
+def open_rdma(client: Options, plain: socket.socket, row: Transport, wanted: str | None) -> RdmaStream:
+    """The RDMA stream of a queue pair whose lifeline is plain, for a transport of the exchange.
 
     wanted: the transport argument of Clients that may share the queue pair; None: nobody may.
 
@@ -169,95 +162,17 @@ def open_rdma(client: Options, plain: socket.socket, transport: str, wanted: str
     TimeoutError.
     """
     try:
-        queue = QueuePair(transport, client.server)
+        queue = QueuePair(row, client.server)
         queue.exchange_line()
     except OSError as error:
         raise TransportUnavailable(f"no queue pair here: {error}") from error
     # If anything is raised from here on, the queue pair is freed with its object.
     plain.settimeout(patience(client))
-    offer = ask(queue, plain, transport)
-    with contextlib.ExitStack() as stack:
-        second = None
-        if transport == SOFT_SHM:
-            second, memory = open_shm(client.server, offer, patience(client))
-            stack.enter_context(contextlib.closing(second))
-            if memory:
-                for part in memory:
-                    stack.callback(os.close, part)
-                try:
-                    queue.take_memory(*memory)
-                except OSError as error:
-                    tell_once(client.server, error)
-        elif transport == SOFT_IW:
-            second = stack.enter_context(contextlib.closing(open_iw(client, plain)))
-        queue.connect(offer, second, plain, patience(client))
+    queue.connect(client, ask(queue, plain), plain, patience(client))
     return stream_of(client, queue) if wanted is None else share(client, wanted, queue)
 
 
-def tell_once(server: Server, error: OSError) -> None:
-    """Logs why a server's memory cannot be read here: nothing else would say why gets are slower."""
-    hint = " (ulimit -v)" if error.errno == ENOMEM else ""
-    text = f"{error.strerror}{hint}"
-    if (server, text) not in told:
-        told.add((server, text))
-        logger.warning("%s: the items' memory cannot be mapped: %s; gets ask the server", server, text)
-
-
-def open_iw(client: Options, plain: socket.socket) -> socket.socket:
-    """The connection for the iWARP stream. Raises OSError, TimeoutError."""
-    peer = plain.getpeername()
-    return open_socket((peer[0], peer[1]), client.connect_timeout, client.socket_keepalive, True)
-
-
-def open_shm(server: Server, offer: Offer, timeout: float | None) -> tuple[socket.socket, list[int]]:
-    """The connection for shared memory, accepted by the server, and both descriptors of the items' memory, if the
-    server gives them. The caller closes the descriptors. timeout: seconds. Raises MemcacheServerError."""
-    path = offer.path or server
-    if not isinstance(path, str):
-        raise MemcacheServerError("the server's answer to the RDMA exchange names no path")
-    try:
-        second = open_unix("\0" + path[1:] if path.startswith("@") else path, timeout)
-        try:
-            reply, memory = ask_for_shm(second, shm_request(offer))
-        except BaseException:
-            second.close()
-            raise
-    except OSError as error:
-        raise MemcacheServerError(f"{path}: {error.strerror or error}") from error
-    if reply != SHM_REPLY:
-        second.close()
-        text = reply.decode("ascii", "replace").strip()
-        raise MemcacheServerError(text or "the server closed the connection for shared memory")
-    return second, memory
-
-
-def ask_for_shm(second: socket.socket, request: bytes) -> tuple[bytes, list[int]]:
-    """Sends the request for shared memory. Returns SHM_REPLY, or the server's line instead; and the descriptors of the
-    items' memory, if they came with the reply. Raises OSError."""
-    # A server that refuses may close before it has read anything.
-    with contextlib.suppress(BrokenPipeError):
-        second.sendall(request)
-    reply = b""
-    memory: list[int] = []
-    try:
-        with contextlib.suppress(ConnectionResetError):
-            while len(reply) < len(SHM_REPLY) and second.recv(1, socket.MSG_PEEK):
-                # Only the recv above waits on sockets of gevent and eventlet.
-                room = len(SHM_REPLY) - len(reply)
-                more, descriptors, *_ = socket.recv_fds(second, room, SHM_MEMORY_PARTS, socket.MSG_CMSG_CLOEXEC)
-                memory += descriptors
-                reply += more
-            while reply != SHM_REPLY and len(reply) < REPLY_LIMIT and (more := second.recv(REPLY_LIMIT - len(reply))):
-                reply += more
-        given = memory if len(memory) == SHM_MEMORY_PARTS and reply == SHM_REPLY else []
-        memory = [] if given else memory
-        return reply, given
-    finally:
-        for surplus in memory:
-            os.close(surplus)
-
-
-def open_rdma_cm(client: Options, wanted: str | None) -> RdmaStream:
+def open_rdma_cm(client: Options, row: Transport, wanted: str | None) -> RdmaStream:
     """The RDMA stream to the server's port of rdma_cm; there is no lifeline. wanted: as for open_rdma.
 
     Raises TransportUnavailable, MemcacheServerError, OSError, TimeoutError.
@@ -266,7 +181,7 @@ def open_rdma_cm(client: Options, wanted: str | None) -> RdmaStream:
     found = socket.getaddrinfo(host, client.rdma_cm_port or port, type=socket.SOCK_STREAM)
     for index, (family, _, _, _, address) in enumerate(found):
         try:
-            queue = QueuePair("rdma_cm", client.server, CmRoute(family, address, patience(client)))
+            queue = QueuePair(row, client.server, CmRoute(family, address, patience(client)))
         except TimeoutError:
             raise
         except OSError as error:

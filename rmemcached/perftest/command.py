@@ -30,6 +30,7 @@ from typing import Any
 
 from rmemcached import verbs
 from rmemcached.perftest import session
+from rmemcached.perftest.ends import ALWAYS_THERE, Fabric, fabric_of
 from rmemcached.perftest.session import Control, Device, EndError, PeerError, SessionError, Test
 from rmemcached.verbs import port as ports
 
@@ -226,23 +227,22 @@ def dial_stream(host: str, port: str, shm: bool, token: bytes) -> socket.socket:
     return sock
 
 
-def find_device(name: str | None, port: int, gid_index: int) -> tuple[str, str]:
-    """(device, fabric). Without a name: the first usable device of the system, or else soft_iw0."""
-    if name in verbs.devices():
-        assert name is not None
-        return name, name.removesuffix("0")
+def find_device(name: str | None, port: int, gid_index: int) -> str:
+    """Without a name: the first usable device of the system, or else soft_iw0."""
+    if name is not None and fabric_of(name).stream:
+        return name
     try:
-        return ports.choose("system", name, port, gid_index)["device"], "verbs"
+        return str(ports.choose("system", name, port, gid_index)["device"])
     except OSError as error:
         if name is None:
-            return "soft_iw0", "soft_iw"
+            return ALWAYS_THERE
         raise SessionError(f"{error}; software devices: {', '.join(verbs.devices())}") from None
 
 
 class Side:
     """One side of a session: its device and its control connection."""
 
-    def __init__(self, device: Device, fabric: str, control: Control, shown: bool) -> None:
+    def __init__(self, device: Device, fabric: Fabric, control: Control, shown: bool) -> None:
         self.device = device
         self.fabric = fabric
         self.control = control
@@ -250,7 +250,7 @@ class Side:
 
     def show_head(self, test: Test, end: Any) -> None:
         if self.shown:
-            mtu = f", MTU {end.mtu}" if end.fabric == "verbs" else ""
+            mtu = "" if end.fabric.stream else f", MTU {end.mtu}"
             print(LINE)
             print(f" {test.verb.upper()} {KINDS[test.kind]}: {end.device}{mtu}{', CRC' if test.crc else ''}")
             print(
@@ -265,20 +265,20 @@ class Side:
             print(line(test, row), flush=True)
 
     def serve(self, required: dict[str, Any], stream: Callable[[bytes], socket.socket]) -> None:
-        test = session.agree_as_server(self.control, required, self.fabric)
+        test = session.agree_as_server(self.control, required, self.fabric.name)
         with contextlib.closing(session.open_end(self.control, test, self.device)) as end:
             token = secrets.token_bytes(TOKEN_SIZE)
             self.control.send(token=token.hex())
-            session.connect(end, self.control, test, False, None if end.fabric == "verbs" else lambda: stream(token))
+            session.connect(end, self.control, test, False, (lambda: stream(token)) if end.fabric.stream else None)
             self.show_head(test, end)
             while (row := session.measure_as_server(end, self.control, test)) is not None:
                 self.show(test, row)
 
     def measure(self, test: Test, stream: Callable[[bytes], socket.socket]) -> list[dict[str, Any]]:
-        session.agree_as_client(self.control, test, self.fabric)
+        session.agree_as_client(self.control, test, self.fabric.name)
         with contextlib.closing(session.open_end(self.control, test, self.device)) as end:
             token = bytes.fromhex(self.control.receive("token"))
-            session.connect(end, self.control, test, True, None if end.fabric == "verbs" else lambda: stream(token))
+            session.connect(end, self.control, test, True, (lambda: stream(token)) if end.fabric.stream else None)
             self.show_head(test, end)
             rows = []
             for size in test.sizes:
@@ -304,8 +304,8 @@ def complaining(control: Control) -> Iterator[None]:
         control.close()
 
 
-def run_server(options: argparse.Namespace, device: Device, fabric: str) -> None:
-    shm = fabric == "soft_shm"
+def run_server(options: argparse.Namespace, device: Device, fabric: Fabric) -> None:
+    shm = fabric.near
     with (
         listening(options.port, options.bind, shm) as listener,
         other_kinds(options.port, options.bind, shm) as others,
@@ -321,15 +321,15 @@ def run_server(options: argparse.Namespace, device: Device, fabric: str) -> None
             side.serve(required(options), lambda token: accept_stream(listener, token))
 
 
-def run_client(options: argparse.Namespace, test: Test, device: Device, fabric: str) -> list[dict[str, Any]]:
-    shm = fabric == "soft_shm"
+def run_client(options: argparse.Namespace, test: Test, device: Device, fabric: Fabric) -> list[dict[str, Any]]:
+    shm = fabric.near
     control = Control(dial_control(options.host, options.port, shm))
     with complaining(control):
         side = Side(device, fabric, control, not options.quiet)
         return side.measure(test, lambda token: dial_stream(options.host, options.port, shm, token))
 
 
-def run_local(options: argparse.Namespace, test: Test, device: Device, fabric: str) -> list[dict[str, Any]]:
+def run_local(options: argparse.Namespace, test: Test, device: Device, fabric: Fabric) -> list[dict[str, Any]]:
     """Both sides, in two processes. The client's side reports errors of the server's side."""
     ours, theirs = socket.socketpair()
     streams = stream_pair(fabric)
@@ -355,9 +355,9 @@ def run_local(options: argparse.Namespace, test: Test, device: Device, fabric: s
         os.waitpid(child, 0)
 
 
-def stream_pair(fabric: str) -> tuple[socket.socket, socket.socket]:
+def stream_pair(fabric: Fabric) -> tuple[socket.socket, socket.socket]:
     """Two connected sockets of the fabric's kind."""
-    if fabric != "soft_iw":
+    if not fabric.iwarp:
         return socket.socketpair()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ours = socket.create_connection(listener.getsockname())
@@ -468,7 +468,7 @@ def make_test(options: argparse.Namespace) -> Test:
     )
 
 
-def check(options: argparse.Namespace, fabric: str) -> str | None:
+def check(options: argparse.Namespace, fabric: Fabric) -> str | None:
     """An error in the options, in one line."""
     limits = {
         "size": (1, session.SIZE_MAX),
@@ -495,13 +495,13 @@ def check(options: argparse.Namespace, fabric: str) -> str | None:
         return "a READ is never inline"
     if options.events and (options.verb, options.kind) == ("write", "lat"):
         return "write lat has no events: who waits for a WRITE looks at its memory"
-    if options.crc and fabric != "soft_iw":
+    if options.crc and not fabric.iwarp:
         return "--crc is for soft_iw0"
     if options.host and options.local:
         return "--local needs no host"
-    if options.host and fabric == "soft_shm" and options.host not in ("localhost", "127.0.0.1", "::1"):
+    if options.host and fabric.near and options.host not in ("localhost", "127.0.0.1", "::1"):
         return "soft_shm0 connects processes of one host: the host is localhost"
-    if fabric != "soft_shm" and not options.local and not (options.port.isdecimal() and int(options.port) < 65536):
+    if not fabric.near and not options.local and not (options.port.isdecimal() and int(options.port) < 65536):
         return f"--port is a TCP port, not {options.port}"
     if options.plot and importlib.util.find_spec("matplotlib") is None:
         return "--plot needs matplotlib: pip install matplotlib"
@@ -516,7 +516,8 @@ def main(arguments: list[str] | None = None) -> int:
     # The loops run without Python, so a Ctrl-C has to end the process itself.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        name, fabric = find_device(options.ib_dev, options.ib_port, options.gid_index)
+        name = find_device(options.ib_dev, options.ib_port, options.gid_index)
+        fabric = fabric_of(name)
         wrong = check(options, fabric)
         if wrong:
             parser.error(wrong)

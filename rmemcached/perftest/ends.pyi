@@ -1,19 +1,29 @@
 """Types of the compiled module; see ends.pyx."""
 
 import socket
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 DONE: int
 CONTROL: int
+ALWAYS_THERE: str
 
 class EndError(Exception): ...
 class BrokenError(EndError): ...
 
 def seconds_per_cycle() -> float: ...
 
+class Fabric(NamedTuple):
+    name: str
+    near: bool
+    iwarp: bool
+    stream: Callable[..., None] | None
+
+def fabric_of(device: str) -> Fabric: ...
+
 class End:
     device: str
-    fabric: str
+    fabric: Fabric
     mtu: int
     def __init__(
         self,

@@ -30,6 +30,7 @@ from rmemcached.verbs.system cimport system_provider
 from rmemcached.verbs.verbs cimport *
 
 from array import array as new_array
+from collections import namedtuple
 
 cdef array template = new_array("Q")
 
@@ -51,8 +52,10 @@ cdef object failed(str what):
     return EndError(f"{what}: {strerror(errno).decode()}")
 
 
-cdef bint soft_name(str device):
-    return device in ("soft_iw0", "soft_shm0")
+cdef int started(int result) except -1:
+    if result < 0:
+        raise failed("the queue pair's stream")
+    return 0
 
 
 cdef array zeros(uint64_t count):
@@ -115,7 +118,7 @@ cdef class End:
     cdef uint64_t start              # cycles
     cdef uint64_t end
     cdef readonly str device
-    cdef readonly str fabric         # "soft_iw", "soft_shm" or "verbs"
+    cdef readonly object fabric      # a row, see below
     cdef readonly int mtu
 
     def __init__(self, str device not None, int port=0, int gid_index=-1, *, int control, size_t size,
@@ -160,13 +163,13 @@ cdef class End:
         spec.device = name
         spec.port = port
         spec.gid_index = gid_index
-        self.p = soft_provider() if soft_name(device) else system_provider(&absent)
+        self.fabric = fabric_of(device)
+        self.p = soft_provider() if self.fabric.stream else system_provider(&absent)
         if self.p == NULL:
             raise EndError(absent.decode())
         if verbs_open_port(self.p, &spec, &self.port, why, sizeof(why)) != 0:
             raise EndError((<bytes> why).decode())
         self.device = self.p.get_device_name(self.port.context.device).decode()
-        self.fabric = self.device.removesuffix("0") if soft_name(self.device) else "verbs"
         return 0
 
     cdef int choose_mtu(self, int mtu) except -1:
@@ -174,7 +177,7 @@ cdef class End:
         if mtu:
             while choice < <int> self.port.mtu and verbs_mtu_bytes(<ibv_mtu> choice) < <unsigned int> mtu:
                 choice += 1
-            if self.fabric != "verbs":
+            if self.fabric.stream:
                 raise EndError(f"{self.device} has no MTU of its own to choose")
             if verbs_mtu_bytes(<ibv_mtu> choice) != <unsigned int> mtu:
                 raise EndError(f"an MTU is 256, 512, 1024, 2048 or 4096, and of this port at most "
@@ -188,10 +191,10 @@ cdef class End:
         cdef size_t length
         self.half = (size + PAGE - 1) & ~<size_t> (PAGE - 1)
         length = 2 * self.half
-        if self.fabric == "soft_iw":
+        if self.fabric.iwarp:
             # A WRITE may overwrite the bytes behind its data, as in the sinks of rmemcached's client.
             access |= SOFT_ACCESS_SCRATCH
-        if self.fabric != "verbs":
+        if self.fabric.stream:
             self.mr = soft_alloc_mr(self.pd_handle(), length, access)
         else:
             self.memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
@@ -200,7 +203,7 @@ cdef class End:
                 raise failed(f"memory of {length} bytes")
             self.mr = self.p.reg_mr(self.pd_handle(), self.memory, length, access)
         if self.mr == NULL:
-            hint = " (see ulimit -l)" if errno == ENOMEM and self.fabric == "verbs" else ""
+            hint = " (see ulimit -l)" if errno == ENOMEM and not self.fabric.stream else ""
             raise EndError(f"memory region of {length} bytes: {strerror(errno).decode()}{hint}")
         # Touches every page before the measurement.
         memset(self.mr.addr, 0, length)
@@ -326,26 +329,25 @@ cdef class End:
     def stream(self, sock, bytes request=None, *, bint crc=False, int which=0):
         """Gives a software device's queue pair the connected socket as its stream.
 
-        request: for soft_iw, the MPA request already read from the socket, or None if this side is to send it.
+        request: for iWARP, the MPA request already read from the socket, or None if this side is to send it.
         """
-        cdef soft_iw_options options
-        cdef int result
-        cdef int fd = sock.fileno()
         if not 0 <= which < self.count:
             raise IndexError(which)
+        self.fabric.stream(self, which, sock.fileno(), request, crc)
+        sock.detach()
+
+    def stream_iw(self, int which, int fd, bytes request, bint crc):
+        cdef soft_iw_options options
         memset(&options, 0, sizeof(options))
         options.crc = crc
-        options.ird = <uint16_t> min(self.reads, 128)
-        options.ord = <uint16_t> min(self.reads, 128)
-        if self.fabric == "soft_shm":
-            result = soft_shm_attach(self.qps[which], fd, options.ird, options.ord)
-        elif request is None:
-            result = soft_iw_connect(self.qps[which], fd, &options)
+        options.ird = options.ord = <uint16_t> min(self.reads, 128)
+        if request is None:
+            started(soft_iw_connect(self.qps[which], fd, &options))
         else:
-            result = soft_iw_accept(self.qps[which], fd, <const char *> request, len(request), &options)
-        if result < 0:
-            raise failed("the queue pair's stream")
-        sock.detach()
+            started(soft_iw_accept(self.qps[which], fd, <const char *> request, len(request), &options))
+
+    def stream_shm(self, int which, int fd, bytes request, bint crc):
+        started(soft_shm_attach(self.qps[which], fd, <uint16_t> min(self.reads, 128), <uint16_t> min(self.reads, 128)))
 
     def prepare_test(self, str verb not None, size_t size, *, total=None, double seconds=0, expected=None,
                      uint32_t moderation=1, uint32_t credit_every=0, bint stamps=False, bint peak=False):
@@ -490,3 +492,19 @@ cdef class End:
         if self.port.context != NULL:
             self.p.close_device(self.port.context)
             self.port.context = NULL
+
+
+# A kind of device. near: both ends are on one host, and meet at a UNIX socket. iwarp: the stream begins with MPA's
+# request, and may have CRC32c. stream: gives a socket to a queue pair; None: a device of the system.
+Fabric = namedtuple("Fabric", "name near iwarp stream", defaults=(False, False, None))
+VERBS = Fabric("verbs")
+FABRICS = {
+    "soft_iw0": Fabric("soft_iw", iwarp=True, stream=End.stream_iw),
+    "soft_shm0": Fabric("soft_shm", near=True, stream=End.stream_shm),
+}
+ALWAYS_THERE = "soft_iw0"
+
+
+def fabric_of(str device not None):
+    """The row of a device."""
+    return FABRICS.get(device, VERBS)

@@ -143,10 +143,8 @@ def read_request(sock: socket.socket) -> bytes:
 
 
 def give_stream(end: End, sock: socket.socket, client: bool, crc: bool, which: int = 0) -> None:
-    """Makes a connected socket the queue pair's stream. On soft_iw the client does so first."""
-    request = None
-    if end.fabric == "soft_iw" and not client:
-        request = read_request(sock)
+    """Makes a connected socket the queue pair's stream. On an iWARP device the client does so first."""
+    request = read_request(sock) if end.fabric.iwarp and not client else None
     sock.setblocking(False)
     end.stream(sock, request, crc=crc, which=which)
 

@@ -29,8 +29,9 @@ from rmemcached import __version__, import_error
 try:
     from rmemcached import verbs
     from rmemcached.client import Client, MemcacheError
-    from rmemcached.client.transport.connection import AUTOMATIC, TRANSPORTS, Choice
+    from rmemcached.client.transport.connection import Choice
     from rmemcached.client.transport.sockets import is_local, server_text
+    from rmemcached.client.transport.transports import ROWS, TRANSPORTS
     from rmemcached.client.urls import chosen_transport, parse_server
     from rmemcached.settings import DIRECT_OFF
     from rmemcached.tools.targets import clean, number
@@ -250,9 +251,9 @@ class Examination:
     def transports(self) -> list[str]:
         """Returns the transports to try, the best first."""
         if isinstance(self.server, str):
-            return ["soft_shm", "tcp"]
-        first = ["rdma_cm"] if self.options.get("rdma_cm_port") is not None else []
-        return [*first, *AUTOMATIC, "soft_iw", "tcp"]
+            return [name for name, row in ROWS.items() if row.near or row.plain]
+        by_cm = self.options.get("rdma_cm_port") is not None
+        return [name for name, row in ROWS.items() if by_cm or not row.by_cm]
 
     def look(self) -> None:
         """Fills the facts. Raises OSError, MemcacheError, StepError."""
@@ -283,12 +284,12 @@ class Examination:
     def choose(self) -> tuple[str, list[str]]:
         """Returns the transport taken by "auto", and the reasons against each transport before."""
         choice = Choice(self.client("auto"), "auto", True)
-        return step(lambda: choice.open()[1], 4 * self.timeout), [clean(reason) for reason in choice.reasons]
+        return step(lambda: choice.open()[1].name, 4 * self.timeout), [clean(reason) for reason in choice.reasons]
 
     def try_one(self, transport: str) -> Finding:
         """Tries and measures a transport."""
         finding = Finding(transport)
-        if transport == "soft_shm" and not self.facts.local and self.wanted != "soft_shm":
+        if ROWS[transport].near and not self.facts.local and self.wanted != transport:
             # A client offers shared memory to a server on a different host only on demand.
             finding.why = "by its address the server is on another host"
         else:
@@ -305,7 +306,7 @@ class Examination:
     def explain(self, transport: str, why: str) -> tuple[str, str]:
         """Returns the meaning of an error, and the change."""
         soft = {"soft_iw0", "soft_shm0"}
-        if transport in ("verbs", "rdma_cm") and re.match(r"no queue pair here(?!.*(says none|ulimit -l))", why):
+        if not ROWS[transport].soft and re.match(r"no queue pair here(?!.*(says none|ulimit -l))", why):
             if self.facts.unopened:
                 return BROKEN if set(self.facts.server_devices) - soft else ABSENT, self.advice
             if self.facts.client_devices:

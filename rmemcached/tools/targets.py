@@ -17,8 +17,8 @@ from rmemcached.client import (
     MemcacheUnexpectedCloseError,
 )
 from rmemcached.client.exceptions import one_line
-from rmemcached.client.transport.connection import TRANSPORTS
 from rmemcached.client.transport.sockets import server_text
+from rmemcached.client.transport.transports import TRANSPORTS
 from rmemcached.client.urls import is_url, parse_server, shown
 
 _T = TypeVar("_T")

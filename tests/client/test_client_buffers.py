@@ -20,6 +20,7 @@ from rmemcached.client import Client
 from rmemcached.client.transport._buffers import usage
 from rmemcached.client.transport._queue_pair import QueuePair
 from rmemcached.client.transport._registered import Registrations
+from rmemcached.client.transport.transports import ROWS
 
 TIMEOUT = 20.0 * PACE
 MB = 1 << 20
@@ -156,7 +157,7 @@ def test_what_a_call_has_borrowed_is_given_back(make: Make, transport: str) -> N
 @pytest.fixture
 def registrations() -> Iterator[Registrations]:
     """The registrations of a queue pair without a peer. They work alike on every device."""
-    queue = QueuePair("soft_iw", ("127.0.0.1", 1))
+    queue = QueuePair(ROWS["soft_iw"], ("127.0.0.1", 1))
     found = Registrations(queue)
     yield found
     found.close()

@@ -23,6 +23,7 @@ from rmemcached.client import Client
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
 from rmemcached.client.transport import exchange
 from rmemcached.client.transport._queue_pair import QueuePair
+from rmemcached.client.transport.transports import ROWS
 
 TIMEOUT = 20.0 * PACE
 SIZES = (10, 3000, 5000, 70_000, 900_000)
@@ -91,7 +92,7 @@ def test_queue_pairs_are_given_to_all_workers(rmemcached_server: ServerFactory, 
     def next_worker() -> int:
         # The exchange gives the worker's number.
         with socket.create_connection((server.host, server.port), TIMEOUT) as plain:
-            plain.sendall(QueuePair(transport, server.address).exchange_line())
+            plain.sendall(QueuePair(ROWS[transport], server.address).exchange_line())
             line = plain.makefile("rb").readline()
         (number,) = re.findall(rb" worker=(\d+)", line)
         return int(number)

@@ -1,0 +1,50 @@
+"""The client's transports: a row for each. All other modules ask the row, and compare no transport's name.
+
+A new transport needs a row, and its attach function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ._attach import attach_iw, attach_shm
+
+
+class Transport(NamedTuple):
+    """A row."""
+
+    name: str
+    scheme: str | None = None  # in URLs
+    device: bytes | None = None  # its name; None: of the system, by its or the environment's choice
+    # Opens the second connection, and gives the connection to the queue pair: of the Client's options, the queue pair,
+    # the server's Offer and the lifeline. Raises MemcacheServerError, OSError, TimeoutError. None: there is none.
+    attach: Callable[..., None] | None = None
+    plain: bool = False  # the connection to the server's port itself, without a queue pair
+    by_cm: bool = False  # rdma_cm connects the queue pair: there is no exchange of lines
+    soft: bool = False  # the provider is the software provider, not libibverbs
+    rings: bool = False  # completions lie in rings in memory: a look costs no system call
+    inline: int = 0  # bytes of the longest message copied at posting, without a completion
+    near: bool = False  # for a server on this host, which maps the memory of this process
+    set_messages: int = 0  # messages for a set of a value above the server's eager size, if faster than a READ
+    automatic: bool = False  # "auto" tries the transport, in the order of the rows
+    reads: bool | None = None  # READs of items: True: by default, False: if the environment says so, None: never
+
+
+PLAIN = Transport("tcp", "tcp", plain=True)
+ROWS = {
+    row.name: row
+    for row in (
+        Transport("rdma_cm", by_cm=True, reads=False),
+        Transport("verbs", "rdma", automatic=True, reads=True),
+        Transport(
+            "soft_shm", "shm", b"soft_shm0", attach_shm, soft=True, rings=True, inline=1024, near=True, automatic=True
+        ),
+        # Its gain by polling is lost where requests are paced (docs/notes/waiting.md): "auto" does not try it. A READ
+        # costs a round trip and four system calls. READs of an item are two, and wake the daemon as a request does.
+        Transport("soft_iw", "iwarp", b"soft_iw0", attach_iw, soft=True, inline=1024, set_messages=2, reads=False),
+        PLAIN,
+    )
+}
+TRANSPORTS = ("auto", *ROWS)
+"""The names of a Client's argument."""
