@@ -160,7 +160,7 @@ COMMANDS = (
     ("expired", ("get_expired",), "", ()),
     ("reclaim", ("reclaimed",), "", ()),
 )
-"""A row: name, statistics whose sum is its rate, and those of its hit ratio."""
+"""A row: its name, the statistics added up for its rate, the statistic of hits, the statistics of misses."""
 
 LANES = (
     ("lanes", "rdma_streams"),

@@ -29,7 +29,7 @@ LONGEST = 300  # characters of a server's text
 PATIENCE = 3  # times --timeout, for all answers of a server: below Prometheus' limit of 10 s
 ENDED = (MemcacheUnexpectedCloseError, ConnectionResetError, BrokenPipeError)
 FAILURES = (MemcacheError, OSError, ValueError)
-"""What asking a server raises that cannot be reached, answers wrongly, or not in time."""
+"""The errors of a request to a server: unreachable, too slow, or with a wrong answer."""
 
 
 def add_options(parser: argparse.ArgumentParser, timeout: float) -> None:
