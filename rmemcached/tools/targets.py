@@ -123,7 +123,8 @@ def address(client: Client) -> str:
 
 
 def twice(client: Client, ask: Callable[[Client], _T]) -> _T:
-    """Returns ask(client). Asks again if the server, maybe restarted, has ended the kept connection."""
+    """Returns ask(client). If the server has ended the kept connection, reconnects and asks once more; raises the
+    second failure. Raises the errors of ask."""
     try:
         return ask(client)
     except ENDED:
