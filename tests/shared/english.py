@@ -116,7 +116,7 @@ def too_many(file: str) -> str | None:
 def main(named: list[str]) -> int:
     unread = [file for file in named if Path(file).suffix not in READERS]
     if unread:
-        print(f"this command reads {' '.join(filter(None, READERS))} and scripts, not {' '.join(unread)}", file=sys.stderr)
+        print(f"no reader for {' '.join(unread)}: only {' '.join(filter(None, READERS))} and scripts", file=sys.stderr)
         return 2
     wrong = [line for file in named or files() if (line := too_many(file))]
     for file in named:
