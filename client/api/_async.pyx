@@ -340,7 +340,7 @@ cdef class AsyncClient:
     # --- retrieval ---
 
     async def get(self, key, default=None):
-        """As `Client.get`."""
+        """As `Client.get`, without the argument `copy`."""
         if self.may_look():
             if self.gives_way():
                 await self._turn()
