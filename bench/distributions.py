@@ -98,7 +98,7 @@ def etc_value(part: float) -> float:
     small = bisect.bisect_right(ETC_SMALL_SUMS, part)
     if small < len(ETC_SMALL):
         return small
-    # Of the Pareto distribution what is above the sizes of the table.
+    # The tail of the Pareto distribution above the table's sizes.
     rest = (1 - part) / (1 - ETC_SMALL_SUMS[-1])
     least = len(ETC_SMALL)
     return least + (ETC_SCALE + ETC_SHAPE * least) / ETC_SHAPE * (rest**-ETC_SHAPE - 1)

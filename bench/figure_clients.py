@@ -329,7 +329,7 @@ def processor(effort: Effort, record: Record) -> None:
                 helper.tell("pace", name, seconds if turn else seconds / 5)
             done = sum(helper.answer() for helper in helpers)
             spent = (sum(map(cpu_seconds, pids)) - before) / done * 1e6
-            # For as many gets of each application: the gets of an application in a second.
+            # CPU per get, scaled to one get of each application per THINK_US: percent of a core.
             percent = spent / THINK_US * 100 * len(helpers)
             one = ones.setdefault((name, turn), percent)
             return Taken({"of_one": percent / one, "percent": percent})

@@ -102,7 +102,7 @@ class TransportRefused(MemcacheServerError):
 
 
 FULL = b"ERROR Too many open connections"
-"""What a server answers to a connection beyond its limit, before it closes it."""
+"""The answer to a connection above the server's limit; the server then closes the connection."""
 
 
 def too_many_connections() -> TooManyConnections:
@@ -111,7 +111,7 @@ def too_many_connections() -> TooManyConnections:
 
 
 UNAUTHENTICATED = b"CLIENT_ERROR unauthenticated"
-"""What a server answers that was started with -Y."""
+"""The answer of a server started with -Y to a request before authentication."""
 
 
 def unauthenticated() -> MemcacheClientError:

@@ -25,10 +25,10 @@ SCHEMES = {
 OPEN_SCHEMES = ("memcached", "unix")
 
 ENVIRONMENT = "RMEMCACHED_TRANSPORT"
-"""The environment variable with the transport of Clients that are not told one."""
+"""The environment variable with the transport of Clients without a transport argument."""
 
 READS_ENVIRONMENT = "RMEMCACHED_DIRECT"
-"""The environment variable with the transports over which values are read by READs, separated by commas."""
+"""The environment variable with the transports for reading values by RDMA READ, separated by commas."""
 READ_BY_DEFAULT = [name for name, row in ROWS.items() if row.reads]
 READ_TRANSPORTS = READ_BY_DEFAULT + [name for name, row in ROWS.items() if row.reads is False]
 
@@ -71,7 +71,7 @@ OPTIONS: dict[str, Callable[[str], Any]] = {
     "transport": str,
     "rdma_cm_port": as_port,
 }
-"""What a URL's query may set, and how it is read."""
+"""The options of a URL's query, and their parsers."""
 
 
 DEFAULTS: dict[str, Any] = {
@@ -79,7 +79,7 @@ DEFAULTS: dict[str, Any] = {
     **{"no_delay": True, "ignore_exc": False, "default_noreply": True, "allow_unicode_keys": False},
     **{"key_prefix": b"", "encoding": "ascii"},
 }
-"""What a Client's arguments are that a URL may set, where nobody says anything."""
+"""The defaults of the Client's arguments that a URL can set."""
 
 URL = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
 CONTROL = re.compile("[\x00-\x1f\x7f]")

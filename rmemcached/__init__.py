@@ -10,7 +10,7 @@ MEMCACHED_VERSION = "1.6.45"
 """The memcached whose protocol, flags and statistics the daemon follows."""
 
 VERSIONS = f"memcached {MEMCACHED_VERSION} (rmemcached {__version__})"
-"""What the daemon's -V, -h and -i begin with: scripts take the second word of memcached's own line for its version."""
+"""The beginning of the output of -V, -h and -i. Scripts take the second word as memcached's version."""
 
 
 def import_error(error: ModuleNotFoundError) -> ImportError:

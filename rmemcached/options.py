@@ -250,20 +250,20 @@ class Option(NamedTuple):
     """An option. Without `parse` there is no argument."""
 
     setting: str = ""
-    """The attribute of Settings or Action that its argument becomes; empty: none, the argument is only checked."""
+    """The attribute of Settings or Action set to the parsed argument; empty: the argument is checked only."""
     parse: Callable[[str], Any] | None = None
     long: str = ""
     """The long name of an option with a letter."""
     sets: Mapping[str, Any] = MappingProxyType({})
-    """Attributes that it sets whatever its argument is."""
+    """Attributes set whatever the argument is."""
     join: Callable[[Any, Any], Any] | None = None
-    """Makes the new value out of the one before and this option's; None: this option's replaces it."""
+    """Combines the previous value and this option's value; None: the new value replaces the previous value."""
     refusal: str = ""
-    """Why it cannot be used."""
+    """Why the option is refused."""
     missing: str = "Missing {name} argument"
-    """What is said when there is no argument; the C library says it for options with a letter."""
+    """The error without an argument. For options with a letter the C library prints its own."""
     default: str | None = None
-    """What stands for an argument that is not there; None: there must be one."""
+    """The value without an argument; None: an argument is required."""
 
 
 def add_new(known: list[str], more: list[str]) -> list[str]:

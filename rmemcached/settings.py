@@ -4,7 +4,7 @@ from __future__ import annotations
 
 MEGABYTE = 1024 * 1024
 VIEWS = 4096
-"""Items that clients may look at in place, unless -o rdma_view_limit says another number."""
+"""The number of items pinned for clients' views at most, without a number in -o rdma_view_limit."""
 DIRECT_READERS = ("off", "own", "all")
 """Values of rdma_direct."""
 DIRECT_OFF = {
@@ -30,13 +30,13 @@ class Settings:
         self.slab_sizes = []
 
     port: int = 11211
-    """TCP port; 0: no TCP socket; -1: one that the system chooses."""
+    """TCP port; 0: no TCP socket; -1: the system chooses."""
     udp_port: int = 0
-    """UDP port; 0: no UDP; -1: one that the system chooses."""
+    """UDP port; 0: no UDP; -1: the system chooses."""
     interfaces: list[str]
     """Addresses to listen on, as -l has them ([proto[..]:][tag[..]:]host[:port]); none: all."""
     protocol: str = "auto-negotiate"
-    """What is spoken where an interface does not say it: ascii, binary or auto-negotiate."""
+    """The protocol of interfaces without a prefix: ascii, binary or auto-negotiate."""
     socket_path: str | None = None
     """Path of a UNIX socket; TCP is off when it is given."""
     socket_mask: int = 0o700
@@ -45,8 +45,8 @@ class Settings:
     max_bytes: int = 64 * MEGABYTE
     max_connections: int = 1024
     inherited_fds: int = 3
-    """Descriptors that are open at the start: the standard streams and what the parent left; they count for
-    max_connections, as with memcached."""
+    """Descriptors open at the start: the standard streams and inherited ones. As in memcached, they count for
+    max_connections."""
     maxconns_fast: bool = True
     """Refuse connections beyond max_connections with an error; else they wait in the kernel's queue."""
     idle_timeout: int = 0
@@ -82,23 +82,23 @@ class Settings:
     lock_memory: bool = False
     coredumps: bool = False
     drop_privileges: bool = False
-    """The process gives up gaining privileges by executing other programs."""
+    """The process gives up the right to gain privileges by executing programs."""
     hash_power: int = 0
     """The hash table starts with two to this power buckets; 0: the store's default."""
     hash_expand: bool = True
     lru_maintainer: bool = True
     lru_segmented: bool = True
     lru_algorithm: str = "segmented"
-    """What is evicted: by memcached's segmented LRU ("segmented"), or by S3-FIFO ("s3fifo")."""
+    """The eviction algorithm: "segmented", memcached's segmented LRU, or "s3fifo", S3-FIFO."""
     hot_lru_pct: int = 20
     """Percent of a class's memory that its HOT queue may have."""
     warm_lru_pct: int = 40
     hot_max_factor: float = 0.2
-    """HOT's tail moves on when it is older than so much of the age of COLD's tail."""
+    """The tail of HOT moves on once its age exceeds this factor times the age of COLD's tail."""
     warm_max_factor: float = 2.0
     temp_lru: bool = False
     temporary_ttl: int = 61
-    """Seconds: items that live no longer go to the TEMP queue."""
+    """With temp_lru, items with a life of at most so many seconds go to the TEMP queue."""
     lru_crawler: bool = True
     lru_crawler_sleep: int = 100
     """Microseconds between two items of a crawl."""
@@ -126,15 +126,15 @@ class Settings:
     rdma: bool = True
     """Offer RDMA on the TCP port, and shared memory to clients on this host."""
     rdma_device: str | None = None
-    """The system's RDMA device to serve on besides the software device; "none"; None: the first that can."""
+    """The system's RDMA device, served besides the software devices; "none"; None: the first usable device."""
     rdma_port: int = 0
-    """Its port; 0: the first active one."""
+    """The port of rdma_device; 0: its first active port."""
     rdma_gid_index: int = -1
     """The port's GID; -1: the best."""
     rdma_cm_port: int = 0
     """Port of rdma_cm, on the addresses of the TCP port; 0: none."""
     rdma_shm: str | None = None
-    """The UNIX socket where clients come for shared memory; "none"; None: one without a file, for this user only."""
+    """The UNIX socket for shared-memory clients; "none"; None: an abstract socket, for this user and root only."""
     rdma_credits: int = 16
     """Receives posted for each queue pair."""
     rdma_msgsize: int = 8192
@@ -151,18 +151,18 @@ class Settings:
     rdma_peer_memory: int = 4096
     """Megabytes of memory of soft_shm's clients that are mapped, at most."""
     rdma_direct: str = "own"
-    """Which clients on this host read items themselves (docs/direct-reads.md): "own" are those of the daemon's own user
-    and of root, over the socket without a file; "all" whoever the permissions of the socket let in; "off" nobody."""
+    """The clients on this host with direct reads (docs/direct-reads.md). "own": of the daemon's user and of root, over
+    the abstract socket; "all": every client admitted by the socket's permissions; "off": none."""
     rdma_direct_off: str = ""
-    """Why it is off: a name of DIRECT_OFF."""
+    """Why rdma_direct is off: a name of DIRECT_OFF."""
     rdma_direct_linger: int = 60
-    """Seconds after the last such client in which the index stays."""
+    """The daemon keeps the index of direct reads for so many seconds after their last client."""
     rdma_direct_remote: bool = False
     """Clients of soft_iw and of RDMA devices read items themselves, by RDMA READs."""
     rdma_view_limit: tuple[int, int] | None = None
-    """Of the items that clients look at in place: bytes and number, at most; None: there are none."""
+    """Limits on items pinned for views: bytes and number. None: no views."""
     rdma_spin: int = 50
-    """Microseconds of the longest gap between RDMA requests through which a worker polls; 0: it never polls."""
+    """The worker polls through gaps of up to so many microseconds between RDMA requests; 0: the worker never polls."""
     rdma_spin_share: int = 100
     """Percent of a worker's time that it polls, at most."""
     rdma_crc: bool = False
@@ -170,7 +170,7 @@ class Settings:
 
 
 OF_DEVICE = ("rdma_device", "rdma_port", "rdma_gid_index", "rdma_cm_port")
-"""Options that only a device of the system has an effect for."""
+"""Options without effect unless the system has an RDMA device."""
 
 
 def of_device(settings: Settings) -> list[str]:

@@ -105,13 +105,13 @@ The process
    rdma_ready_timeout=<s> seconds in which a queue pair must get ready after its exchange [{d.rdma_ready_timeout}]
    rdma_peer_memory=<mb>  memory of soft_shm's clients that is mapped, at most, a quarter of it for a queue
                           pair; the clients pay for it. 0: large values go through rings [{d.rdma_peer_memory}]
-   rdma_direct=<who>      clients of soft_shm that read items without asking: own, all or off; own are those of the
-                          daemon's user and of root, who can read its memory anyway; all whoever rdma_shm or -s let in
-                          [own; off with -Y, -X, -s, rdma_shm=<file>, vm.overcommit_memory=2]
+   rdma_direct=<who>      clients of soft_shm that read items without asking: own, all or off. own: clients of the
+                          daemon's user and of root, who can read its memory anyway; all: clients admitted by rdma_shm
+                          or -s [own; off with -Y, -X, -s, rdma_shm=<file>, vm.overcommit_memory=2]
    rdma_direct_linger=<s> seconds after the last such client in which their index stays [{d.rdma_direct_linger}]
    rdma_direct_remote     clients of soft_iw and of RDMA devices may, by RDMA READs [no]
-   rdma_view_limit=<mb>[:<n>] unless rdma_direct is off: items that clients look at in place, and that stay for so
-                          long: bytes, and number; a quarter of both for a connection. 0: none [a quarter of -m:{views}]
+   rdma_view_limit=<mb>[:<n>] unless rdma_direct is off: limits on items pinned for clients' views: bytes, and
+                          number; a quarter of both for a connection. 0: no views [a quarter of -m:{views}]
    rdma_spin=<us>         longest gap between RDMA requests that a worker polls through [{d.rdma_spin}]
    rdma_spin_share=<n>    percent of its time that a worker polls, at most [{d.rdma_spin_share}]
    rdma_crc, no_rdma_crc  CRC32c on every iWARP stream [where the client asks]

@@ -42,7 +42,7 @@ missing_packages() {
     esac
 }
 
-# apt_get ARGUMENT...: quietly, and after whoever else is at work on the packages
+# apt_get ARGUMENT...: quietly; waits for other users of the package manager
 apt_get() {
     # RUNLEVEL=1: installing a package does not start its daemon.
     DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -qq -o DPkg::Lock::Timeout=300 "$@"

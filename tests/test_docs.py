@@ -221,7 +221,7 @@ def test_links(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_files(name: str) -> None:
-    """Files named by their path, or by a bare name with a suffix of ours, exist."""
+    """Files named by their path, or by a bare name with one of our suffixes, exist."""
     wrong = {word for piece in code(ROOT / name) for word in FILE.findall(piece) if missing(word)}
     assert not wrong
 

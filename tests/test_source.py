@@ -398,8 +398,9 @@ cdef int first(int a):  # the one that is first
     # what\"\"\")
 '''
     page = "Those `which`.\n\n```\nthat\n```\n\n    what\n- One\n"
+    python = 'x = "that"  # it\n"""Those."""\nclass C:\n    y = 1\n    """One."""\n'
     counted = [
         english.stand_ins(english.CODE.sub("", " ".join(text for _, text in pieces)))
-        for pieces in (english.of_cython(cython), english.of_page(page), english.of_python('x = "that"  # it\n'))
+        for pieces in (english.of_cython(cython), english.of_page(page), english.of_python(python))
     ]
-    assert counted == [(4, 8), (2, 2), (1, 1)]
+    assert counted == [(4, 8), (2, 2), (3, 3)]

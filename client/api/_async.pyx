@@ -100,9 +100,10 @@ cdef class AsyncClient:
     requests under way a call waits until there is room.
 
     A call can be cancelled at any time, for example by asyncio.timeout. Its request may have been carried out or not,
-    its answer is dropped, and other calls go on. timeout: seconds without any input from the server while answers are
-    awaited; then all calls under way get TimeoutError and the connection is closed. The next call makes a new
-    connection. With ``noreply`` a call returns when its request has been queued, and its errors are dropped.
+    its answer is dropped, and other calls go on. timeout: seconds without progress, while calls wait for answers: no
+    input arrives, and no output leaves. Then all calls under way get TimeoutError, and the client closes the
+    connection. The next call makes a new connection. With ``noreply`` a call returns when its request has been queued,
+    and its errors are dropped.
 
     Where the server allows direct reads (`direct`), gets read its memory. They are done at once, after all earlier
     requests for the same key. Now and then a get lets other tasks run, so a task with nothing but gets does not keep
@@ -339,7 +340,7 @@ cdef class AsyncClient:
     # --- retrieval ---
 
     async def get(self, key, default=None):
-        """As `Client.get`."""
+        """As `Client.get`, without the argument `copy`."""
         if self.may_look():
             if self.gives_way():
                 await self._turn()

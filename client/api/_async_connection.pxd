@@ -2,6 +2,9 @@
 
 The loop calls when a descriptor of the Stream is readable or, while output is left, writable. Requests of the same turn
 of the loop are sent together at its end. Answers come in the order of the requests. The loop's thread does everything.
+
+submit and has_read close the connection before they raise; only a meta command to a server without meta commands leaves
+the connection open. The methods of input and output raise, and their caller closes the connection by fail.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -36,21 +39,21 @@ cdef class AsyncConnection:
     cdef object answers          # deque of Requests without an answer yet
     cdef object waiting          # deque of futures: of calls without room
     cdef list descriptors        # watched by the loop
-    cdef bint flushing           # `flush` will be called
+    cdef bint flushing           # `_flush` will be called
     cdef bint writing            # the loop says when there is room for output
     cdef bint sink_taken         # by a request without an answer yet
     cdef list exposed            # values in memory for the server, until no request is under way
-    cdef bytes body              # a value being received; None: a line is
+    cdef bytes body              # a value under reception; None: between values
     cdef bint behind_value       # classic: only the value's END has not come yet
     cdef object timer
     cdef object progress         # the loop's time when something has come or gone
     cdef int64_t looked          # coarse_ms() when the loop has last looked
     cdef object error            # why the connection was closed
-    cdef DirectReader reader     # of the server's memory; None: values are asked for
+    cdef DirectReader reader     # of the server's memory; None: gets send requests
     cdef dict changing           # with a reader: key -> number of unanswered requests that may change its item
     cdef Py_ssize_t eager        # bytes of direct reads left before other tasks have their turn
-    cdef bint renews             # with the next turn there is more
-    cdef object readers          # deque of calls that wait for more, each an object: first come, first served
+    cdef bint renews             # the next turn of the loop refills eager
+    cdef object readers          # deque of calls waiting for eager, each an object: first come, first served
 
     cdef bint full(self)
     # The value of a key by a direct read, or None. In the order of the submitted requests.

@@ -83,7 +83,8 @@ cdef class AsyncConnection:
         if memory is not None:
             self.changing = {}
             self.reader = new_reader(memory)
-        # Connections of a device share its descriptors, and a loop has a single reader for each: so they are copied.
+        # Connections of a device share its descriptors. A loop takes one reader for a descriptor, so each connection
+        # watches duplicates.
         self.descriptors = []
         try:
             for descriptor in self.stream.descriptors():
@@ -107,7 +108,7 @@ cdef class AsyncConnection:
         return future
 
     cdef int make_room(self) except -1:
-        # Whoever waits is woken, as many as there is room for, and asks again.
+        # Wakes as many waiting calls as there is room for. Each checks full again.
         cdef Py_ssize_t free = ANSWERS_MOST - len(self.answers)
         cdef Py_ssize_t copies = TURN_MOST - (0 if self.memory is None else <Py_ssize_t>self.memory.copied)
         cdef Py_ssize_t size
@@ -498,10 +499,11 @@ cdef class AsyncConnection:
         return 0
 
     def _look_at_time(self):
+        """Fails the connection if the timeout has passed without progress; else looks again later."""
         self.timer = None
         if self.connection is not None and self.answers:
-            # Input may be unread, if the loop was busy. A few bytes that fit into a socket without room for more are no
-            # sign of life.
+            # A busy loop may not have read the input yet. Do not send into a full socket: its last free bytes are no
+            # progress of the server.
             self._step(not self.writing or is_writable(self.descriptors[0]))
         if self.connection is None or not self.answers:
             return

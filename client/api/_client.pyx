@@ -501,7 +501,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         """Returns a MetaItem of key, or None when there is no item: `mg`.
 
         value, flags, cas, ttl, size, hit_before, last_access: the wanted fields of the MetaItem; with a serde also
-        flags. bump=False: the call is no access of the item. touch: the item expires in so many seconds. vivify: a
+        flags. bump=False: does not count as an access. touch: the item expires in so many seconds. vivify: a
         missing item is made, without a value, for so many seconds; this caller has won it, later callers wait. recache:
         if the item expires in less than so many seconds, a single caller wins it. new_cas: the cas of an item made by
         vivify. opaque: 1 to 31 characters, repeated in the answer.
@@ -556,22 +556,23 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         return _meta.call(self, meta_noop_request(self))
 
     def meta_debug(self, key):
-        """Returns the server's description of an item, without an access: `me`. A dict of exp (seconds until expiry;
-        -1: never), la (seconds since the last access), cas, fetch, cls, size (bytes of memory); None: there is no
-        item."""
+        """Returns the server's description of an item: `me`. A dict of exp (seconds until expiry; -1: never), la
+        (seconds since the last access), cas, fetch, cls, size (bytes of memory); None: there is no item. Does not count
+        as an access: last_access and the LRU stay unchanged."""
         return _meta.call(self, meta_debug_request(self, key))
 
     def exists(self, key):
-        """Whether key has an item. The call is no access of the item."""
+        """Returns whether key has an item. Does not count as an access: last_access and the LRU stay unchanged."""
         return _meta.call(self, exists_request(self, key))
 
     def ttl(self, key, default=None):
-        """Returns the seconds until the item of key expires; -1: never; default: there is no item. The call is no
-        access of the item."""
+        """Returns the seconds until the item of key expires; -1: never; default: there is no item. Does not count as an
+        access: last_access and the LRU stay unchanged."""
         return _meta.call(self, remaining_request(self, b"ttl", key, default))
 
     def last_access(self, key, default=None):
-        """Returns the seconds since the last access of key's item; default: there is no item. The call is no access."""
+        """Returns the seconds since the last access of key's item; default: there is no item. Does not count as an
+        access: last_access and the LRU stay unchanged."""
         return _meta.call(self, remaining_request(self, b"last_access", key, default))
 
     def invalidate(self, key, expire=30):

@@ -65,12 +65,12 @@ cdef class Session:
     # command.
     cdef int put_releases(self, Connection c) except -1
     cdef int tell_releases(self) except -1
-    # Either of them, when due: after a direct read of `reader`.
+    # tell_hits or tell_releases, when due: after a direct read of `reader`.
     cdef int tell_late(self, DirectReader reader) except -1
     cdef int leave_quietly(self, Connection c) except -1
     # The memory for direct reads from now on, with the lock. None: the client asks for everything.
     cdef void read_from(self, DirectMemory memory) noexcept
-    # Whether this thread or greenlet has sent commands last without an answer.
+    # Whether the thread's or greenlet's last command was sent without waiting for an answer.
     cdef bint has_unanswered(self, unsigned long caller) noexcept
     # The reader, if its reads are in order with this Client's commands; None: ask.
     cdef DirectReader reader(self)

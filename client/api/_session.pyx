@@ -466,10 +466,10 @@ cdef class Session:
         lock_state(&shared_state)
         if c.generation == self._generation:
             self._open -= 1
-        # Whoever answers next may be another server.
+        # The next connection may reach another server.
         self._reader = None
         if c.ended and c.epoch == self._epoch:
-            # So have the others, most likely.
+            # The server has ended this connection, and probably the others.
             self.close_all()
         unlock_state(&shared_state)
         c.close()

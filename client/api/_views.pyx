@@ -83,7 +83,7 @@ cdef class Pins:
         unlock_state(&shared_state)
 
     cdef void lost_view(self, Pin pin) noexcept:
-        # Whoever does this may be the collector: no memory is needed.
+        # The garbage collector may call this function: it allocates nothing.
         lock_state(&shared_state)
         pin.views -= 1
         if pin.views == 0:

@@ -164,7 +164,7 @@ class AsyncClusterClient(Servers[AsyncClient], AsyncClusterMeta):
         return result
 
     async def get(self, key: _Key, default: Any = None) -> Any:
-        """As `ClusterClient.get`."""
+        """As `ClusterClient.get`, without the argument `copy`."""
         return await self._run("get", key, default, default)
 
     async def gets(self, key: _Key, default: Any = None, cas_default: Any = None) -> tuple[Any, Any]:

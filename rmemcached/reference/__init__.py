@@ -1,1 +1,1 @@
-"""What is said of the commands outside of them: manual pages, completion in shells, and a page of the documentation."""
+"""Documentation of the commands, made from their parsers: manual pages, shell completion, and a page of the docs."""

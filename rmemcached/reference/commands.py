@@ -31,9 +31,9 @@ class Entry(NamedTuple):
     """An option or an argument."""
 
     names: list[str]
-    """Empty for an argument that has only its place."""
+    """Empty for a positional argument."""
     value: str
-    """What follows it, or stands for it; empty: nothing."""
+    """The option's argument, or the name of a positional argument; empty: none."""
     help: str
 
 
@@ -53,7 +53,7 @@ class Command(NamedTuple):
     """A command or a subcommand."""
 
     name: str
-    """As it is written, with the command before that of a subcommand."""
+    """The name as typed; for a subcommand with its command before it."""
     summary: str
     usage: str
     description: list[Text]

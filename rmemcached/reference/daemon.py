@@ -35,7 +35,7 @@ class Suboption(NamedTuple):
     """A line about options of -o."""
 
     names: list[tuple[str, str]]
-    """Names, and what is behind the equal sign: empty without an argument."""
+    """Pairs of an option's name and the text behind its equal sign; empty without an argument."""
     help: str
 
 

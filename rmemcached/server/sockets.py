@@ -217,7 +217,7 @@ def listen_shm(settings: Settings) -> tuple[Listener, str]:
     """
     if settings.rdma_shm is not None:
         if user := what_uses(settings.rdma_shm):
-            # Clients of the present owner would come here, where nobody knows them.
+            # A takeover of the file would send the other process' clients to this daemon, which does not know them.
             raise ServerError(f"{settings.rdma_shm} is in use by {user}", os.EX_OSERR)
         return Listener(bind_unix(settings.rdma_shm, settings), "shm", "ascii"), settings.rdma_shm
     name = f"rmemcached-{os.urandom(16).hex()}"

@@ -286,7 +286,7 @@ cdef class Dump:
         sem_post(&self.log.reader)
 
     def proceed(self):
-        """The reader is not slow any more."""
+        """Ends the reader's slowness: the crawler goes on."""
         self._proceed()
 
     def found(self):

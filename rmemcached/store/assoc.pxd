@@ -19,9 +19,9 @@ cdef struct hash_table:
     # constant
     item_stripe *item_locks
     uint32_t item_lock_mask
-    # A bucket: its item lock. Writers set its head with relaxed stores, and items_ahead reads the head without the
-    # lock. The pointers and masks change with all item locks held; the growing thread writes expand_bucket with the
-    # bucket's item lock held.
+    # The item lock guards its buckets. Writers set a bucket's head with relaxed stores, and items_ahead reads the head
+    # without the lock. The pointers and masks change with all item locks held; the growing thread writes expand_bucket
+    # with the bucket's item lock held.
     item **primary_hashtable
     item **old_hashtable
     uint64_t hash_mask

@@ -428,7 +428,8 @@ cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint forc
         # Items behind this item may go.
         return S3_STAYED
     if (frequency != 0 or referenced) and not force:
-        # Evicting a referenced item would free nothing. The item moves on, so the next pull need not look at it.
+        # A fetched item stays cached, and evicting a referenced item would free nothing. Both go to the head of the
+        # main queue, away from the next pull.
         if frequency != 0:
             relaxed_store(&it.it_flags, it.it_flags - ITEM_FREQUENCY_ONE)
         _s3_keep(s, q, &s.queues[clsid | COLD_LRU], it)

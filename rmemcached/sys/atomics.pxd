@@ -2,8 +2,8 @@
 
 Relaxed order unless the name says otherwise. Counters with a single writing thread use
 ``relaxed_load``/``relaxed_store``; flags for publishing memory use ``load_acquire``/``store_release``. All are macros:
-they take a pointer to any integer or pointer type of up to eight bytes. Cython sees a value type of 64 bits, narrowed
-by the assignment.
+they take a pointer to any integer or pointer type of up to eight bytes. Cython takes their results for 64-bit integers;
+the assignment narrows them.
 """
 
 from libc.stdint cimport uint64_t

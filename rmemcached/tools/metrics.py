@@ -344,7 +344,8 @@ LEFT_OUT = {
     ("settings", "inline_ascii_response"): "it is off always",
     ("slabs", "cmd_set"): "memcached_slab_commands_total: sets and cas together",
 }
-"""(group, statistic): why there is no metric of its name. Of words that are no numbers, only those with a place."""
+"""(group, statistic): why the statistic has no metric of its own. Of statistics with a text as value, only the texts
+used as labels are listed."""
 
 PLACE = re.compile("[0-9]{0,2}")  # there are 63 classes at most
 

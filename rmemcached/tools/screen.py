@@ -123,7 +123,7 @@ def probe(reading: Reading, worst: bool = False) -> float | None:
 
 
 def used(reading: Reading) -> float | None:
-    """Returns the part of the memory limit taken by items."""
+    """Returns the fraction (0 to 1) of the memory limit used by items; None if unknown or without a limit."""
     limit, held = reading.general("limit_maxbytes"), reading.general("bytes")
     return held / limit if limit and held is not None else None
 
@@ -160,7 +160,7 @@ COMMANDS = (
     ("expired", ("get_expired",), "", ()),
     ("reclaim", ("reclaimed",), "", ()),
 )
-"""A row: name, statistics whose sum is its rate, and those of its hit ratio."""
+"""A row: its name, the statistics added up for its rate, the statistic of hits, the statistics of misses."""
 
 LANES = (
     ("lanes", "rdma_streams"),

@@ -29,7 +29,7 @@ LONGEST = 300  # characters of a server's text
 PATIENCE = 3  # times --timeout, for all answers of a server: below Prometheus' limit of 10 s
 ENDED = (MemcacheUnexpectedCloseError, ConnectionResetError, BrokenPipeError)
 FAILURES = (MemcacheError, OSError, ValueError)
-"""What asking a server raises that cannot be reached, answers wrongly, or not in time."""
+"""The errors of a request to a server: unreachable, too slow, or with a wrong answer."""
 
 
 def add_options(parser: argparse.ArgumentParser, timeout: float) -> None:
@@ -123,7 +123,8 @@ def address(client: Client) -> str:
 
 
 def twice(client: Client, ask: Callable[[Client], _T]) -> _T:
-    """Returns ask(client). Asks again if the server, maybe restarted, has ended the kept connection."""
+    """Returns ask(client). If the server has ended the kept connection, reconnects and asks once more; raises the
+    second failure. Raises the errors of ask."""
     try:
         return ask(client)
     except ENDED:

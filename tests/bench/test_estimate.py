@@ -234,7 +234,7 @@ def test_compare_in_both_directions(figure: Figure, forth: str, back: str) -> No
 
 
 def test_compare_is_of_ratios_unless_absolute() -> None:
-    """A machine of half the speed is no change without --absolute."""
+    """On a machine of half the speed, compare reports a change only with --absolute."""
     slower = made({name: [2 * value for value in values] for name, values in BEFORE.items()})
     (one,) = verdict.compare(made(BEFORE), slower)
     assert one.word == "same"

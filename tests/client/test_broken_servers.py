@@ -14,7 +14,7 @@ from rmemcached.client import Client, MemcacheServerError, MemcacheUnexpectedClo
 each_transport = pytest.mark.usefixtures("rdma_transport")
 
 KEPT = 128 * 1024
-"""Bytes that the client keeps for each lane."""
+"""Bytes kept by the client for each lane."""
 
 
 class Fault(NamedTuple):
@@ -86,8 +86,8 @@ def test_the_client_says_which_rule_was_broken(fault: Fault) -> None:
 
 
 def test_more_messages_than_credits() -> None:
-    """The client takes no more messages at a time than it has given credits. All of them are there
-    before it looks: a ring has room for them."""
+    """The client takes at most as many messages at a time as it has given credits. All messages have arrived before the
+    client looks: a ring has room for them."""
     with ServerByHand("soft_shm") as server, ThreadPoolExecutor(1) as threads:
         first, second = connect(server, threads)
         with first, second:

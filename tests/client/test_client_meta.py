@@ -451,7 +451,8 @@ def test_stale_values(make_client: Callable[..., Client], key: str) -> None:
 
 
 def test_invalidated_before_there_was_a_value(make_client: Callable[..., Client], key: str) -> None:
-    """A key without a value gets no stale value, and a value computed before is not stored."""
+    """invalidate() during the first compute(): other callers get no stale value, and the outdated result is not
+    stored."""
     client = make_client(serde=JsonSerde())
     seen: list[Any] = []
 

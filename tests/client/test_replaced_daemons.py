@@ -17,12 +17,12 @@ from rmemcached.client import Client, MemcacheError
 TIMEOUT = 20.0
 KEYS = [f"key-{number}" for number in range(150)]
 SIZES = ("64", "1024", "16", "64")
-"""Memory limits of daemons that follow each other: the layout of slots is another one, or the same."""
+"""Memory limits of successive daemons: the layout of slots changes, or stays the same."""
 OPTION = {"soft_iw": "rdma_direct_remote", "soft_shm": "rdma_direct"}
 
 
 def value_of(key: str, generation: int) -> bytes:
-    # The same keys, in one slab class after the other: a key changes its place, and a place its key.
+    # The same keys change their slab class: a key changes its place, and a place its key.
     length = random.Random(f"{key} {generation % 2}").choice((1, 60, 500, 3000))
     return f"{generation} {key} ".encode() * (1 + length // 10)
 

@@ -149,7 +149,7 @@ def lanes_without_end(target: Target, transport: str) -> None:
 
 
 def lanes_at_rest(target: Target, transport: str, count: int) -> None:
-    """So many lanes, each of which has had a request."""
+    """Lanes at rest, each after one request."""
     one = peer(target, transport, Lanes, credits=64)
     assert isinstance(one, Lanes)
     one.open(*range(count))

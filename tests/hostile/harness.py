@@ -63,7 +63,7 @@ CGROUPS = "RMEMCACHED_TEST_CGROUP"
 """Environment: a directory of cgroup v2 below which the tests may make cgroups, with the memory controller."""
 
 MAPPED = 160 * MB
-"""Address space that may come and stay: malloc's arenas, 128 MB of reserved addresses with each new one."""
+"""Address space that malloc's arenas may take: 128 MB reserved for each."""
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def for_connections(count: int, each: int, descriptors: int = 1, memory: int = 2
 
 
 REST = Limits(memory=4 * MB)
-"""What may be left: of memory two huge pages, of what malloc keeps and of item memory that was not in use before."""
+"""The most left at rest: two huge pages, of malloc's free memory and of item memory used for the first time."""
 
 
 @functools.cache
@@ -336,15 +336,15 @@ class Case:
     arguments: dict[str, Any] = field(default_factory=dict)
     limits: Limits = Limits()
     prepare: Callable[[Scene], None] | None = None
-    """Before anything is measured, such as the values that the attacker asks for."""
+    """Called before the first measurement, for example to store the values requested by the attacker."""
     outcome: Callable[[Scene, Attacker], None] = nothing
-    """While the attacker is there, after the rounds: what becomes of it."""
+    """Called after the rounds, with the attacker still running: checks the attack's outcome."""
     after: Limits = REST
-    """What may be left."""
+    """The limits after the attacker's end."""
     flags: tuple[str, ...] = ()
     """Of the daemon."""
     more: float = MORE_SECONDS
-    """Seconds that it may add to the bystander's p99."""
+    """The most added to the bystander's p99, in seconds."""
 
 
 def run_case(scene: Scene, case: Case) -> None:

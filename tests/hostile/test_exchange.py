@@ -19,7 +19,7 @@ from transport import PACE, VARIABLE
 TRANSPORTS = ("tcp", "soft_iw", "soft_shm")
 HASTY = ("-o", "rdma_ready_timeout=1")
 KEPT = 1 * MB
-"""Of a queue pair: its messages, and of each lane 16 KB that it has sent, and replies."""
+"""Memory of a queue pair: its messages, and for each lane 16 KB of input and its replies."""
 FEW = 200
 """Lanes."""
 

@@ -30,13 +30,13 @@ from suspended import suspended
 
 TRANSPORTS = ("tcp", "soft_iw", "soft_shm")
 PAIR = for_connections(1, 600 * KB, 4)
-"""A queue pair with its lifeline, its socket and a region that waits for its seal."""
+"""A queue pair with its lifeline, its socket and a region waiting for its seal."""
 GONE = replace(for_connections(8, 2 * MB, 5, 1024 * MB), mapped=4096 * MB)
-"""Queue pairs that end one after the other. Pages of a region count as the daemon's, too, while it is mapped."""
+"""Queue pairs ending in turn. While the daemon maps a region, the region's pages count as the daemon's, too."""
 PIECES = 8
-"""Of memory that a queue pair has passed, which wait to be closed where the machine is busy."""
+"""Pieces of memory passed by a queue pair and waiting for their close, on a busy machine."""
 LOCKED = Limits(memory=4 * MB, locked=160 * MB, descriptors=4)
-"""Locked is address space: of a queue pair, and of what malloc reserves."""
+"""Locked address space: a queue pair's, and malloc's reserve."""
 
 
 def nothing_allocated(scene: Scene, attacker: Attacker) -> None:

@@ -58,7 +58,7 @@ CONSTANTS = {
     "offers in one turn": ["TURN_WORK // WORK_OFFER"],
     "frames in one turn": ["TURN_WORK", "WORK_FPDU"],
     "descriptors that it passes": ["SHM_FDS", "CLOSER_MANY", "CLOSER_STUCK // 1000000"],
-    "memory of which it leaves the last reference": [
+    "last references to memory": [
         "CLOSER_SMALL",
         "CLOSER_EACH",
         "CLOSER_FEW",

@@ -55,10 +55,10 @@ GAUGES = (
     "shm_mapped_bytes",
 )
 LEFT = Limits(memory=16 * MB)
-"""At rest, beside what there was before: of memory what malloc and the pools of the workers keep of the load."""
+"""Growth at rest: load memory kept by malloc and the workers' pools."""
 
 FIRST = Limits(memory=MEGABYTES * MB)
-"""The same after the first load: pools, structures of connections, and item memory that was not in use before."""
+"""Growth at rest after the first load: pools, connection structures, and item memory used for the first time."""
 
 BIG = 1_000_000
 
@@ -95,7 +95,7 @@ class Process(Helper):
                 return
 
     def finish(self) -> None:
-        """Waits for the end, of which the process has been told."""
+        """Waits for the end of a process that was told to end."""
         while not self.said.get("last"):
             self.said = json.loads(self.line(within(90.0)))
         self.process.wait(within(30.0))

@@ -7,10 +7,10 @@ folder they run in, so a scratch folder with a copy of t/ and two small scripts 
 daemon. The suite drives memcached's debug build; rmemcached has the commands of that build behind `-o debug_commands`,
 which is added to its command line here, and more with --options.
 
-files.tsv says of what class a test file is and how many assertions memcached 1.6.45's debug build passes in it.
-deviations.tsv lists the assertions of older suites that 1.6.45, whose behaviour rmemcached has, does not meet: they
-must fail here as they fail there. options.tsv lists those that must fail with an option of --options. Files of classes
-that need what is not built in (extstore, TLS, the proxy, ...) run only when they are named.
+files.tsv gives each test file's class and the number of assertions passed by memcached 1.6.45's debug build.
+deviations.tsv lists the older suites' assertions that fail with 1.6.45; here they must fail, too. options.tsv lists the
+assertions that must fail with an option of --options. Files that need features not built in (extstore, TLS, the proxy,
+...) run only by name.
 """
 
 from __future__ import annotations

@@ -40,11 +40,13 @@ def of_python(text: str) -> Iterator[Piece]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string[1:]
+    # A string alone on its line documents the module, class or function around it, or the attribute before it.
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            doc = ast.get_docstring(node, clean=False)
-            if doc is not None:
-                yield node.body[0].lineno, doc
+            for line in node.body:
+                match line:
+                    case ast.Expr(ast.Constant(str(doc))):
+                        yield line.lineno, doc
 
 
 def of_cython(text: str) -> Iterator[Piece]:
@@ -112,6 +114,10 @@ def too_many(file: str) -> str | None:
 
 
 def main(named: list[str]) -> int:
+    unread = [file for file in named if Path(file).suffix not in READERS]
+    if unread:
+        print(f"no reader for {' '.join(unread)}: only {' '.join(filter(None, READERS))} and scripts", file=sys.stderr)
+        return 2
     wrong = [line for file in named or files() if (line := too_many(file))]
     for file in named:
         for number, line in lines(Path(file).resolve()):

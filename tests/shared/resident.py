@@ -1,4 +1,4 @@
-"""Memory of the test process, which earlier tests have used."""
+"""Memory of the test process, used before by earlier tests."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 _libc = ctypes.CDLL(None)
 
 SANITIZED = re.search(r"/lib[at]san\.so", Path("/proc/self/maps").read_text()) is not None
-"""Whether this process, and so the daemons that it starts, run under a sanitizer that has memory of its own, keeps what
-is freed, and takes time for each access."""
+"""Whether a sanitizer watches this process, and so the daemons started by this process. The sanitizer has memory of its
+own, keeps freed memory, and takes time for each access."""
 
 
 def give_back() -> None:

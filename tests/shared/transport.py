@@ -11,10 +11,10 @@ Item = TypeVar("Item")
 VARIABLE = "RMEMCACHED_TEST_TRANSPORT"
 _named = os.environ.get(VARIABLE)
 RDMA_TRANSPORTS = (_named,) if _named else ("soft_iw", "soft_shm")
-"""Transports of rmemcached.client: those of the software devices, unless the environment names one."""
+"""Transports of rmemcached.client: both software devices', unless the environment names a transport."""
 
 RDMA = RDMA_TRANSPORTS[0]
-"""For tests that run over one transport only."""
+"""For tests over a single transport."""
 
 
 def rdma() -> str:
@@ -23,7 +23,8 @@ def rdma() -> str:
 
 
 PACE = int(os.environ.get("RMEMCACHED_TEST_PACE", "1"))
-"""How many times slower than usual this machine is, such as an emulated one. Tests repeat that much less."""
+"""The factor by which this machine is slower than usual (an emulated machine, for example). Tests repeat less by this
+factor."""
 
 
 def rounds(count: int) -> int:

@@ -317,7 +317,7 @@ def same(ours: tuple[bytes, bool], theirs: tuple[bytes, bool]) -> bool:
     if mine == other:
         return True
     if mine.startswith(other) and ERROR.search(mine):
-        # memcached sends its error line only after the whole data, of which a part has not come.
+        # memcached sends its error line only after all of the data; some is still missing.
         return True
     if TIMES.sub(b"", mine) != TIMES.sub(b"", other):
         return False
@@ -355,7 +355,7 @@ class Comparison:
         return not result
 
     def shortest(self) -> Conversations:
-        """The conversations without those that the difference in the last conversation does not need."""
+        """The conversations without the commands needless for the difference in the last conversation."""
         told = self.told
         if not self.replayed(told):
             return told  # chance

@@ -1,4 +1,4 @@
-"""Commands for whoever runs the daemon."""
+"""Commands for operators."""
 
 from __future__ import annotations
 

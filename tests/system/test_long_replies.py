@@ -1,4 +1,5 @@
-"""Replies longer than a connection's share of its worker's turn: all of them arrive, in order, whoever reads how."""
+"""Replies longer than a connection's share of its worker's turn arrive whole and in order, whatever the reader's
+pace."""
 
 from __future__ import annotations
 

@@ -89,7 +89,8 @@ UP = ("memcached_up", ())
 
 @pytest.mark.parametrize("options", ["-o idle_timeout=60,track_sizes", "-o lru_algorithm=s3fifo,rdma_direct"])
 def test_every_number_is_a_metric(rmemcached_server: ServerFactory, options: str) -> None:
-    """Every number is a metric, or is left out with the reason; no listed number is missing."""
+    """Every number in stats is a metric or has a reason in LEFT_OUT; every source of a metric is in stats, but for the
+    optional statistics."""
     server = rmemcached_server("-o", "maxconns_fast", "-o", "temporary_ttl=60", *options.split())
     with Client(server.address, transport="tcp") as client, Client(server.address) as reader:
         client.set("key", b"value", noreply=False)

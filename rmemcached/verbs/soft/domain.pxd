@@ -32,7 +32,7 @@ cdef struct soft_link:               # a queue pair in a domain's list
     soft_qp *qp
     soft_domain *domain              # NULL: in no list
     bint watched                     # the stream is in the domain's epoll set; guarded by soft_qp.lock
-    bint left_over                   # atomic. A fabric's: a turn ended in another domain, not noticed here yet
+    bint left_over                   # atomic, for the fabric: a turn of its other domain left work
 
 cdef struct soft_domain:
     soft_domain *next                # of the context; guarded by its thread_lock
@@ -49,7 +49,7 @@ cdef struct soft_domain:
     uint32_t nlinks
     # Guarded by progress. If the program begins the turns, only its thread uses them.
     int64_t left                     # work left in this turn; negative: the turn did more
-    int64_t aside                    # the same for a fabric's work beyond the share of a queue pair
+    int64_t aside                    # the same for work larger than a share (soft_shm: examining an offer)
     uint32_t turn                    # work of a turn begun by the program; 0: the program begins none
     uint32_t coming                  # queue pairs to be served in the turn, with the present queue pair; never 0
     uint32_t busy                    # queue pairs with work in the last pass over all; never 0
@@ -104,9 +104,10 @@ cdef void domain_worked(soft_domain *domain, uint32_t work) noexcept nogil
 # The fabric's `transmit` for the queue pair's share. soft_qp.lock is held, too.
 cdef void domain_transmit(soft_domain *domain, soft_qp *qp) noexcept nogil
 
-# The fabric's `transmit` for a post. soft_qp.lock is held.
+# The fabric's `transmit` for a post. Needs soft_qp.lock; if the program begins the turns, only its thread may call.
 cdef void domain_post(soft_qp *qp) noexcept nogil
-# Takes work of a post off the turn, if the program begins the turns.
+# Takes work of a post off the turn, if the program begins the turns. Needs soft_qp.lock; if the program begins the
+# turns, only its thread may call.
 cdef void domain_posted(soft_qp *qp, uint32_t work) noexcept nogil
 # Takes work off a share.
 cdef void share_spend(uint32_t *share, uint64_t work) noexcept nogil

@@ -1,9 +1,10 @@
 """Prediction: while a long tagged message comes in, one read of the stream takes many FPDUs.
 
-A message's FPDUs have the same size, and the sinks of READs are known. So rdmap_rx can plan, behind the open FPDU or
-between two, where the next headers and payloads will be. It reads each payload straight to its target, and the octets
-between two payloads into a gap. Then it parses the received octets in order. Octets outside their planned place are
-copied back and go through the receive buffer, as if received there.
+A message's FPDUs have the same size, and the sinks of READs are known. So rdmap_rx can plan, behind the open FPDU
+(the FPDU with a parsed header and a trailer to come) or between two FPDUs, where the next headers and payloads will be.
+It reads each payload straight to its target, and the octets between two payloads into a gap. Then it parses the
+received octets in order. Octets outside their planned place are copied back and go through the receive buffer, as if
+received there.
 
 The plan thus places payload before the header is checked. So it uses only memory whose content the peer decides anyway:
 the rest of the sinks of READs under way, and regions registered with SOFT_ACCESS_SCRATCH.
@@ -39,7 +40,8 @@ cdef struct rx_plan:
 cdef bint rx_within_message(const soft_qp *qp) noexcept nogil
 # Plans between two FPDUs of a message. False: rdmap_rx has to read the next header first.
 cdef bint rx_predict_between(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nogil
-# Plans behind the open FPDU, whose payload has its target already. The plan may be empty.
+# Plans the FPDUs behind the open FPDU. target already names the memory for the open FPDU's payload. The plan may be
+# empty.
 cdef void rx_predict(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nogil
 # Parses the `left` octets behind the payload of the open FPDU. False: the queue pair is in error.
 cdef bint rx_take_predicted(soft_qp *qp, const rx_target *target, const rx_plan *plan, uint32_t left) noexcept nogil

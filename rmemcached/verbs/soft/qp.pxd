@@ -108,8 +108,8 @@ cdef void qp_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint
 # Fills in a receive. The caller holds the lock of its queue.
 cdef void rwqe_fill(soft_rwqe *rwqe, ibv_sge *sges, const ibv_recv_wr *wr) noexcept nogil
 
-# Entries of the provider's table, and post_recv. soft_query_counters, soft_share_counters, soft_qp_limit,
-# soft_qp_allow, soft_qp_terminated and soft_qp_fault are here too.
+# Entries of the provider's table, and post_recv. qp.pyx also defines soft_query_counters, soft_share_counters,
+# soft_qp_limit, soft_qp_allow, soft_qp_terminated and soft_qp_fault, declared in soft.pxd.
 cdef int soft_post_recv(ibv_qp *qp, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noexcept nogil
 cdef ibv_qp *soft_create_qp(ibv_pd *pd, ibv_qp_init_attr *init) noexcept nogil
 cdef int soft_destroy_qp(ibv_qp *qp) noexcept nogil

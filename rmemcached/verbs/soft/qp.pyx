@@ -315,7 +315,8 @@ cdef void qp_lost(soft_qp *qp) noexcept nogil:
 
 
 cdef int qp_event_of(uint32_t error) noexcept nogil:
-    """The asynchronous event for a Terminate error caused by the peer."""
+    """The asynchronous event for a Terminate caused by the peer. error: TERM_*, layer and type in the upper byte, code
+    in the lower."""
     if error >> 8 == TERM_PROTECTION_STAG >> 8 or (error >> 8 == TERM_TAGGED_STAG >> 8
                                                    and error != TERM_TAGGED_VERSION):
         return IBV_EVENT_QP_ACCESS_ERR

@@ -20,11 +20,11 @@ cdef struct soft_srq:
     bint newest_first
     soft_async async_events
 
-# Moves the next receive into the one entry of the queue pair's own queue. False: there is none, or the queue pair may
-# not take more. soft_qp.lock is held.
+# Moves the next receive into the only entry of the queue pair's own queue, for a message beginning to arrive
+# (rdmap_rx.pyx, shm/message.pyx). False: the SRQ is empty, or the queue pair may not take more. soft_qp.lock is held.
 cdef bint srq_take(soft_qp *qp) noexcept nogil
 
-# Entries of the provider's table, and post_srq_recv. soft_srq_newest_first is here too.
+# Entries of the provider's table, and post_srq_recv. srq.pyx also defines soft_srq_newest_first, declared in soft.pxd.
 cdef ibv_srq *soft_create_srq(ibv_pd *pd, ibv_srq_init_attr *init) noexcept nogil
 cdef int soft_destroy_srq(ibv_srq *srq) noexcept nogil
 cdef int soft_modify_srq(ibv_srq *srq, ibv_srq_attr *attr, int mask) noexcept nogil

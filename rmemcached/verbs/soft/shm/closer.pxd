@@ -48,8 +48,9 @@ cdef int closers_start(shm_context *shared) noexcept nogil
 # is left alone.
 cdef void closers_stop(shm_context *shared) noexcept nogil
 
-# Closes an unmapped descriptor sent by a peer, or the socket of the stream. Without such threads, or without memory,
-# the caller's thread closes the descriptor. Returns the number of the piece if memory waits, else 0.
+# Closes an unmapped descriptor sent by a peer, or the socket of the stream. The caller's thread closes memory of up to
+# CLOSER_SMALL, and any descriptor if the context has no such threads or malloc fails. Returns the number of the piece
+# if memory waits, else 0.
 cdef uint64_t closer_take_fd(shm_context *shared, int fd) noexcept nogil
 # Unmaps a peer's region, and takes it off the context's usage. The context's limits bound the number of waiting
 # regions.

@@ -13,8 +13,10 @@ cdef struct shm_closing:
 
 
 cdef void window_unmap(shm_context *shared, void *base, size_t length) noexcept nogil:
+    """Unmaps a peer's region and takes it off the context's usage. In a closer's thread, or the caller's."""
     cdef size_t at = 0
-    # A thread mapping memory waits for munmap, which is short without pages, and for a single madvise at most.
+    # madvise and munmap block other threads that map memory. So the pages go first, CLOSER_PIECE at a time; munmap
+    # without pages is short.
     while at < length:
         madvise(<uint8_t *> base + at, min(length - at, <size_t> CLOSER_PIECE), MADV_DONTNEED)
         at += CLOSER_PIECE

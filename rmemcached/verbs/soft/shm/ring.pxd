@@ -9,7 +9,7 @@ cdef enum:
 # Whether there is a cell at the head. Returns its word in *word; the caller must not read the word again. Needs no
 # lock.
 cdef bint shm_cell_ready(const shm_stream *shm, uint64_t *word) noexcept nogil
-# The fields of a cell's word.
+# The fields of a cell's word, for the readers of the stream (ring.pyx) and of messages (message.pyx).
 cdef uint32_t shm_length(uint64_t word) noexcept nogil
 cdef uint32_t shm_kind(uint64_t word) noexcept nogil
 cdef uint32_t shm_flags(uint64_t word) noexcept nogil

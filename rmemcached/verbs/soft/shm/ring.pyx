@@ -35,7 +35,8 @@ cdef inline uint32_t shm_flags(uint64_t word) noexcept nogil:
 
 
 cdef bint shm_look_for_pages(shm_stream *shm, uint32_t end) noexcept nogil:
-    """shm_cell_present beyond the pages known to be present."""
+    """Counts further present pages of the peer's ring into ring_present. Returns whether they reach end. Needs
+    soft_qp.lock."""
     shm.ring_present += <uint32_t> shm_present(shm.theirs, shm.ring_present, SHM_SIZE)
     return shm.ring_present >= end
 

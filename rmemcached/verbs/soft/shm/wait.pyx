@@ -168,7 +168,7 @@ cdef void shm_await_wakeup(soft_domain *domain, shm_link *link) noexcept nogil:
 
 
 cdef void shm_take_rest(soft_domain *domain) noexcept nogil:
-    """Polls streams from now on whose turn has ended in another domain."""
+    """Begins to poll the streams left with work by a turn of their other domain."""
     cdef shm_domain *shared = shm_domain_of(domain)
     cdef soft_link *link = domain.links
     assert_domain(domain)
