@@ -552,12 +552,12 @@ cdef RemoteMemory begin_reads(Connection c):
 cdef list read_values(Connection c, list keys):
     cdef RemoteMemory m = begin_reads(c)
     cdef sought[KEYS] some
-    cdef list found = [None] * len(keys)
     cdef Py_ssize_t i, first
     cdef unsigned int count
     if m is None:
         return None
     try:
+        found = [None] * len(keys)
         for first in range(0, len(keys), KEYS):
             count = 0
             for i in range(first, min(first + KEYS, len(keys))):

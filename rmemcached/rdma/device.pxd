@@ -142,8 +142,8 @@ cdef struct transport_ops:
     # Refuses a whole request; an incomplete request gets no answer. The caller closes fd. Any thread.
     void (*refuse)(int fd, const char *data, size_t received) noexcept nogil
     # The rest may be NULL.
-    # Limits the clients' memory mapped by a new device.
-    void (*limit_memory)(ibv_context *context, const rdma_limits *limits) noexcept nogil
+    # Limits the clients' memory mapped by a new device. 0 or an errno value: the device must not serve then.
+    int (*limit_memory)(ibv_context *context, const rdma_limits *limits) noexcept nogil
     uint32_t (*write_unit)(ibv_qp *qp) noexcept nogil                                        # soft_qp_write_unit
     bint (*terminated)(ibv_qp *qp, int *opcode, ibv_wc_status *status) noexcept nogil        # soft_qp_terminated
     const char *(*fault)(ibv_qp *qp) noexcept nogil                                          # soft_qp_fault

@@ -29,8 +29,6 @@ cdef rdma_device *rdma_device_open(const verbs_port *port, const transport_ops *
     dev.remote = limits.remote and not dev.transport.near
     if endpoint != NULL:
         dev.endpoint = endpoint[0]
-    if dev.transport.limit_memory != NULL:
-        dev.transport.limit_memory(port.context, limits)
     set_nonblocking(port.context.async_fd)
     dev.limits = limits[0]
     dev.limits.ird = min(dev.limits.ird, <unsigned int>port.max_dest_rd_atomic)
@@ -38,7 +36,9 @@ cdef rdma_device *rdma_device_open(const verbs_port *port, const transport_ops *
     dev.inline_data = dev.transport.inline_data
     pthread_mutex_init(&dev.lock, NULL)
     pthread_mutex_init(&dev.counting_lock, NULL)
-    if dev.limits.ord == 0 or port.max_qp_wr < SEND_DEPTH or port.max_cqe < SEND_DEPTH:
+    if dev.transport.limit_memory != NULL and dev.transport.limit_memory(port.context, limits) != 0:
+        error[0] = b"the limits on clients' memory need a thread or memory that the system does not give"
+    elif dev.limits.ord == 0 or port.max_qp_wr < SEND_DEPTH or port.max_cqe < SEND_DEPTH:
         error[0] = b"the RDMA device has no RDMA READ, or its queues are too short"
     else:
         dev.limits.credits = min(dev.limits.credits, <unsigned int>port.max_qp_wr,

@@ -109,7 +109,7 @@ cdef void shm_refuse(int fd, const char *data, size_t received) noexcept nogil:
         send(fd, refusal, strlen(refusal), MSG_NOSIGNAL | MSG_DONTWAIT)
 
 
-cdef void shm_limit_memory(ibv_context *context, const rdma_limits *limits) noexcept nogil:
+cdef int shm_limit_memory(ibv_context *context, const rdma_limits *limits) noexcept nogil:
     """Nobody can make this process pay for pages of clients' memory."""
     cdef soft_shm_limits windows
     windows.bytes = <uint64_t>limits.peer_memory << 20
@@ -118,7 +118,7 @@ cdef void shm_limit_memory(ibv_context *context, const rdma_limits *limits) noex
     windows.regions = PEER_REGIONS
     windows.paid = True
     windows.nobody = limits.nobody
-    soft_shm_limit(context, &windows)
+    return soft_shm_limit(context, &windows)
 
 
 cdef void shm_append_stats(const soft_qp_counters *counts, ibv_context *context, stat_buf *out) noexcept nogil:

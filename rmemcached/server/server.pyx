@@ -316,7 +316,7 @@ cdef class Server:
             w.admit_lane = admit_lane
             w.admit_arg = s
             w.stop = &s.stop
-            if worker_init(w) != 0:
+            if not worker_init(w):
                 raise ServerError(f"worker thread {i}: {os.strerror(errno)}")
 
     cdef void add_udp(self, sock) except *:
@@ -325,7 +325,7 @@ cdef class Server:
         cdef int fd
         for _ in range(s.settings.num_threads_per_udp):
             fd = os.dup(sock.fileno())
-            if worker_add_udp(&s.workers[s.next_worker], fd) != 0:
+            if not worker_add_udp(&s.workers[s.next_worker], fd):
                 reason = os.strerror(errno)
                 os.close(fd)
                 raise ServerError(f"Can't listen for events on UDP socket: {reason}")

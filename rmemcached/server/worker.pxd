@@ -33,10 +33,10 @@ cdef struct connection
 cdef struct device_change
 
 # --- the main thread, before the worker's start and after its join ---
-# Makes the descriptors and buffers; the caller has set the fields marked so in layout.pxd. -1: errno.
-cdef int worker_init(worker *w) noexcept nogil
-# Gives the worker a UDP socket, closed at the worker's end. -1 (errno): fd is still the caller's.
-cdef int worker_add_udp(worker *w, int fd) noexcept nogil
+# Makes the descriptors and buffers; the caller has set the fields marked so in layout.pxd. False: errno.
+cdef bint worker_init(worker *w) noexcept nogil
+# Gives the worker a UDP socket, closed at the worker's end. False (errno): fd is still the caller's.
+cdef bint worker_add_udp(worker *w, int fd) noexcept nogil
 # Starts the thread. 0 or an errno value.
 cdef int worker_start(worker *w) noexcept nogil
 # Ends all connections and frees everything.

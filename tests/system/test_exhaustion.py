@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
@@ -28,6 +31,27 @@ from rmemcached.client import Client, KeepaliveOpts, MemcacheError
 
 EXCHANGE = b"rdma version=2 transport=soft_iw qpn=1 credits=16 msgsize=8192 lanebytes=512\r\n"
 FEW = b"SERVER_ERROR rdma: the server has too few file descriptors left\r\n"
+
+# The first thread of the software RNIC cannot be made.
+NO_THREAD = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*body)(void *), void *argument) {
+    static int failed;
+    Dl_info found;
+    int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    if (!failed && dladdr((void *)body, &found) && strstr(found.dli_fname, "verbs/soft.")) {
+        failed = 1;
+        return EAGAIN;
+    }
+    *(void **)&real = dlsym(RTLD_NEXT, "pthread_create");
+    return real(thread, attributes, body, argument);
+}
+"""
 
 
 def served(server: Server, control: Conversation) -> None:
@@ -115,6 +139,21 @@ def test_the_last_descriptors_are_for_plain_connections(rmemcached_server: Calla
         # The listener tries again each second, and writes no more lines while nothing has become better.
         eventually(lambda: control.number("time_in_listen_disabled_us") > 3_000_000)
         assert server.stderr().count(line) == control.number("listen_disabled_num") < 3
+
+
+def test_a_thread_that_cannot_be_made_at_the_start(tmp_path: Path) -> None:
+    """Without the thread that unmaps clients' memory their memory would have no limit."""
+    (tmp_path / "no_thread.c").write_text(NO_THREAD)
+    library = tmp_path / "no_thread.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, library.with_suffix(".c"), "-ldl"], check=True)
+    command = [sys.executable, "-P", "-m", "rmemcached", "-l", "127.0.0.1", "-p", "-1", "-o", "rdma_device=none"]
+    if os.geteuid() == 0:
+        command += ["-u", "root"]
+    environment = {**os.environ, "LD_PRELOAD": str(library)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    why = "the limits on clients' memory need a thread or memory that the system does not give"
+    assert (done.returncode != 0, done.stdout) == (True, "")
+    assert why in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
 @pytest.mark.parametrize("spare", [0, 256 << 10, 2 << 20, 8 << 20])

@@ -117,7 +117,7 @@ cdef void *worker_main(void *arg) noexcept nogil:
     return NULL
 
 
-cdef int worker_init(worker *w) noexcept nogil:
+cdef bint worker_init(worker *w) noexcept nogil:
     cdef epoll_event ev
     live_add(LIVE_WORKER)
     w.epfd = epoll_create1(EPOLL_CLOEXEC)
@@ -128,21 +128,21 @@ cdef int worker_init(worker *w) noexcept nogil:
     pthread_mutex_init(&w.list_lock, NULL)
     init_lane_hooks(w)
     if w.epfd < 0 or w.notify_fd < 0 or w.rbuf == NULL:
-        return -1
+        return False
     ev.events = EPOLLIN
     ev.data.u64 = QUEUE_DATA
     if epoll_ctl(w.epfd, EPOLL_CTL_ADD, w.notify_fd, &ev) != 0:
-        return -1
-    return 0 if rdma_source_init(w) else -1
+        return False
+    return rdma_source_init(w)
 
 
-cdef int worker_add_udp(worker *w, int fd) noexcept nogil:
+cdef bint worker_add_udp(worker *w, int fd) noexcept nogil:
     cdef udp_socket *u = udp_open(&w.thread, w.epfd, fd)
     if u == NULL:
-        return -1
+        return False
     u.next = w.udp
     w.udp = u
-    return 0
+    return True
 
 
 cdef int worker_start(worker *w) noexcept nogil:
