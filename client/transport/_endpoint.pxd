@@ -37,6 +37,7 @@ cdef class Endpoint:
     cdef bytes last_words            # input on the lifeline
     cdef bint by_cm
     cdef bint lifeline_ended         # also read without a lock
+    cdef int kick_fd                 # an eventfd to wake the sleeping thread; -1: there is none
     cdef str fault                   # the error of the stream under the queue pair
     cdef uint32_t cm_id              # the queue pair's connection
     cdef server_domain *protection_domain    # of the server's device; this queue pair uses it with others. NULL: closed

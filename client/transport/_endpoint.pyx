@@ -31,7 +31,9 @@ from rmemcached.rdma.wire cimport (
 from rmemcached.sys.atomics cimport load_acquire, store_release
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, assert_that, live_add
-from rmemcached.sys.linux cimport MSG_DONTWAIT, POLLIN, poll, pollfd, posix_memalign, recv, set_nonblocking
+from rmemcached.sys.linux cimport (
+    MSG_DONTWAIT, POLLIN, eventfd_signal, poll, pollfd, posix_memalign, recv, set_nonblocking,
+)
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
 from rmemcached.verbs.soft cimport soft_qp_fault
 from rmemcached.verbs.system_cm cimport (
@@ -82,7 +84,7 @@ cdef class Endpoint:
     """
 
     def __cinit__(self, *_):
-        self.fd = -1
+        self.fd = self.kick_fd = -1
         self.last_words = b""
         self.fault = ""
         self.pid = getpid()
@@ -326,6 +328,9 @@ cdef class Endpoint:
             event = cm_ended(self.fd)
             if event != 0:
                 store_release(&self.lifeline_ended, True)
+                # The event is taken, and no longer wakes the thread that sleeps for the queue pair.
+                if self.kick_fd >= 0:
+                    eventfd_signal(self.kick_fd)
             if event == CM_DEVICE_REMOVAL:
                 device_removed(self.device)
             return True

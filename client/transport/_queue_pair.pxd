@@ -53,8 +53,7 @@ cdef class QueuePair(Endpoint):
     cdef bint sleeping               # a thread sleeps for completions; a poll by another thread must wake it
     cdef uint32_t slept              # changes when the sleeping thread wakes up, if threads wait for that:
     cdef unsigned int awaiters       # their number
-    cdef int kick_fd                 # an eventfd to wake the sleeping thread
-    cdef bint kicked                 # kick_fd is readable
+    cdef bint kicked                 # kick_fd is readable, and the sleeping thread clears it
     cdef lane_list followers         # owners asleep while another thread sleeps for all
     cdef wait_hints hints
     cdef bint hinted                 # `hints` has some

@@ -29,6 +29,7 @@ from rmemcached.sys.linux cimport (
     futex_wake, poll, pollfd, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
     shutdown)
 from rmemcached.verbs.soft cimport CHANNEL_PROGRAM, soft_channel_watch, soft_cq_wait, soft_shm_rings
+from rmemcached.verbs.system_cm cimport cm_destroy
 from rmemcached.verbs.verbs cimport (
     IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, IBV_WR_SEND,
     ibv_poll_cq, ibv_post_send, ibv_req_notify_cq, ibv_send_wr, ibv_sge, ibv_wc)
@@ -45,7 +46,6 @@ cdef class QueuePair(Endpoint):
     """A queue pair: it is connected once, then shared by lanes."""
 
     def __cinit__(self, *_):
-        self.kick_fd = -1
         self.leaving = []
         pthread_mutex_init(&self.lock, NULL)
 
@@ -473,9 +473,13 @@ cdef class QueuePair(Endpoint):
         cdef int r = 1
         pthread_mutex_lock(&self.lock)
         want = self.want_of(s, lane, drains)
-        if self.failed or (self.by_cm and load_acquire(&self.lifeline_ended)):
-            store_release(&self.failed, True)
+        if self.failed:
             r = 0
+        elif self.by_cm and load_acquire(&self.lifeline_ended):
+            # The last answer may have come just before the end.
+            r = 1 if self.poll_locked(s, lane) > 0 else 0
+            if r == 0:
+                store_release(&self.failed, True)
         elif lane != NULL and (lane.closed or not inbox_is_empty(lane)) or self.can_have(lane, want):
             # Another thread may have polled since this thread's last look.
             r = 1
@@ -753,7 +757,9 @@ cdef class QueuePair(Endpoint):
         if self.fd >= 0:
             # Another process may hold a copy of the lifeline, and the server shall see the end now. The owners of the
             # queue pair's lanes can read its last words afterwards.
-            if not self.by_cm and not self.foreign():
+            if self.by_cm and not self.foreign():
+                cm_destroy(self.fd, self.cm_id)
+            elif not self.foreign():
                 shutdown(self.fd, SHUT_RDWR)
             if self.users == 0 or self.foreign():
                 close_fd(self.fd)
