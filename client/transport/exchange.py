@@ -47,17 +47,17 @@ Key = tuple[Server, str, object, object, object]
 
 MOST_FOR_THREADS = 16  # queue pairs to a server; beyond them, threads share
 shared: dict[Key, list[tuple[QueuePair, int]]] = {}
-"""The queue pairs of this process that have lanes for others, by server, transport, options and credentials of the
-lifeline; and the threads that have made them. Threads add and remove them at any time: who goes through them makes a
-list, which is at once, also without the GIL."""
+"""This process' queue pairs with lanes for others, by server, transport, options and the lifeline's credentials, each
+with the thread that made it. Threads add and remove entries at any time. So a reader copies the list first: a copy is
+atomic, also without the GIL."""
 
 
 locks: dict[Key, threading.RLock] = {}
-"""Held by a thread that makes a queue pair, so that others wait for it instead of making more. A signal handler of that
-thread may make one, too."""
+"""Held by a thread making a queue pair; others wait for its queue pair. A signal handler of the same thread may make
+another."""
 
 unshared: set[Key] = set()
-"""Where the last connection had no lanes for others, so that nobody need wait for the next one."""
+"""Where the last connection had no lanes for others: nobody need wait for the next connection."""
 
 
 def forget() -> None:
