@@ -276,10 +276,13 @@ def build() -> None:
                 [module for module in found if (module.name.rpartition(".")[0] in WITHOUT_GIL) == without_gil],
                 compiler_directives={**DIRECTIVES, "freethreading_compatible": without_gil},
                 include_path=[str(ROOT)],
-                build_dir=f"{BUILD_BASE}/cython",
+                # All kinds of builds compile the same C.
+                build_dir="build/cython",
                 nthreads=os.cpu_count() or 1,
-                emit_linenums=DEBUG or bool(SANITIZE),
+                emit_linenums=True,
             )
+        # The largest first, so that no compiler ends long after the others.
+        modules.sort(key=lambda module: -os.path.getsize(module.sources[0]))
         remove_stale(modules)
     setup(
         version=version(),

@@ -76,18 +76,23 @@ fitting_venv() {
 # .venv has the project as an editable install: Python finds the same build in the clone and elsewhere.
 # RMEMCACHED_DEBUG, RMEMCACHED_EXTENSIONS and CFLAGS reach the build; its output is in build/build.log.
 prepare() {
-    local extras=$1 requirements pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet)
+    local extras=$1 asked requirements pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet)
     install_packages "$extras"
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
         die "Python 3.11 or later is needed; $("$python" -V) was found (PYTHON=... names another)"
     fitting_venv || "$python" -m venv --clear .venv
-    mapfile -t requirements < <(.venv/bin/python -c 'import tomllib
+    # pip takes seconds to find nothing to do. It runs after changes of the files that it reads.
+    asked="$extras $(cat pyproject.toml rmemcached/__init__.py | cksum)"
+    if ! grep -qxF "$asked" .venv/prepared 2>/dev/null; then
+        mapfile -t requirements < <(.venv/bin/python -c 'import tomllib
 print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")')
-    "${pip[@]}" install "${requirements[@]}" || die "what the build needs could not be installed"
-    # pip installs no extension module: it would compile all of them each time. compat: the install is a line in a .pth
-    # file, which costs no time when Python starts.
-    RMEMCACHED_EXTENSIONS=none "${pip[@]}" install --no-build-isolation --config-settings editable_mode=compat \
-        --editable ".[$extras]" || die "the installation failed"
+        "${pip[@]}" install "${requirements[@]}" || die "what the build needs could not be installed"
+        # pip installs no extension module: it would compile all of them each time. compat: the install is a line in a
+        # .pth file, which costs no time when Python starts.
+        RMEMCACHED_EXTENSIONS=none "${pip[@]}" install --no-build-isolation --config-settings editable_mode=compat \
+            --editable ".[$extras]" || die "the installation failed"
+        echo "$asked" >>.venv/prepared
+    fi
     mkdir -p build
     echo "building; the first time takes some minutes (its output: build/build.log)"
     .venv/bin/python setup.py build_ext --inplace >build/build.log 2>&1 || {
@@ -103,8 +108,8 @@ print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], s
 build_beside() {
     local kind=$1
     shift
-    env RMEMCACHED_TESTING=1 "$@" .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
-        --target "build/$kind/site" . || die "the $kind build failed"
+    env RMEMCACHED_TESTING=1 "$@" .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+        --upgrade --target "build/$kind/site" . || die "the $kind build failed"
 }
 
 # check_imported KIND COMMAND...: ends the script unless this command, a Python with its environment, imports the

@@ -19,6 +19,7 @@ sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests" / "shared")]
 sys.path.append(str(ROOT / "tests" / "system"))
 
 import transport  # noqa: E402
+import turns  # noqa: E402
 from live import left_behind  # noqa: E402
 from scripted import Scripted  # noqa: E402
 from servers import Server, start_memcached, start_rmemcached  # noqa: E402
@@ -34,6 +35,20 @@ FAILED = pytest.StashKey[bool]()
 LEFT_OUT = pytest.StashKey[list[str]]()
 # Options of all daemons and stores, with the marker of the tests that fail with them.
 EXCLUDING = {"lru_algorithm=s3fifo": "segmented", "rdma_direct": "by_default"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    turns.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    turns.register(config)
+
+
+def pytest_collection_finish() -> None:
+    """Spares collections of garbage the modules and tests, which are none."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

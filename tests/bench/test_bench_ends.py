@@ -244,9 +244,9 @@ def test_a_damaged_file_is_named(
 
 def test_all_shows_what_was_measured_before_it_failed(tmp_path: Path) -> None:
     """`all` reports the first subcommand though the second finds no room for its file."""
-    (tmp_path / "throughput.json").symlink_to("/dev/full")
-    done = run("all", str(tmp_path), "--quick", "--only", "memory,throughput", status=1)
-    assert f"{tmp_path}/throughput.json: No space left on device" in done.stderr
+    (tmp_path / "hitratio.json").symlink_to("/dev/full")
+    done = run("all", str(tmp_path), "--quick", "--only", "memory,hitratio", status=1)
+    assert f"{tmp_path}/hitratio.json: No space left on device" in done.stderr
     assert "rmemcached-bench memory" in (tmp_path / "report.html").read_text()
 
 

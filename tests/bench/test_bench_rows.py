@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_runs import measured, names, notes, run, unwrapped
+from bench_runs import measured, names, notes, refused, run, unwrapped
 from daemon_tools import eventually
 
 from rmemcached.bench import arguments, bounds, command, document, estimate, locks, page, table
@@ -170,7 +170,8 @@ def test_bounds(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_argument_is_named(words: str, message: str, status: int) -> None:
-    assert message in run(*words.split(), status=status).stderr.splitlines()[-1]
+    found, said = refused(words)
+    assert found == status and message in said.splitlines()[-1]
 
 
 def test_bounds_of_another_placement_are_other_cases() -> None:

@@ -26,12 +26,22 @@ from rmemcached.client import (
 ServerFactory = Callable[..., Server]
 OPTIONS: dict[str, Any] = {"timeout": 20.0, "default_noreply": False, "transport": "soft_shm"}
 FLAGS = ("-t", "2", "-o", "rdma_direct,no_huge_pages")  # pages come when they are written to, and not before
+VALUE = os.urandom(1_000_000)
 VALUE_SIZES = (0, 1, 100, 5000, 100_000, 3_000_000)
 
 
 @pytest.fixture(scope="module")
 def server(module_server: ServerFactory) -> Server:
     return module_server("-m", "256", "-I", "8m", *FLAGS)
+
+
+@pytest.fixture(scope="module")
+def full_server(module_server: ServerFactory) -> Server:
+    """600 values of 1 MB."""
+    server = module_server("-m", "1024", *FLAGS)
+    with Client(server.address, **OPTIONS) as writer:
+        assert not writer.set_many(dict.fromkeys(map(str, range(600)), VALUE))
+    return server
 
 
 async def hits(server: Server) -> int:
@@ -75,16 +85,12 @@ def test_nobody_is_asked(run: Run, server: Server, key: str) -> None:
 
 
 @pytest.mark.parametrize("connected", [False, True])
-def test_memory_can_be_mapped_ahead(run: Run, rmemcached_server: ServerFactory, connected: bool) -> None:
+def test_memory_can_be_mapped_ahead(run: Run, full_server: Server, connected: bool) -> None:
     """prefault() works with and without a connection, and tasks run meanwhile."""
-    server = rmemcached_server("-m", "1024", *FLAGS)
-    values = {str(number): os.urandom(1000_000) for number in range(600)}
-    with Client(server.address, **OPTIONS) as writer:
-        assert not writer.set_many(values)
 
     async def body() -> None:
         before = mapped_items()
-        async with AsyncClient(server.address, **OPTIONS) as client:
+        async with AsyncClient(full_server.address, **OPTIONS) as client:
             if connected:
                 await client.meta_noop()
             task = asyncio.create_task(client.prefault())
@@ -97,9 +103,9 @@ def test_memory_can_be_mapped_ahead(run: Run, rmemcached_server: ServerFactory, 
             assert 550_000_000 < mapped < 1 << 30 and turns > 2
             assert mapped_items() - before > 550_000_000
             assert await client.prefault() == mapped
-            assert await client.get("7") == values["7"]
+            assert await client.get("7") == VALUE
         for transport in ("tcp", "soft_iw"):
-            async with AsyncClient(server.address, **OPTIONS | {"transport": transport}) as client:
+            async with AsyncClient(full_server.address, **OPTIONS | {"transport": transport}) as client:
                 assert await client.prefault() == 0
 
     run(body())

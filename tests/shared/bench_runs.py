@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -9,7 +11,7 @@ from pathlib import Path
 
 from program import run_program
 
-from rmemcached.bench import document, page, table
+from rmemcached.bench import command, document, page, table
 
 BUSY_NOTE = "other processes used "  # first words of the note about a loaded machine
 
@@ -18,6 +20,17 @@ def run(*arguments: str, status: int | None = 0) -> subprocess.CompletedProcess[
     done = run_program([sys.executable, "-P", "-m", "rmemcached.bench", *arguments], 150)
     assert done.returncode in ((0, 1) if status is None else (status,)), done.stderr
     return done
+
+
+def refused(words: str) -> tuple[object, str]:
+    """The status of a wrong command line, and its output to stderr, in this process: the imports take a second."""
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        try:
+            status: object = command.main(words.split())
+        except SystemExit as end:
+            status = end.code
+    return status, said.getvalue()
 
 
 class Outline(HTMLParser):

@@ -53,7 +53,11 @@ class TlsRelay:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner_reader, inner_writer = await asyncio.open_connection(self.server.host, self.server.port)
+        try:
+            inner_reader, inner_writer = await asyncio.open_connection(self.server.host, self.server.port)
+        except OSError:
+            writer.transport.abort()
+            return
         try:
             pumps = [
                 asyncio.ensure_future(self.pump(one, other))

@@ -1,0 +1,146 @@
+"""The tests of a pytest: its turns beside further pytests, and the quick part of all tests.
+
+tests/durations.tsv has the mean seconds of the cases of a test, and leaves out the shortest tests.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = ROOT / "tests" / "durations.tsv"
+NOTED = ROOT / "build" / "test" / "durations.tsv"
+LEAST = 0.05  # seconds of a case: shorter tests are not in the table
+SHORT = 0.06  # seconds of a case missing from the table
+ALLOWANCE = 0.15  # seconds of all cases of a test in the quick part
+
+
+def add_options(parser: pytest.Parser) -> None:
+    group = parser.getgroup("turns")
+    add = group.addoption
+    add("--beside", metavar="FOLDER", help="take files in turns with all pytests with this folder, new for each run")
+    add("--quick", action="store_true", help=f"of each test the cases that take {ALLOWANCE} s together, at most")
+    add("--note-durations", action="store_true", help=f"note how long tests take, in {NOTED.relative_to(ROOT)}")
+
+
+def test_of(node: str) -> str:
+    """The test of a case."""
+    return node.partition("[")[0]
+
+
+def read(path: Path) -> dict[str, float]:
+    """The mean seconds of a case of each test."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {test: float(seconds) for test, _, seconds in (line.partition("\t") for line in lines)}
+
+
+def known() -> dict[str, float]:
+    """The durations on this machine, and the table's for tests without."""
+    return read(TABLE) | read(NOTED)
+
+
+def quick(items: Sequence[pytest.Item]) -> set[pytest.Item]:
+    """The cases of the quick part: drawn at random, and the same each time."""
+    durations = known()
+    spent: defaultdict[str, float] = defaultdict(float)
+    chosen = set()
+    for item in sorted(items, key=lambda item: crc32(item.nodeid.encode())):
+        test = test_of(item.nodeid)
+        seconds = durations.get(test, SHORT)
+        if spent[test] + seconds <= ALLOWANCE:
+            spent[test] += seconds
+            chosen.add(item)
+    return chosen
+
+
+def files(items: Sequence[pytest.Item]) -> list[list[pytest.Item]]:
+    """The tests of each file, the longest first."""
+    durations = known()
+    found = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
+    return sorted(found, key=lambda tests: -sum(durations.get(test_of(item.nodeid), SHORT) for item in tests))
+
+
+def in_turns(items: Sequence[pytest.Item], folder: Path) -> Iterator[pytest.Item]:
+    """The tests of files not taken yet. A taken file has an empty file of its name in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for tests in files(items):
+        taken = folder / str(tests[0].path.relative_to(ROOT)).replace("/", ",")
+        try:
+            taken.touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        yield from tests
+
+
+class Quick:
+    """Leaves out all but the quick part."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        chosen = quick(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
+
+
+class Turns:
+    """Runs the tests of the files taken by this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if session.testsfailed or session.config.option.collectonly:
+            return None
+        items = in_turns(session.items, self.folder)
+        # The next test is known before a test ends: shared fixtures stay.
+        item = next(items, None)
+        while item is not None:
+            following = next(items, None)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+            if session.shouldstop:
+                raise session.Interrupted(session.shouldstop)
+            item = following
+        return True
+
+
+class Durations:
+    """Notes how long the tests of this run take."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        cases: defaultdict[str, list[float]] = defaultdict(list)
+        for node, seconds in self.seconds.items():
+            cases[test_of(node)].append(seconds)
+        means = {test: sum(found) / len(found) for test, found in cases.items()}
+        NOTED.parent.mkdir(parents=True, exist_ok=True)
+        with open(NOTED, "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            kept = {test: mean for test, mean in (read(NOTED) | means).items() if mean >= LEAST}
+            os.ftruncate(file.fileno(), 0)
+            file.writelines(f"{test}\t{mean:.2f}\n" for test, mean in sorted(kept.items()))
+
+
+def register(config: pytest.Config) -> None:
+    """Does what the options say."""
+    if config.option.quick:
+        config.pluginmanager.register(Quick())
+    if config.option.beside:
+        config.pluginmanager.register(Turns(Path(config.option.beside).resolve()))
+    if config.option.note_durations and not config.option.lf:
+        config.pluginmanager.register(Durations())
