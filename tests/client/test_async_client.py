@@ -116,6 +116,7 @@ def test_cas(run: Run, make: Make, key: str) -> None:
     run(body())
 
 
+@pytest.mark.device("its completion channel in an event loop")
 def test_many_tasks(run: Run, make: Make, key: str) -> None:
     """More tasks than requests may be under way at a time, with values of all sizes, all get their answers."""
 
@@ -200,6 +201,7 @@ def test_without_waiting_for_answers(run: Run, make: Make, key: str) -> None:
     run(body())
 
 
+@pytest.mark.device("the end of a queue pair")
 @pytest.mark.parametrize("transport", ["tcp", *RDMA_TRANSPORTS])
 def test_the_server_is_killed_and_started_again(
     run: Run, rmemcached_server: ServerFactory, transport: str, key: str
@@ -388,6 +390,7 @@ def test_a_server_that_reads_slowly_is_not_silent(run: Run) -> None:
     run(body())
 
 
+@pytest.mark.device("registered memory")
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_values_in_memory_have_a_limit(run: Run, rmemcached_server: ServerFactory, transport: str) -> None:
     """Many large values under way take limited memory."""
@@ -497,6 +500,7 @@ def test_another_loop_at_the_same_time_is_refused(run: Run, make: Make, key: str
     run(body())
 
 
+@pytest.mark.device("a fork")
 def test_a_child_makes_its_own_connection(make: Make, key: str) -> None:
     client = make()
 
@@ -599,6 +603,7 @@ def test_over_a_unix_socket(run: Run, memcached_server: ServerFactory, tmp_path:
     run(body())
 
 
+@pytest.mark.device("registered memory")
 def test_into_the_callers_memory(run: Run, make: Make, key: str) -> None:
     async def body() -> None:
         async with make() as client:

@@ -14,7 +14,7 @@ from concurrency import ended, fork, in_child
 from polling import eventually
 from servers import Server
 from suspended import suspended
-from transport import PACE, RDMA_TRANSPORTS
+from transport import PACE, RDMA_TRANSPORTS, rounds
 
 from rmemcached.client import Client
 from rmemcached.client.transport._buffers import usage
@@ -81,6 +81,7 @@ def test_in_a_steady_state_nothing_is_registered_or_mapped(make: Make) -> None:
     assert one_sided(client) - moved >= 3 * 2 * len(values)
 
 
+@pytest.mark.device("registrations")
 @pytest.mark.parametrize("transport", [name for name in RDMA_TRANSPORTS if name != "soft_iw"])
 def test_in_a_steady_state_nothing_is_registered(make: Make, transport: str) -> None:
     """Repeated values, new values, memory of the caller's, and batches register nothing. On soft_iw a registration is
@@ -135,6 +136,7 @@ def test_unused_regions_have_a_limit(make: Make) -> None:
     assert usage()["regions"] == 0
 
 
+@pytest.mark.device("registrations")
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_what_a_call_has_borrowed_is_given_back(make: Make, transport: str) -> None:
     """A call gives its memory back after hits, misses, refused values, and error lines."""
@@ -236,6 +238,7 @@ def test_one_object_that_always_comes_speaks_for_no_other(registrations: Registr
 # ---- buffers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.device("registered memory")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_values_out_of_buffers_and_into_them(make: Make, transport: str) -> None:
     """A buffer is source and target as a whole or in part. Bytes beside the part stay as they were."""
@@ -366,6 +369,7 @@ def test_a_server_that_did_not_answer_may_still_write(server: Server, make: Make
     assert client.get_into("key", client.buffer(MB)) == MB
 
 
+@pytest.mark.device("READs behind a time-out")
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_late_read_finds_nothing_that_came_later(server: Server, make: Make, transport: str, shared: bool) -> None:
@@ -411,6 +415,7 @@ def test_a_child_leaves_buffers_alone(make: Make, transport: str) -> None:
     assert client.get("key") == random_bytes(MB)
 
 
+@pytest.mark.device("pinned pages in a fork")
 @pytest.mark.parametrize("client_of_its_own", [True, False], ids=["own client", "inherited client"])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_children_have_the_memory_for_themselves(make: Make, transport: str, client_of_its_own: bool) -> None:
@@ -423,7 +428,7 @@ def test_children_have_the_memory_for_themselves(make: Make, transport: str, cli
 
     def work(number: int) -> None:
         mine = make(transport) if client_of_its_own else client
-        for _ in range(50):
+        for _ in range(rounds(50)):
             assert mine.get_into(f"key{number}", buffer) == size and view == values[number]
             assert mine.set(f"copy{number}", view) is True
             assert mine.get(f"copy{number}") == values[number]
@@ -437,6 +442,7 @@ def test_children_have_the_memory_for_themselves(make: Make, transport: str, cli
     view.release()
 
 
+@pytest.mark.device("pinned pages in a fork")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_child_has_what_was_there_at_the_fork(make: Make, transport: str) -> None:
     """A child sees the content at the fork in the Buffer, in its views, and in lent values.

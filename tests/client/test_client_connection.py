@@ -26,7 +26,7 @@ from pymemcache.client.hash import HashClient
 from scripted import serving
 from servers import Server, free_port
 from suspended import suspend, suspended
-from transport import RDMA_TRANSPORTS, some
+from transport import RDMA_TRANSPORTS, rounds, some
 
 from rmemcached.client import (
     AsyncClient,
@@ -376,6 +376,7 @@ def test_collected_when_closed_or_never_connected(backend: Any) -> None:
         gc.collect()
 
 
+@pytest.mark.device("its objects")
 def test_nothing_leaks(backend: Any, key: str) -> None:
     def cycle() -> None:
         with Client(backend.server.address, transport=backend.transport, default_noreply=False) as client:
@@ -388,7 +389,7 @@ def test_nothing_leaks(backend: Any, key: str) -> None:
     cycle()
     gc.collect()
     before = counts()
-    for _ in range(100):
+    for _ in range(rounds(100)):
         cycle()
     # Fewer: leftovers of another test have ended.
     assert all(now <= then for now, then in zip(counts(), before, strict=True))
@@ -464,6 +465,7 @@ def test_an_error_of_connecting_names_the_server(tmp_path: Path) -> None:
             Client(address, connect_timeout=0.2).get("key")
 
 
+@pytest.mark.device("the end of a queue pair")
 @pytest.mark.parametrize(
     "transport, name",
     [("tcp", "memcached"), ("tcp", "rmemcached"), *((transport, "rmemcached") for transport in RDMA_TRANSPORTS)],
@@ -522,6 +524,7 @@ def test_the_servers_reason_is_in_the_message(shared_rmemcached: Any, key: str) 
         assert client.get(key) is None
 
 
+@pytest.mark.device("waits for completions")
 @pytest.mark.parametrize("spin", [None, 0])
 def test_timeout(backend: Any, spin: float | None, key: str) -> None:
     patient = Client(backend.server.address, transport=backend.transport, timeout=20, default_noreply=False)
@@ -636,6 +639,7 @@ def test_what_has_come_of_a_reply_stays_its_clients() -> None:
 # --- signals, threads, forks ---
 
 
+@pytest.mark.device("waits for completions")
 @pytest.mark.parametrize("spin", [None, 0])
 def test_signal_handlers_run_while_waiting(backend: Any, key: str, spin: float | None) -> None:
     with Client(
@@ -673,6 +677,7 @@ def test_signal_handlers_run_while_waiting(backend: Any, key: str, spin: float |
             signal.signal(signal.SIGALRM, previous)
 
 
+@pytest.mark.device("waits for completions")
 def test_other_threads_run_while_one_waits(backend: Any, key: str) -> None:
     """A waiting call has released the GIL: the main thread can let the server go on."""
     with Client(backend.server.address, transport=backend.transport, timeout=20, default_noreply=False) as client:

@@ -112,6 +112,7 @@ def test_a_time_out_names_server_and_command(make_client: Callable[..., Client],
     assert str(caught.value) == f"{where(client)}: gat: timed out: nothing has come for 0.25 s"
 
 
+@pytest.mark.device("the end of a queue pair")
 @pytest.mark.parametrize("transport", ["tcp", *RDMA_TRANSPORTS])
 def test_a_dead_server(rmemcached_server: ServerFactory, transport: str) -> None:
     server = rmemcached_server()

@@ -29,6 +29,7 @@ def connect(server: ServerByHand, threads: ThreadPoolExecutor) -> Client:
     return client
 
 
+@pytest.mark.device("protection domains")
 def test_another_server_cannot_read_what_is_exposed_to_one() -> None:
     """Both servers know address and key. Only the recipient of the client's request may read."""
     with (
@@ -57,6 +58,7 @@ def test_another_server_cannot_read_what_is_exposed_to_one() -> None:
         assert stored.result()
 
 
+@pytest.mark.device("the attributes of a queue pair")
 def test_the_first_packet_sequence_number_is_random() -> None:
     numbers = []
     for _ in range(3):

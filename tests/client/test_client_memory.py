@@ -34,6 +34,7 @@ def value_of(size: int, start: int = 0) -> bytes:
     return pattern(size, start)[:size]
 
 
+@pytest.mark.device("registered memory")
 def test_into_any_memory(client: Client, key: str) -> None:
     """A value goes to any place of a buffer. Bytes beside the value stay as they were."""
     for size in SIZES:
@@ -137,6 +138,7 @@ def test_what_views_had_is_used_again(make_client: Callable[..., Client], key: s
     assert usage() == before or client.transport == "soft_iw"
 
 
+@pytest.mark.device("registered memory of an ended queue pair")
 @pytest.mark.parametrize("transport", ["tcp", *RDMA_TRANSPORTS])
 def test_memory_outlives_client_connection_and_server(
     rmemcached_server: ServerFactory, transport: str, key: str
@@ -165,6 +167,7 @@ def test_memory_outlives_client_connection_and_server(
     assert usage()["regions"] == 0
 
 
+@pytest.mark.device("pinned pages in a fork")
 @pytest.mark.parametrize("size", [100, 300_000, 3 * MB])
 def test_views_in_a_forked_child(make_client: Callable[..., Client], key: str, size: int) -> None:
     """A child reads its parent's views, whatever the parent gets next."""
@@ -254,6 +257,7 @@ def test_a_lost_buffer_warns_where_it_was_made(client: Client) -> None:
             client.buffer(size)  # type: ignore[arg-type]
 
 
+@pytest.mark.device("registered memory")
 def test_registered_objects(client: Client, key: str) -> None:
     """Registered objects stay as they were, and the client moves values to and from them."""
     for size in (100, 3 * MB):

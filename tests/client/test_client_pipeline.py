@@ -75,6 +75,7 @@ def test_gets_and_cas(client: Client, key: str) -> None:
     assert (value, client.get(key)) == (b"one", b"two")
 
 
+@pytest.mark.device("receives for many messages")
 @pytest.mark.parametrize("size", [100, len(LARGE)], ids=["small", "large"])
 def test_many_commands(client: Client, key: str, size: int) -> None:
     """A batch beyond any buffer gets all answers: the server answers while reading."""

@@ -110,6 +110,7 @@ def stand_still_everywhere(child: Child) -> list[str]:
     return found[:-1]
 
 
+@pytest.mark.device("completions of a stopped process")
 @pytest.mark.without_direct("the client asks nobody")
 @pytest.mark.parametrize("transport", ["tcp", *RDMA_TRANSPORTS])
 def test_an_answer_that_came_meanwhile(library: Path, rmemcached_server: Callable[..., Server], transport: str) -> None:

@@ -31,6 +31,7 @@ class Remembers(Client):
         self.remembered = remembered
 
 
+@pytest.mark.device("its completion channel among threads")
 def test_one_client_in_many_threads(make_client: Callable[..., Client], key: str) -> None:
     """Threads share a client for values of both ways to travel: in messages or the stream, and through named memory."""
     client = make_client()
@@ -116,6 +117,7 @@ def test_connections_of_threads_that_have_ended_are_used_again(make_client: Call
     assert client.get(key) is not None
 
 
+@pytest.mark.device("a fork")
 def test_after_a_fork_parent_and_child_go_on(make_client: Callable[..., Client], key: str) -> None:
     client = make_client()
     client.set(key, LARGE)
@@ -134,6 +136,7 @@ def test_after_a_fork_parent_and_child_go_on(make_client: Callable[..., Client],
     assert client.get(key) == b"child"
 
 
+@pytest.mark.device("a fork")
 def test_a_fork_while_another_thread_is_in_a_call(make_client: Callable[..., Client], backend: Any, key: str) -> None:
     client = make_client()
     client.set(key, b"value")

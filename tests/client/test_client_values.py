@@ -31,6 +31,7 @@ def random_bytes(size: int, seed: int = 0) -> bytes:
     return random.Random(size * 1009 + seed).randbytes(size)
 
 
+@pytest.mark.device("messages, READs and WRITEs of all sizes")
 def test_every_size_there_and_back(client: Client, oracle: Any, key: str) -> None:
     for size in SIZES:
         value = random_bytes(size)
@@ -162,6 +163,7 @@ def test_many_small_values(client: Client, key: str, noreply: bool) -> None:
     assert client.get_many(values) == {}
 
 
+@pytest.mark.device("many READs and WRITEs")
 @pytest.mark.parametrize("noreply", [False, True])
 def test_many_large_values(client: Client, key: str, noreply: bool) -> None:
     sizes = [0, 10, EAGER, EAGER + 1, 50000, 300000, MEGABYTE]

@@ -96,6 +96,7 @@ def test_a_call(server: Server, transport: str, name: str) -> None:
         assert client.set("key", b"value") is True
 
 
+@pytest.mark.device("memory behind a time-out")
 @each_transport
 def test_a_call_with_a_buffer(server: Server, transport: str) -> None:
     """The memory of a timed-out call is the caller's again on return."""
@@ -118,6 +119,7 @@ def test_a_cluster(server: Server, transport: str) -> None:
             client.set("key", bytes(SIZE))
 
 
+@pytest.mark.device("memory behind a time-out")
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_others_on_the_queue_pair_go_on(server: Server, transport: str) -> None:
     """A timed-out set leaves the other clients of the queue pair their answers, once the server runs."""
@@ -161,6 +163,7 @@ def test_an_event_loop(server: Server, transport: str, name: str) -> None:
     asyncio.run(body())
 
 
+@pytest.mark.device("memory of calls without an end")
 @each_transport
 @pytest.mark.parametrize("end", ["cancel", "close"])
 @pytest.mark.without_direct("a get must wait for the daemon")

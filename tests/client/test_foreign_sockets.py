@@ -438,6 +438,7 @@ def test_tls_of_greenlets_without_room(how: str, tls: TlsRelay, server: Server, 
 # --- Client.sock ---
 
 
+@pytest.mark.device("the descriptor of its channel")
 def test_sock(make_client: Callable[..., Client], backend: Any, key: str) -> None:
     client = make_client()
     assert client.sock is None

@@ -57,6 +57,7 @@ def test_a_client(server: Server, transport: str) -> None:
         assert batch.results == [True, b"newer"]
 
 
+@pytest.mark.device("completions that nobody awaits")
 @each_transport
 def test_one_lane_of_a_queue_pair(server: Server, transport: str) -> None:
     """The client notices the close of an idle lane while the queue pair's other lanes are in use."""

@@ -115,6 +115,7 @@ def test_a_server_that_takes_its_time() -> None:
         other.close()
 
 
+@pytest.mark.device("the revocation of memory")
 @each_transport
 @pytest.mark.usefixtures("alarm")
 @pytest.mark.parametrize("talks", [False, True], ids=["silent", "talks"])
@@ -141,6 +142,7 @@ def test_a_server_that_never_closes(talks: bool) -> None:
         other.close()
 
 
+@pytest.mark.device("the revocation of memory")
 @each_transport
 def test_a_call_whose_time_is_over() -> None:
     """The client waits for a quarter of a second, then takes the memory away from the server."""

@@ -14,7 +14,7 @@ import pytest
 from polling import eventually
 from servers import Server
 from suspended import suspended
-from transport import PACE, RDMA_TRANSPORTS
+from transport import PACE, RDMA_TRANSPORTS, rounds
 
 from rmemcached.client import AsyncClient, Client, ClusterClient
 
@@ -48,6 +48,7 @@ def page_faults(work: Callable[[], Any]) -> int:
 # --------------------------------------------------------------------------------------
 
 
+@pytest.mark.device("WRITEs to several places")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_several_values_of_any_size(make: Make, transport: str) -> None:
     """Large and small values of changing sizes come whole in any order, also with missing keys between them."""
@@ -56,7 +57,7 @@ def test_several_values_of_any_size(make: Make, transport: str) -> None:
     sizes = [0, 1, 5000, 200_000, MB, 3 * MB + 7, 9 * MB]
     values = {f"key{number}": random_bytes(draw.choice(sizes), number) for number in range(24)}
     assert client.set_many(values) == []
-    for turn in range(6):
+    for turn in range(rounds(6)):
         keys = [*values, *(f"missing{number}" for number in range(draw.randrange(12)))]
         draw.shuffle(keys)
         keys = keys[: draw.randrange(1, len(keys))]
@@ -83,6 +84,7 @@ def test_several_values_with_a_serde(make: Make, transport: str) -> None:
         assert client.get_many(values) == values
 
 
+@pytest.mark.device("WRITEs to several places")
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_the_server_writes_several_values_to_memory(make: Make, transport: str) -> None:
     """From the second call on the server writes the values by WRITE, not in messages."""
@@ -277,6 +279,7 @@ def test_a_value_comes_to_its_place_only(make: Make, transport: str) -> None:
     assert memory == b"x" * len(memory)
 
 
+@pytest.mark.device("memory behind a time-out")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_memory_is_the_callers_behind_a_timeout(make: Make, server: Server, transport: str) -> None:
     """A server that goes on later leaves the caller's memory alone."""

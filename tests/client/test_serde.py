@@ -275,6 +275,7 @@ def test_npy_files() -> None:
     numpy.testing.assert_array_equal(numpy.load(io.BytesIO(value), allow_pickle=False), array)
 
 
+@pytest.mark.device("scatter entries")
 def test_gathered(make_client: Callable[..., Client], make_relay: Callable[..., ClassicRelay], key: str) -> None:
     parts = [b"a" * 10, bytearray(b"b" * 5000), memoryview(b"c" * 300_000), b"", numpy.arange(4, dtype="u1")]
     gathered = Gathered(parts)

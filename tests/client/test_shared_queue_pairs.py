@@ -104,6 +104,7 @@ def test_queue_pairs_are_given_to_all_workers(rmemcached_server: ServerFactory, 
             assert next_worker() == (first + 2 * number) % 4
 
 
+@pytest.mark.device("queue pairs with many lanes")
 def test_one_queue_pair_for_each_worker(rmemcached_server: ServerFactory, transport: str) -> None:
     """However many clients there are, each worker has one queue pair, and each client is a connection until its
     close."""
@@ -169,6 +170,7 @@ def test_the_last_takes_the_queue_pair_along(make: Make, server: Server) -> None
         assert clients[4].get("key") == b"value"
 
 
+@pytest.mark.device("its completion channel among threads")
 @pytest.mark.parametrize("spin", [0, None, 100_000])
 def test_threads_do_not_mix(make: Make, spin: float | None) -> None:
     """Threads on a queue pair keep values of all sizes apart, while some sleep and others poll."""
@@ -189,6 +191,7 @@ def test_threads_do_not_mix(make: Make, spin: float | None) -> None:
     assert numbers(clients[0], "rdma_queue_pairs") == [1]
 
 
+@pytest.mark.device("receives for many messages")
 def test_requests_without_replies(make: Make) -> None:
     clients = [make(spin=0) for _ in range(6)]
     for client in clients:
@@ -204,6 +207,7 @@ def test_requests_without_replies(make: Make) -> None:
     assert in_threads(len(clients), work) == []
 
 
+@pytest.mark.device("its completion channel among threads")
 def test_sleepers_are_woken(make: Make, server: Server) -> None:
     """Each sleeping thread is woken by its own reply, whichever thread sleeps for the queue pair."""
     clients = [make(spin=0) for _ in range(10)]
@@ -249,6 +253,7 @@ def test_owners_sleep_until_they_can_go_on(make: Make, server: Server) -> None:
     assert after.ru_nvcsw - before.ru_nvcsw < 500
 
 
+@pytest.mark.device("memory behind a time-out")
 def test_a_timeout_is_one_clients(make: Make, server: Server) -> None:
     """After a time-out the value is stored whole or not at all, its memory is the caller's again, and other clients of
     the queue pair go on."""
@@ -296,6 +301,7 @@ def test_a_value_that_comes_too_late(make: Make) -> None:
     assert numbers(other, "rdma_total_queue_pairs", "rdma_qp_errors") == [1, 0]
 
 
+@pytest.mark.device("requests without acknowledgement by the program")
 def test_a_server_that_stands_still(make: Make, server: Server) -> None:
     """All clients keep their time-outs with a stopped server, and go on afterwards."""
     clients = [make(timeout=0.3, spin=0) for _ in range(4)]
@@ -312,6 +318,7 @@ def test_a_server_that_stands_still(make: Make, server: Server) -> None:
         assert client.set("key", b"value")
 
 
+@pytest.mark.device("the end of a queue pair")
 def test_the_end_of_a_queue_pair_ends_all_of_it(rmemcached_server: ServerFactory, transport: str) -> None:
     """Each client notices the end, in its present call or in its next, and then connects anew."""
     server = rmemcached_server("-t", "1")
@@ -370,6 +377,7 @@ def test_beyond_the_limit_of_connections(rmemcached_server: ServerFactory, trans
         assert clients[19].get("key") == b"value"
 
 
+@pytest.mark.device("a fork")
 def test_a_child_makes_its_own(make: Make) -> None:
     clients = [make() for _ in range(3)]
     for client in clients:
@@ -385,6 +393,7 @@ def test_a_child_makes_its_own(make: Make) -> None:
     assert [client.get("key") for client in clients] == [b"child"] * 3
 
 
+@pytest.mark.device("its completion channel among threads")
 @pytest.mark.parametrize("follows", [False, True], ids=["sleeps for all", "follows"])
 def test_signal_handlers_run(make: Make, server: Server, follows: bool) -> None:
     """Signal handlers run in a waiting call, also while another thread sleeps for the queue pair."""

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from transport import rounds
 
 from rmemcached.client import Client
@@ -108,6 +109,7 @@ class Worker:
             assert shown is None or shown.family in (socket.AF_INET, socket.AF_UNIX)
 
 
+@pytest.mark.device("threads")
 def test_everything_at_a_time(make_client: Make, key: str) -> None:
     clients = [make_client() for _ in range(3)]
     ordered = make_client()

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from daemon_tools import Conversation, child, descriptors, eventually, rdma_at_rest, room_for
-from guest_selection import OVER_CM
-from guest_tools import DEVICE, REFERENCE, ROOT, SYSTEM_PYTHON, resources, run
+from guest_selection import OVER_CM, has_selected
+from guest_tools import DEVICE, PYTEST, REFERENCE, ROOT, SYSTEM_PYTHON, resources, run
 from servers import Server, free_port
 from suspended import suspended
 
@@ -181,8 +181,7 @@ def test_auto_takes_it(daemon: Daemon) -> None:
 
 def test_bodies_of_the_host_s_tests() -> None:
     """Values, and clients that die: after the set-up all is as over "verbs"."""
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "guest_selection"]
-    command += ["-o", "pythonpath=tests/system tests/lab", *OVER_CM]
+    command = [*PYTEST, *(path for path in OVER_CM if has_selected(ROOT / path))]
     environment = {**os.environ, "RMEMCACHED_TEST_TRANSPORT": "rdma_cm", "RMEMCACHED_TEST_HOST": HERE}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=250

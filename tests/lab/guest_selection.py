@@ -1,21 +1,29 @@
-"""The selection of the host's tests that also run over a device of libibverbs: a plugin of pytest, for test_lab.py.
+"""The selection of the host's tests that also run over a device of libibverbs: a plugin of pytest for the guests.
 
 The bodies are the same. RMEMCACHED_TEST_TRANSPORT=verbs sets their transport, RMEMCACHED_TEST_PACE the part of their
 repetitions. With RMEMCACHED_TEST_TRANSPORT=rdma_cm (guest_cm.py) the selection has the tests for which the way of
-connecting matters. All of tests/verbs is run (its conftest.py marks tests of the software fabrics). From the rest the
-selection has the tests involving the device: memory and its registration, completions, limits, errors, ends, processes
-and threads. The handling of a message's bytes by daemon and client is the same over each transport, and takes ten
-times as long in an emulated machine. The head of the report lists the omissions.
+connecting matters.
+
+There are two selections, because an emulated machine takes ten times as long:
+
+* script/test runs the host's tests with the marker device, which names the device's part in the test, and the tests of
+  tests/lab and tests/verbs without the marker seldom.
+* script/lab (RMEMCACHED_TEST_LAB=all) runs, whatever their markers, all of tests/lab and tests/verbs, and from the rest
+  the tests involving the device: memory and its registration, completions, limits, errors, ends, processes and threads.
+  The head of the report lists the omissions. The handling of a message's bytes by daemon and client is the same over
+  each transport.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 TRANSPORT = os.environ.get("RMEMCACHED_TEST_TRANSPORT", "verbs")
+ALL = os.environ.get("RMEMCACHED_TEST_LAB") == "all"
 FABRICS = "about the software fabrics"
 STREAM = "about iWARP's stream"
 KERNEL = "the kernel answers READs for a process that does nothing"
@@ -198,9 +206,26 @@ def options(item: pytest.Item) -> tuple[str, ...]:
     return getattr(getattr(item, "callspec", None), "params", {}).get("options", ())
 
 
+def has_selected(path: Path) -> bool:
+    """Whether a file of the host's tests may have a selected test."""
+    text = path.read_text()
+    if path.parent.name == "verbs":
+        return re.search(r"^pytestmark = .*mark\.(once|soft)\b", text, re.MULTILINE) is None
+    return path.stem not in OF_NO_TRANSPORT and (ALL or "mark.device(" in text)
+
+
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Files without a selected test need not be read."""
-    return True if collection_path.parent.name == "client" and collection_path.stem in OF_NO_TRANSPORT else None
+    of_host = collection_path.parent.name in ("client", "verbs") and collection_path.name.startswith("test_")
+    return True if of_host and not has_selected(collection_path) else None
+
+
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> list[pytest.Item] | None:
+    """Leaves out what script/test does not run in guests. The parameters of a test need no items then."""
+    marks = {mark.name for mark in getattr(obj, "pytestmark", ())}
+    of_device = collector.path.parent.name in ("lab", "verbs")
+    left_out = "seldom" in marks if of_device else name.startswith("test_") and "device" not in marks
+    return [] if left_out and not ALL else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = str(ROOT / "tests" / "client" / "reference.py")
+# pytest in a guest. A plugin without a use would only be imported.
+PYTEST = (
+    *(sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:benchmark"),
+    *("-p", "guest_selection", "-o", "pythonpath=tests/verbs tests/system tests/lab"),
+)
 SYSTEM_PYTHON = "/usr/bin/python3"  # the interpreter with pyverbs
 DEVICE = "rxe0"
 DEVICE_FILES = Path("/dev/infiniband")

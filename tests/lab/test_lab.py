@@ -15,13 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from guest_selection import CHOSEN, LEFT_OUT
+from guest_selection import ALL, CHOSEN, LEFT_OUT, has_selected
+from guest_tools import PYTEST
 
 ROOT = Path(__file__).resolve().parents[2]
 CANNOT = 126  # exit status of script/vm
-SECONDS = 900  # for boot, tests and shutdown; half of the time on an idle machine
-# The tests of each guest. guest_selection.py lists the omissions from folders with the host's tests.
-SYSTEM = {f"tests/system/{name}.py" for name in (*LEFT_OUT, *CHOSEN)}
+SECONDS = 1800 if ALL else 900  # for boot, tests and shutdown; a third of the time on an idle machine
+# The tests of each guest. guest_selection.py selects from folders with the host's tests.
+PATHS = [f"tests/system/{name}.py" for name in (*LEFT_OUT, *CHOSEN)]
+SYSTEM = {path for path in PATHS if has_selected(ROOT / path)}
 OF_THREADS = {"tests/system/test_load.py", "tests/system/test_moving.py"}
 VERBS_OF_THREADS = [f"tests/verbs/{name}.py" for name in ("test_events", "test_objects", "test_progress_thread")]
 GUESTS = {
@@ -43,7 +45,7 @@ PROCESSORS = {"threads": 2}
 
 def command(*arguments: str, **environment: str) -> list[str]:
     """The command line of script/vm."""
-    passed_on = [word for name in environment for word in ("--environment", name)]
+    passed_on = [word for name in ("RMEMCACHED_TEST_LAB", *environment) for word in ("--environment", name)]
     return [sys.executable, str(ROOT / "script" / "vm"), "-t", str(SECONDS), *passed_on, *arguments]
 
 
@@ -59,11 +61,9 @@ class Guest:
 
     def __init__(self, name: str) -> None:
         environment = {"RMEMCACHED_TEST_TRANSPORT": "verbs", "RMEMCACHED_TEST_PACE": "10"}
-        tests = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "guest_selection"]
-        tests += ["-o", "pythonpath=tests/system tests/lab", *GUESTS[name]]
         self.output = tempfile.TemporaryFile()  # noqa: SIM115  (closed by end)
         self.process = subprocess.Popen(
-            command("-j", str(PROCESSORS.get(name, 1)), *tests, **environment),
+            command("-j", str(PROCESSORS.get(name, 1)), *PYTEST, *GUESTS[name], **environment),
             cwd=ROOT,
             env={**os.environ, **environment},
             stdout=self.output,

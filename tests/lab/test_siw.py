@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from guest_tools import PYTEST
 
 ROOT = Path(__file__).resolve().parents[2]
 CANNOT = 126  # exit status of script/build-siw and script/vm
@@ -29,12 +30,5 @@ def run(*command: str) -> str:
 def test_soft_iw_and_siw() -> None:
     module = run(str(ROOT / "script" / "build-siw")).split()[-1]
     machine = (sys.executable, str(ROOT / "script" / "vm"), "-t", "600", "--driver", "siw", "--module", module)
-    pytest_run = (sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider")
-    paths = (
-        "-o",
-        "pythonpath=tests/verbs tests/lab tests/system",
-        "tests/lab/siw_guest.py",
-        "tests/lab/siw_cm.py",
-        "tests/lab/siw_figures.py",
-    )
-    assert " passed" in run(*machine, *pytest_run, *paths)
+    files = [f"tests/lab/{name}.py" for name in ("siw_guest", "siw_cm", "siw_figures")]
+    assert " passed" in run(*machine, "--environment", "RMEMCACHED_TEST_LAB", *PYTEST, *files)

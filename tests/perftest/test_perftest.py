@@ -53,6 +53,7 @@ def is_plausible_latency(row: list[float]) -> bool:
     return 0 < least <= typical <= p99 <= p999 <= most and least <= average <= most and deviation <= most
 
 
+@pytest.mark.device("polled completions")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("verb", ["send", "write", "read"])
 def test_latency(device: str, verb: str) -> None:
@@ -61,6 +62,7 @@ def test_latency(device: str, verb: str) -> None:
     assert row[:2] == [100, 20] and is_plausible_latency(row)
 
 
+@pytest.mark.device("many requests")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("verb", ["send", "write", "read"])
 @pytest.mark.parametrize("options", [(), ("-e",), ("-b",)], ids=" ".join)

@@ -29,6 +29,7 @@ def counts(control: Conversation) -> dict[str, int]:
     return {name: int(found[name]) for name in COUNTED}
 
 
+@pytest.mark.device("completions and events")
 def test_a_small_request_is_one_completion_and_one_doorbell(server: Server, rdma_transport: str) -> None:
     """For single requests of a client the daemon gets neither a completion nor an event for each reply."""
     count = rounds(400)
@@ -49,6 +50,7 @@ def test_a_small_request_is_one_completion_and_one_doorbell(server: Server, rdma
         assert cost["rdma_wakeups"] <= count + told
 
 
+@pytest.mark.device("lists of requests")
 def test_replies_of_a_turn_leave_with_one_doorbell(server: Server) -> None:
     count = 8
     with Peer(server) as peer, Conversation(server) as control:
@@ -63,6 +65,7 @@ def test_replies_of_a_turn_leave_with_one_doorbell(server: Server) -> None:
     assert after["rdma_doorbells"] - before["rdma_doorbells"] <= count // 2
 
 
+@pytest.mark.device("inline data and receives")
 def test_messages_of_every_length(server: Server) -> None:
     """Messages of every length arrive: short messages have a receive of their own, and inline SENDs a limit."""
     with rdma_client(server) as client:
@@ -72,6 +75,7 @@ def test_messages_of_every_length(server: Server) -> None:
             assert client.get("key") == value
 
 
+@pytest.mark.device("the size of a completion queue")
 def test_queue_pairs_for_more_than_a_queue_holds(rmemcached_server: ServerFactory) -> None:
     """The completion queue grows with its queue pairs. The daemon adds a queue where rxe's cannot hold all."""
     server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_credits=1024,rdma_msgsize=512")

@@ -359,6 +359,7 @@ def test_sighup_does_not_end_it(rmemcached_server: ServerFactory) -> None:
         assert talk.ask(b"mn\r\n") == b"MN\r\n"
 
 
+@pytest.mark.device("READs and WRITEs under way")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_stop_with_clients_and_transfers(rmemcached_server: ServerFactory, how: int) -> None:
     """The daemon stops in order while clients of all kinds are busy, and READs and WRITEs are under way."""

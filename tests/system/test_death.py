@@ -98,6 +98,7 @@ def received(control: Conversation) -> int:
     return control.number("rdma_recvs", "rdma")
 
 
+@pytest.mark.device("queue pairs of dead peers")
 def test_killed_at_random_moments(scene: tuple[Server, Conversation, Nursery]) -> None:
     server, control, nursery = scene
     source = random.Random(11)
@@ -174,6 +175,7 @@ def test_killed_with_a_write_in_flight(scene: tuple[Server, Conversation, Nurser
     wait_at_rest(control)
 
 
+@pytest.mark.device("queue pairs of stopped peers")
 def test_a_stopped_reader_holds_nobody_up(scene: tuple[Server, Conversation, Nursery]) -> None:
     """A client stopped in the middle of everything holds up no other client, and goes with SIGKILL."""
     server, control, nursery = scene
@@ -192,6 +194,7 @@ def test_a_stopped_reader_holds_nobody_up(scene: tuple[Server, Conversation, Nur
     wait_at_rest(control)
 
 
+@pytest.mark.device("queue pairs of dead peers")
 def test_many_die_at_once(scene: tuple[Server, Conversation, Nursery]) -> None:
     _, control, nursery = scene
     pids = [nursery.fork("idle") for _ in range(20)]
@@ -221,6 +224,7 @@ def test_the_lifeline_goes_with_its_queue_pair(scene: tuple[Server, Conversation
         wait_at_rest(control)
 
 
+@pytest.mark.device("queue pairs without a peer")
 @pytest.mark.parametrize("attached", [False, True], ids=["no stream", "no READY"])
 def test_gone_before_it_began(scene: tuple[Server, Conversation, Nursery], attached: bool) -> None:
     server, control, _ = scene

@@ -92,6 +92,7 @@ NUMBERS = {
 }
 
 
+@pytest.mark.device("the address of a queue pair")
 @pytest.mark.parametrize("key", NUMBERS)
 def test_values_out_of_range(talk: Conversation, key: str) -> None:
     for value in NUMBERS[key]:
@@ -100,6 +101,7 @@ def test_values_out_of_range(talk: Conversation, key: str) -> None:
     assert talk.ask(b"mn\r\n") == b"MN\r\n"
 
 
+@pytest.mark.device("the address of a queue pair")
 @pytest.mark.parametrize("key", ["version", "transport", "qpn", "credits", "msgsize", "lanebytes"])
 def test_missing_keys(talk: Conversation, key: str) -> None:
     assert talk.ask(f"rdma {without(key)}\r\n".encode()).decode() == f"CLIENT_ERROR rdma: {key} is missing\r\n"

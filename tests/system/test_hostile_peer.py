@@ -110,6 +110,7 @@ def test_first_message_is_not_ready(server: Server, kind: int) -> None:
         ended(peer, b"SERVER_ERROR rdma: a first message that is not READY\r\n")
 
 
+@pytest.mark.device("receives that are too short")
 def test_message_too_long(server: Server) -> None:
     """A message longer than the daemon's receives ends the queue pair."""
     with Peer(server) as peer:
@@ -137,6 +138,7 @@ def test_send_without_a_credit(server: Server) -> None:
         assert peer.last_words() in (b"SERVER_ERROR rdma: a message without a credit\r\n", BROKEN_STREAM, b"")
 
 
+@pytest.mark.device("a peer without receives")
 def test_no_credit_for_the_daemon(server: Server, bystander: Any) -> None:
     """A client that gives no credits back gets no more replies than credits, and the daemon's memory is bounded."""
     with Peer(server, credits=2) as peer:
@@ -223,6 +225,7 @@ OUTSIDE: dict[str, Descriptor] = {
 }
 
 
+@pytest.mark.device("failing READs")
 @pytest.mark.parametrize("what", OUTSIDE)
 def test_set_from_outside_the_region(peer: Peer, what: str) -> None:
     memory = bytearray(SIZE)
@@ -231,6 +234,7 @@ def test_set_from_outside_the_region(peer: Peer, what: str) -> None:
     fails(peer, READ_FAILED)
 
 
+@pytest.mark.device("failing READs")
 @pytest.mark.parametrize("access", [0, Access.LOCAL_WRITE, Access.LOCAL_WRITE | Access.REMOTE_WRITE])
 def test_set_from_memory_that_may_not_be_read(peer: Peer, access: int) -> None:
     memory = bytearray(SIZE)
@@ -239,6 +243,7 @@ def test_set_from_memory_that_may_not_be_read(peer: Peer, access: int) -> None:
     fails(peer, READ_FAILED)
 
 
+@pytest.mark.device("failing READs")
 def test_set_from_a_deregistered_region(peer: Peer) -> None:
     memory = bytearray(SIZE)
     region = peer.region(memory, Access.REMOTE_READ)
@@ -248,6 +253,7 @@ def test_set_from_a_deregistered_region(peer: Peer) -> None:
     fails(peer, READ_FAILED)
 
 
+@pytest.mark.device("failing READs")
 def test_set_from_somebody_else_s_region(server: Server, peer: Peer) -> None:
     with Peer(server) as owner:
         memory = bytearray(SIZE)
@@ -260,6 +266,7 @@ def test_set_from_somebody_else_s_region(server: Server, peer: Peer) -> None:
 GET_OUTSIDE = {name: descriptor for name, descriptor in OUTSIDE.items() if name != "longer than it"}
 
 
+@pytest.mark.device("failing WRITEs")
 @pytest.mark.parametrize("what", GET_OUTSIDE)
 def test_get_to_outside_the_region(peer: Peer, what: str) -> None:
     memory = bytearray(SIZE)
@@ -268,6 +275,7 @@ def test_get_to_outside_the_region(peer: Peer, what: str) -> None:
     fails(peer, WRITE_FAILED)
 
 
+@pytest.mark.device("failing WRITEs")
 @pytest.mark.parametrize("access", [0, Access.LOCAL_WRITE, Access.LOCAL_WRITE | Access.REMOTE_READ])
 def test_get_to_memory_that_may_not_be_written(peer: Peer, access: int) -> None:
     memory = bytearray(b"x" * SIZE)
@@ -278,6 +286,7 @@ def test_get_to_memory_that_may_not_be_written(peer: Peer, access: int) -> None:
     assert memory == b"x" * SIZE
 
 
+@pytest.mark.device("failing WRITEs")
 def test_get_to_a_deregistered_region(peer: Peer) -> None:
     memory = bytearray(b"x" * SIZE)
     region = peer.region(memory, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
@@ -315,6 +324,7 @@ def _returned(peer: Peer) -> int:
     return len(peer.inbox)
 
 
+@pytest.mark.device("WRITEs")
 def test_get_touches_nothing_beyond_the_value(peer: Peer) -> None:
     memory = bytearray(b"x" * (SIZE + 200))
     region = peer.region(memory, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
@@ -366,6 +376,7 @@ def test_commands_behind_a_set_wait(peer: Peer) -> None:
 # ---- the daemon's memory ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.device("keys of the daemon's memory")
 @pytest.mark.parametrize("opcode", [verbs.Opcode.RDMA_READ, verbs.Opcode.RDMA_WRITE], ids=["read", "write"])
 def test_the_daemon_s_memory_cannot_be_touched(server: Server, opcode: Any) -> None:
     """No key lets a peer touch the daemon's memory, not even the key of the daemon's READs on the wire."""

@@ -101,6 +101,7 @@ def test_around_every_limit(rdma: Any, tcp: Any, flags: int | None) -> None:
     check(tcp, (rdma,), limit_sizes(), 4, flags)
 
 
+@pytest.mark.device("scatter entries")
 def test_chained_items(rdma: Any, tcp: Any) -> None:
     check(rdma, (tcp, rdma), large_sizes(), 5)
     check(tcp, (rdma,), large_sizes(), 6)
@@ -284,6 +285,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.device("receives of other sizes")
 @pytest.mark.parametrize("options", some(OPTIONS))
 def test_with_other_settings_of_the_transport(rmemcached_server: Callable[..., Server], options: str) -> None:
     """Values are right with few credits, small messages, all or no values in messages, singly and many in flight."""

@@ -62,6 +62,7 @@ def ended(peer: Lanes, line: bytes) -> None:
 # ---- open and close --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.device("lanes without a lifeline")
 def test_each_lane_is_a_connection(server: Server, control: Conversation) -> None:
     """The other lanes count beside lane 0, the lifeline's, and are closed without lane 0."""
     with Lanes(server) as peer:
@@ -130,6 +131,7 @@ def test_what_came_before_close_is_done(server: Server, control: Conversation) -
         assert control.ask(b"mg done\r\n") == b"HD\r\n"
 
 
+@pytest.mark.device("READs under way")
 def test_close_waits_for_the_lanes_reads(server: Server, control: Conversation) -> None:
     """After CLOSE the memory is the client's again: the daemon gives up the unfinished value and keeps the old."""
     size = 1_000_000
@@ -153,6 +155,7 @@ def test_close_waits_for_the_lanes_reads(server: Server, control: Conversation) 
             assert value in (old, b"n" * size)
 
 
+@pytest.mark.device("WRITEs under way")
 def test_close_waits_for_the_lanes_writes(server: Server, control: Conversation) -> None:
     """No byte comes into the client's memory after the daemon's CLOSE."""
     size = 1_000_000
@@ -288,6 +291,7 @@ def test_beyond_the_limit_of_connections(opened: int) -> None:
 # -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.device("lanes without a lifeline")
 def test_a_lane_that_does_not_read_holds_up_none(server: Server, control: Conversation) -> None:
     """Replies stop at the client's limit, commands at the daemon's limit; nothing of the lane is lost."""
     assert control.ask(b"set big 0 0 5000\r\n" + bytes(5000) + b"\r\n") == b"STORED\r\n"
@@ -527,6 +531,7 @@ def test_stats_conns_show_lanes(server: Server, control: Conversation) -> None:
         assert f"{fd}.0:addr" not in found
 
 
+@pytest.mark.device("lanes without a lifeline")
 def test_each_lane_authenticates_itself(tmp_path: Path) -> None:
     """But lane 0, the lifeline's, where there is a lifeline."""
     users = tmp_path / "users"
@@ -549,6 +554,7 @@ class Authenticated(Lanes):
         super().exchange(credits, tokens)  # type: ignore[arg-type]
 
 
+@pytest.mark.device("lanes without a lifeline")
 def test_idle_lanes_are_closed() -> None:
     """Only silent lanes end, also lanes with a reply that waits for the client."""
     with (
@@ -584,6 +590,7 @@ def test_watchers_see_lanes(server: Server, control: Conversation) -> None:
         assert re.search(rb" type=conn_close .* reason=\w+ cfd=\d+ lane=7\n", next(lines))
 
 
+@pytest.mark.device("the end of a queue pair")
 def test_lanes_of_a_client_that_is_gone_end_normally(server: Server, control: Conversation) -> None:
     """They end with the reason of a plain connection closed by its client, however the queue pair ends."""
     with Conversation(server) as watcher:

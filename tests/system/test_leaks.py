@@ -86,6 +86,7 @@ def test_connect_set_get_disconnect(scene: tuple[Server, Conversation], rdma: bo
         assert control.number("rdma_total_queue_pairs", "rdma") == ROUNDS
 
 
+@pytest.mark.device("its objects")
 def test_connect_and_vanish(scene: tuple[Server, Conversation]) -> None:
     """Vanished clients leave nothing: without a word, in the middle of a command, or with a reset."""
     server, control = scene
@@ -118,6 +119,7 @@ def test_exchanges_that_come_to_nothing(scene: tuple[Server, Conversation]) -> N
     measure(control, server.pid, round_trip)
 
 
+@pytest.mark.device("registrations")
 def test_one_connection_a_thousand_values(scene: tuple[Server, Conversation]) -> None:
     """A long-lived client, with values of changing sizes, keeps its registrations and buffers limited."""
     server, control = scene

@@ -34,6 +34,7 @@ LONGEST = within(10.0)  # seconds: all clients share two cores with the daemon
 
 
 # The same for a moment with checksums, and with so little memory for items as to evict all the time.
+@pytest.mark.device("load by many processes")
 @pytest.mark.parametrize(
     ("seconds", "flags"),
     [(SECONDS, ("-m", "256")), (min(SECONDS, 4.0), ("-m", "16", "-o", "rdma_crc"))],

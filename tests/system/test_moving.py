@@ -49,6 +49,7 @@ def work(server: Server, number: int, stop: threading.Event, problems: list[str]
         problems.append(f"{type(error).__name__}: {error}")
 
 
+@pytest.mark.device("READs and WRITEs of memory that moves")
 def test_payloads_while_pages_move(rmemcached_server: Callable[..., Server]) -> None:
     server = rmemcached_server("-m", "64", "-o", "slab_reassign,slab_automove=1,slab_chunk_max=512")
     problems: list[str] = []

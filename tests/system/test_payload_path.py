@@ -56,6 +56,7 @@ def test_requests_for_small_values_name_no_memory(control: tuple[Server, Convers
         eventually(lambda: counters(talk)["rdma_write_bytes"] == len(large))
 
 
+@pytest.mark.device("READs and WRITEs")
 @pytest.mark.parametrize("size", some([4097, 8193, 65536, 1_000_000, 8_000_000]))
 def test_large_values_bypass_the_sockets(control: tuple[Server, Conversation], size: int, rdma_transport: str) -> None:
     server, talk = control
@@ -186,6 +187,7 @@ def test_frames_carry_the_payload_once(control: tuple[Server, Conversation]) -> 
     assert sums["iw_rx_fpdus"] >= 5 * size // 65536
 
 
+@pytest.mark.device("registrations")
 def test_registrations_are_made_once_per_connection(control: tuple[Server, Conversation]) -> None:
     server, talk = control
     with rdma_client(server) as client:

@@ -121,6 +121,7 @@ def test_many_greedy_clients(server: Server) -> None:
         assert control.ask(b"flush_all\r\n") == b"OK\r\n"
 
 
+@pytest.mark.device("a peer without receives")
 def test_greedy_rdma_client(server: Server) -> None:
     """Requests without end from a client that grants the daemon no credit: the daemon keeps of its lane what it has
     promised."""
@@ -154,6 +155,7 @@ def test_greedy_rdma_client(server: Server) -> None:
         assert taken == expected
 
 
+@pytest.mark.device("READs without an answer")
 def test_lane_that_waits_for_a_read_stops_its_client(server: Server) -> None:
     """The daemon keeps commands behind an unanswered READ up to a bound."""
     with Peer(server) as peer:
@@ -280,6 +282,7 @@ def test_idle_connections_are_cheap(server: Server) -> None:
         eventually(lambda: control.number("curr_connections") == 1)
 
 
+@pytest.mark.device("many queue pairs")
 def test_idle_queue_pairs(server: Server) -> None:
     """300 connected queue pairs cost the daemon a limited amount each, and their end gives all of it back."""
     count = rounds(300)

@@ -71,6 +71,7 @@ def serves(server: Server) -> None:
         assert client.get("key") == b"value"
 
 
+@pytest.mark.device("keys of the daemon's memory")
 def test_a_queue_pair_that_has_not_asked_is_refused(server: Server) -> None:
     """A queue pair may not read before it asks, even with the right key, and nobody else notices."""
     with Peer(server) as allowed, Peer(server) as other:
@@ -83,6 +84,7 @@ def test_a_queue_pair_that_has_not_asked_is_refused(server: Server) -> None:
     serves(server)
 
 
+@pytest.mark.device("keys of the daemon's memory")
 def test_nobody_writes_to_items(server: Server) -> None:
     with Peer(server) as peer, Peer(server) as witness:
         where = ask(peer)
@@ -94,6 +96,7 @@ def test_nobody_writes_to_items(server: Server) -> None:
     serves(server)
 
 
+@pytest.mark.device("keys of the daemon's memory")
 def test_what_is_behind_a_part_is_refused(server: Server) -> None:
     with Peer(server) as peer:
         word, base, first, length, key = peer.ask(b"rdma_direct 0\r\n").split()
@@ -105,6 +108,7 @@ def test_what_is_behind_a_part_is_refused(server: Server) -> None:
     serves(server)
 
 
+@pytest.mark.device("keys of the daemon's memory")
 def test_a_key_is_of_no_use_to_who_has_been_thrown_out(server: Server) -> None:
     """The key's queue pair is gone, and the client's next queue pair has no more rights than any other."""
     with Conversation(server) as control:
