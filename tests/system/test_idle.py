@@ -103,6 +103,25 @@ def test_what_the_kernel_holds_is_under_way_too(clock: Clock) -> None:
     assert clock.kicks() == (0, 0)
 
 
+def test_a_reply_longer_than_the_rest_of_the_one_before(clock: Clock) -> None:
+    """The daemon compares what its socket holds of a reply with an earlier look at this reply only."""
+    store(clock, bytes(MB))
+    with narrow(clock.server) as slow:
+        slow.send(b"get key\r\n")
+        assert slow.line() == b"VALUE key 7 %d\r\n" % MB
+        assert slow.read(MB - 300_000) == bytes(MB - 300_000)
+        clock.step()
+        clock.step()
+        assert slow.read(300_000) == bytes(300_000)
+        assert slow.line() + slow.line() == b"\r\nEND\r\n"
+        slow.send(b"get key\r\n")
+        assert slow.line() == b"VALUE key 7 %d\r\n" % MB
+        for _ in range(4):
+            clock.step()
+            assert slow.read(100_000) == bytes(100_000)
+    assert clock.kicks() == (0, 0)
+
+
 def test_who_takes_nothing_is_closed(clock: Clock) -> None:
     store(clock, bytes(SIZE))
     with narrow(clock.server) as stalled, Conversation(clock.server) as watcher:

@@ -66,6 +66,8 @@ cdef flush_result connection_flush(connection *cn) noexcept nogil:
         left -= total
     if left != share:
         cn.long_replies = share - left > TURN_LEAST
+        # Earlier looks at the socket say nothing about this output.
+        cn.untaken = 0
     return FLUSH_DONE
 
 
