@@ -81,7 +81,7 @@ prepare() {
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
         die "Python 3.11 or later is needed; $("$python" -V) was found (PYTHON=... names another)"
     fitting_venv || "$python" -m venv --clear .venv
-    # pip takes seconds to find nothing to do. It runs after changes of the files that it reads.
+    # pip takes seconds to find nothing to do. It runs after changes of its input files.
     asked="$extras $(cat pyproject.toml rmemcached/__init__.py | cksum)"
     if ! grep -qxF "$asked" .venv/prepared 2>/dev/null; then
         mapfile -t requirements < <(.venv/bin/python -c 'import tomllib

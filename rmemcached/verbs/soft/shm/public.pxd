@@ -41,8 +41,9 @@ cdef struct soft_shm_usage:
     uint64_t declined                # offers, since the context was opened
 
 # Sets the limits, before a queue pair of the context gets its stream. 0 or an errno value. EBUSY: a region is mapped
-# already. EINVAL: another device, or limits that are too high. EAGAIN, ENOMEM: no thread that unmaps (`paid`). By default `nobody` is UINT32_MAX, and the limits are 256 regions
-# and 2^36 octets for each queue pair, and 16384 and 2^40 for all.
+# already. EINVAL: another device, or limits that are too high. EAGAIN, ENOMEM: no thread that unmaps (`paid`).
+# By default `nobody` is UINT32_MAX, and the limits are 256 regions and 2^36 octets for each queue pair, and 16384 and
+# 2^40 for all.
 cdef int soft_shm_limit(ibv_context *context, const soft_shm_limits *limits) noexcept nogil
 # The regions mapped now, to show. Any thread. 0, or EINVAL: another device.
 cdef int soft_shm_query(ibv_context *context, soft_shm_usage *out) noexcept nogil
