@@ -390,7 +390,6 @@ def test_a_server_that_reads_slowly_is_not_silent(run: Run) -> None:
     run(body())
 
 
-@pytest.mark.device("registered memory")
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_values_in_memory_have_a_limit(run: Run, rmemcached_server: ServerFactory, transport: str) -> None:
     """Many large values under way take limited memory."""

@@ -96,7 +96,6 @@ def test_a_call(server: Server, transport: str, name: str) -> None:
         assert client.set("key", b"value") is True
 
 
-@pytest.mark.device("memory behind a time-out")
 @each_transport
 def test_a_call_with_a_buffer(server: Server, transport: str) -> None:
     """The memory of a timed-out call is the caller's again on return."""

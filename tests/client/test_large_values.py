@@ -48,7 +48,6 @@ def page_faults(work: Callable[[], Any]) -> int:
 # --------------------------------------------------------------------------------------
 
 
-@pytest.mark.device("WRITEs to several places")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_several_values_of_any_size(make: Make, transport: str) -> None:
     """Large and small values of changing sizes come whole in any order, also with missing keys between them."""

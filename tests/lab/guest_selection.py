@@ -6,12 +6,10 @@ connecting matters.
 
 There are two selections, because an emulated machine takes ten times as long:
 
-* script/test runs the host's tests with the marker device, which names the device's part in the test, and the tests of
-  tests/lab and tests/verbs without the marker seldom.
-* script/lab (RMEMCACHED_TEST_LAB=all) runs, whatever their markers, all of tests/lab and tests/verbs, and from the rest
-  the tests involving the device: memory and its registration, completions, limits, errors, ends, processes and threads.
-  The head of the report lists the omissions. The handling of a message's bytes by daemon and client is the same over
-  each transport.
+* script/test runs tests/lab, tests/verbs, and from the rest the tests with the marker device, which names the device's
+  part in the test.
+* script/lab (RMEMCACHED_TEST_LAB=all) runs all tests over the transport, but for the omissions in the tables below. The
+  head of the report lists them. The handling of a message's bytes by daemon and client is the same over each transport.
 """
 
 from __future__ import annotations
@@ -220,12 +218,12 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if of_host and not has_selected(collection_path) else None
 
 
-def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> list[pytest.Item] | None:
+def pytest_pycollect_makeitem(collector: pytest.Module, name: str, obj: object) -> list[pytest.Item] | None:
     """Leaves out what script/test does not run in guests. The parameters of a test need no items then."""
-    marks = {mark.name for mark in getattr(obj, "pytestmark", ())}
-    of_device = collector.path.parent.name in ("lab", "verbs")
-    left_out = "seldom" in marks if of_device else name.startswith("test_") and "device" not in marks
-    return [] if left_out and not ALL else None
+    if ALL or not name.startswith("test_"):
+        return None
+    marks = {mark.name for mark in (*collector.iter_markers(), *getattr(obj, "pytestmark", ()))}
+    return None if "device" in marks or collector.path.parent.name in ("lab", "verbs") else []
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

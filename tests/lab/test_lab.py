@@ -29,14 +29,14 @@ VERBS_OF_THREADS = [f"tests/verbs/{name}.py" for name in ("test_events", "test_o
 GUESTS = {
     # First the tests that count all objects of the device: nothing else may use the device then.
     "devices and clients": [
-        *("tests/lab/guest_events.py", "tests/lab/guest_cm.py", "tests/lab/guest_memlock.py", "tests/lab/guest.py"),
-        "tests/client",
+        *("tests/lab/guest_events.py", "tests/lab/guest_cm.py", "tests/lab/guest.py", "tests/client"),
     ],
     "verbs and daemon": [
         *("tests/perftest", *sorted(SYSTEM - OF_THREADS), "tests/verbs"),
         *(f"--ignore={path}" for path in VERBS_OF_THREADS),
+        *("tests/lab/guest_memlock.py", "tests/lab/guest_doctor.py"),
     ],
-    "threads": [*sorted(OF_THREADS), *VERBS_OF_THREADS, "tests/lab/guest_doctor.py"],
+    "threads": [*sorted(OF_THREADS), *VERBS_OF_THREADS],
 }
 # Two processors for tests of threads. The rest have equal work and run side by side with a processor each, the fastest
 # emulation: nothing has to be atomic.
