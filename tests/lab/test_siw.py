@@ -30,7 +30,7 @@ def run(*command: str) -> str:
 @pytest.mark.timeout(900)
 def test_soft_iw_and_siw() -> None:
     module = run(str(ROOT / "script" / "build-siw")).split()[-1]
-    machine = (sys.executable, str(ROOT / "script" / "vm"), "-t", "600", "--driver", "siw", "--module", module)
+    machine = (sys.executable, str(ROOT / "script" / "vm"), "-t", "1200", "--driver", "siw", "--module", module)
     # The programs of figures take longer than the other tests together. Emulation is fastest with a single processor.
     files = ["siw_guest", "siw_cm", *(["siw_figures"] if ALL else [])]
     options = ("-j", "2" if ALL else "1", "--environment", "RMEMCACHED_TEST_LAB")
