@@ -6,9 +6,11 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
+from polling import eventually
 from servers import Server, start_rmemcached
 from viewing import is_pinned
 
@@ -82,6 +84,16 @@ def unasked(server: Server) -> int:
     return int(server.stats()["direct_hits"])
 
 
+def read_unasked(client: Client, server: Server, generation: int) -> bool:
+    """Whether the Client gets most of some values without asking."""
+    before = unasked(server)
+    for key in KEYS[:20]:
+        assert client.get(key) == value_of(key, generation)
+    # The next request reports the reads.
+    client.version()
+    return unasked(server) - before >= 15
+
+
 def test_reads_go_on_by_themselves(first: Callable[[], Server], transport: str) -> None:
     """Reads go on with nothing remembered from the old daemon, whose memory, secrets and places were different."""
     server = first()
@@ -96,9 +108,8 @@ def test_reads_go_on_by_themselves(first: Callable[[], Server], transport: str) 
                     assert found == {key: value_of(key, generation) for key in KEYS}
                     for key in KEYS[:20]:
                         assert client.get(key) == value_of(key, generation)
-                # The next request reports the reads.
-                client.version()
-                assert unasked(server) >= 3 * 20
+                # A new daemon makes its index first.
+                eventually(partial(read_unasked, client, server, generation), TIMEOUT)
     finally:
         server.kill()
 

@@ -184,7 +184,7 @@ def test_bodies_of_the_host_s_tests() -> None:
     command = [*PYTEST, *(path for path in OVER_CM if has_selected(ROOT / path))]
     environment = {**os.environ, "RMEMCACHED_TEST_TRANSPORT": "rdma_cm", "RMEMCACHED_TEST_HOST": HERE}
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=250
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout

@@ -27,7 +27,7 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_soft_iw_and_siw() -> None:
     module = run(str(ROOT / "script" / "build-siw")).split()[-1]
     machine = (sys.executable, str(ROOT / "script" / "vm"), "-t", "1200", "--driver", "siw", "--module", module)
