@@ -16,7 +16,7 @@ from libc.string cimport memcpy, memset, strerror
 
 from rmemcached.sys.atomics cimport fetch_sub
 from rmemcached.sys.clock cimport now_ns
-from rmemcached.sys.debug cimport assert_owner, thread_id
+from rmemcached.sys.debug cimport assert_owner, assert_that, thread_id
 from rmemcached.sys.linux cimport (
     AF_INET, EFD_CLOEXEC, POLLERR, POLLHUP, POLLIN, POLLNVAL, RLIMIT_MEMLOCK, RLIM_INFINITY, close, errno, eventfd,
     eventfd_signal, getrlimit, poll, pollfd, pthread_cond_destroy, pthread_cond_init, pthread_cond_wait, pthread_create,
@@ -197,6 +197,8 @@ cdef void close_failed(rdma_devices *d, rdma_transport transport, const char *wh
     pthread_mutex_lock(&d.open_lock)
     while successor == transport or d.open[successor] == NULL:
         successor += 1
+        # The system's device is never the only one.
+        assert_that(successor < RDMA_DEVICES)
     rdma_device_hand_over_counts(dev, d.open[successor])
     d.open[transport] = NULL
     pthread_mutex_unlock(&d.open_lock)
