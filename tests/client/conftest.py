@@ -138,8 +138,11 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 @pytest.fixture
 def key() -> str:
-    """A key unused by all earlier tests. The load generator's tests have key-1 on the same servers."""
-    return f"new-{next(_numbers)}"
+    """A key unused by all earlier tests. The load generator's tests have key-1 on the same servers.
+
+    The key ends in a hyphen: tests append numbers to it, and new-1 with 908 would be another test's new-1908.
+    """
+    return f"new-{next(_numbers)}-"
 
 
 @pytest.fixture

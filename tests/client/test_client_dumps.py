@@ -115,7 +115,7 @@ def test_left_early(own: Client) -> None:
 
 def test_over_a_unix_socket(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
     path = str(tmp_path / "sock")
-    rmemcached_server(path=path)
+    rmemcached_server("-o", "no_lru_maintainer", path=path)
     with Client(path, timeout=20, default_noreply=False) as client:
         client.set("key", b"value")
         assert list(client.mgdump()) == [b"key"]
