@@ -1,5 +1,6 @@
 # Sourced by the scripts that need .venv: makes .venv, with everything for the project.
-# PYTHON names the interpreter (default: .venv's if there is a .venv, else python3).
+# PYTHON names the interpreter (default: python3). Without PYTHON, a .venv of this folder stays in use; python3 must still
+# be Python 3.11 or later.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-python3}
