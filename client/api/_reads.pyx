@@ -2,18 +2,15 @@
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport ETIMEDOUT, errno
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy, memset
-from posix.unistd cimport getpid
+from libc.string cimport memcpy
 
 from rmemcached.client.api._connection cimport Connection
-from rmemcached.client.transport._endpoint cimport READ, READS
-from rmemcached.client.transport._errors cimport registration_error
+from rmemcached.client.transport._endpoint cimport READS
 from rmemcached.client.transport._queue_pair cimport QueuePair
 from rmemcached.client.transport._rdma cimport RdmaStream
-from rmemcached.client.transport._spin cimport spin_budget, spin_result, spin_yield
+from rmemcached.client.transport._read_buffer cimport READ_BUFFER, READS_COMPLETE, ReadBuffer, await_reads, reap_reads
 from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client.wire._commands cimport answer, text_of
 from rmemcached.direct cimport (
@@ -40,24 +37,12 @@ from rmemcached.direct cimport (
     direct_verify,
 )
 from rmemcached.sys.clock cimport now_ns
-from rmemcached.sys.debug cimport assert_held, assert_that
 from rmemcached.sys.key_hash cimport key_hash
-from rmemcached.sys.linux cimport posix_memalign, pthread_mutex_lock, pthread_mutex_unlock
-from rmemcached.verbs.verbs cimport (
-    IBV_ACCESS_LOCAL_WRITE,
-    IBV_SEND_SIGNALED,
-    IBV_WR_RDMA_READ,
-    ibv_mr,
-    ibv_post_send,
-    ibv_send_wr,
-    ibv_sge,
-    verbs_provider,
-)
+from rmemcached.sys.linux cimport pthread_mutex_lock, pthread_mutex_unlock
 
 from rmemcached.client.urls import read_transports
 
 cdef enum:
-    BUFFER = 256 * 1024
     KEYS = READS - 1         # in a round; a READ of the clock goes with the READs of their buckets
     CLOCK_NS = 100000000     # the server's clock is read again after this time
     STALL_NS = 2000000000    # how far the server's clock may fall behind ours until the server is asked,
@@ -67,8 +52,6 @@ cdef enum:
     ENTRIES = 4096           # remembered places of keys' items: one for each value of the lower hash bits
     CLOCK_AT = KEYS * 128    # in the buffer, behind the buckets
     ITEMS_AT = CLOCK_AT + 128
-    READ_POLLS = 16          # of a device, before others may run
-    READS_COMPLETE = 2       # of reap_reads
 
 cdef struct memory_part:     # registered by the server
     uint64_t first           # from the header on
@@ -103,7 +86,7 @@ cdef struct remembered:      # the place of a key's item, once read
 cdef int64_t flushed_ns = 0      # when this process last flushed a server; the GIL, or a value that is near
 
 
-cdef class RemoteMemory:
+cdef class RemoteMemory(ReadBuffer):
     """A server's memory, as read by a queue pair."""
     cdef direct_header header        # as read; the clock is read again and again
     cdef direct_report report        # this and the following fields belong to the reading call
@@ -122,35 +105,16 @@ cdef class RemoteMemory:
     cdef int64_t least_ns            # ... and the least such lag lately
     cdef int64_t asked_ns            # when a key of unregistered memory was last asked for; 0: never
     cdef uint64_t wanted             # a place whose memory has no key yet; 0: none
-    # what READs fill, registered with the queue pair's domain; NULL: not yet
-    cdef char *buffer
-    cdef ibv_mr *mr
-    cdef const verbs_provider *provider
-    cdef int pid
 
     def __dealloc__(self):
-        # In a forked child the registration is the parent's. The queue pair has ended.
-        if self.mr != NULL and self.pid == getpid():
-            self.provider.dereg_mr(self.mr)
-        free(self.buffer)
         free(self.parts)
         free(self.entries)
 
-    cdef int open_buffer(self, QueuePair queue) except -1:
-        if self.mr != NULL:
-            return 0
+    cdef int open_entries(self) except -1:
         if self.entries == NULL:
             self.entries = <remembered *>calloc(ENTRIES, sizeof(remembered))
             if self.entries == NULL:
                 raise MemoryError
-        if posix_memalign(<void **>&self.buffer, 4096, BUFFER) != 0:
-            self.buffer = NULL
-            raise MemoryError
-        self.provider = queue.provider
-        self.pid = queue.pid
-        self.mr = queue.provider.reg_mr(queue.pd, self.buffer, BUFFER, IBV_ACCESS_LOCAL_WRITE)
-        if self.mr == NULL:
-            raise registration_error(queue.provider, BUFFER, errno)
         return 0
 
     cdef const memory_part *part_of(self, uint64_t place, size_t length) noexcept nogil:
@@ -205,63 +169,6 @@ cdef inline uint64_t clock_place() noexcept nogil:
     return <size_t>&h.buckets - <size_t>&h
 
 
-cdef int reap_reads(RdmaStream s) noexcept nogil:
-    # As QueuePair.reap; READS_COMPLETE in place of 1 when no READ of the lane is under way any more. A yield and a look
-    # at the clock take as long as many polls of a device. A poll of a software device makes progress itself, and the
-    # peer must do its part of it.
-    cdef int r
-    pthread_mutex_lock(&s.queue.lock)
-    r = s.queue.reap_locked(s, s.lane, 1 if s.queue.soft else READ_POLLS)
-    if r > 0 and s.queue.reader != s.lane:
-        r = READS_COMPLETE
-    pthread_mutex_unlock(&s.queue.lock)
-    return r
-
-
-cdef int reap_late(RdmaStream s) noexcept nogil:
-    # The last look of await_reads after the deadline: this process may have stood still since the last look.
-    cdef int r = reap_reads(s)
-    return -ETIMEDOUT if r == 1 else min(r, 1)
-
-
-cdef int await_reads(RdmaStream s, int64_t *deadline) noexcept nogil:
-    # Until all READs have completed. 1; 0: the connection has ended; a negative errno. After -EINTR the caller calls
-    # again, with the same deadline, which is 0 at first.
-    cdef int64_t budget = spin_budget(&s.spin)
-    cdef int64_t until = 0
-    cdef int64_t now = 0
-    cdef int r
-    while True:
-        r = reap_reads(s)
-        if r <= 0:
-            return r
-        if r == READS_COMPLETE:
-            if budget:
-                spin_result(&s.spin, True)
-            return 1
-        if now == 0:
-            # A quick READ needs no clock.
-            now = now_ns()
-            until = now + budget
-            if deadline[0] == 0 and s.timeout_ms >= 0:
-                deadline[0] = now + <int64_t>s.timeout_ms * 1000000
-        if budget:
-            if now >= until:
-                spin_result(&s.spin, False)
-                budget = 0
-            elif not spin_yield(&s.spin, &now, 0):
-                budget = 0
-            continue
-        # A server with an endless flow of messages, but without an answer to a READ, lets no wait sleep.
-        if deadline[0] and now_ns() >= deadline[0]:
-            return reap_late(s)
-        r = s.queue.wait(s, s.lane, False, deadline[0])
-        if r == -ETIMEDOUT:
-            return reap_late(s)
-        if r <= 0:
-            return r
-
-
 cdef int complete(Connection c) except -1:
     # Whatever was posted has been read.
     cdef RdmaStream s = c.stream
@@ -293,29 +200,7 @@ cdef int complete(Connection c) except -1:
 cdef bint post(RdmaStream s, RemoteMemory m, uint64_t place, size_t length, size_t at) noexcept nogil:
     # Posts a READ into the buffer at `at`. The queue pair's lock is held. False: its memory has no key yet.
     cdef const memory_part *part = m.part_of(place, length)
-    cdef ibv_sge sge
-    cdef ibv_send_wr wr
-    cdef ibv_send_wr *bad
-    assert_held(&s.queue.lock)
-    if part == NULL or s.queue.reads == READS or s.queue.failed:
-        return False
-    assert_that(at + length <= BUFFER)
-    sge.addr = <uint64_t><uintptr_t>(m.buffer + at)
-    sge.length = <uint32_t>length
-    sge.lkey = m.mr.lkey
-    memset(&wr, 0, sizeof(wr))
-    wr.wr_id = READ
-    wr.sg_list = &sge
-    wr.num_sge = 1
-    wr.opcode = IBV_WR_RDMA_READ
-    wr.send_flags = IBV_SEND_SIGNALED
-    wr.wr.rdma.remote_addr = m.base + place
-    wr.wr.rdma.rkey = part.key
-    if ibv_post_send(s.queue.qp, &wr, &bad) != 0:
-        return False
-    s.queue.reads += 1
-    s.queue.reader = s.lane
-    return True
+    return part != NULL and m.post(s, m.base + place, part.key, length, at)
 
 
 cdef int ask_for_part(Connection c, RemoteMemory m, uint64_t place) except -1:
@@ -351,7 +236,8 @@ cdef int open_memory(Connection c, RemoteMemory m) except -1:
     cdef QueuePair queue = s.queue
     cdef bint posted
     try:
-        m.open_buffer(queue)
+        m.open_entries()
+        m.open(queue)
     except (MemoryError, OSError):
         m.refused = True
         return 0
@@ -406,7 +292,7 @@ cdef bint post_one(RdmaStream s, RemoteMemory m, sought *k, unsigned int number,
     if k.step != WANTS_ITEM:
         return False
     k.size = min(<size_t>m.header.chunks.sizes[direct_class(&m.header.chunks, k.slot)], <size_t>DIRECT_READ)
-    if at[0] + k.size > BUFFER:
+    if at[0] + k.size > READ_BUFFER:
         return False
     if not post(s, m, direct_place(&m.header.chunks, k.slot), k.size, at[0]):
         k.step = ASKS
