@@ -205,8 +205,8 @@ cdef class RdmaStream(Stream):
         if relaxed_load(&self.queue.hinted):
             self.spin.score = <int>relaxed_load(&hints.spin_score)
             self.spin.skipped = <unsigned int>relaxed_load(&hints.spin_skipped)
-            self.spin.pause = <int64_t>relaxed_load(&hints.spin_pause)
-            self.spin.again = <int64_t>relaxed_load(&hints.spin_again)
+            self.spin.pause.ns = <int64_t>relaxed_load(&hints.spin_pause)
+            self.spin.pause.again = <int64_t>relaxed_load(&hints.spin_again)
             self.woken = <unsigned int>relaxed_load(&hints.woken)
             self.woken_ns[0] = <int64_t>relaxed_load(&hints.woken_ns[0])
             self.woken_ns[1] = <int64_t>relaxed_load(&hints.woken_ns[1])
@@ -219,8 +219,8 @@ cdef class RdmaStream(Stream):
         cdef wait_hints *hints = &self.queue.hints
         relaxed_store(&hints.spin_score, self.spin.score)
         relaxed_store(&hints.spin_skipped, self.spin.skipped)
-        relaxed_store(&hints.spin_pause, self.spin.pause)
-        relaxed_store(&hints.spin_again, self.spin.again)
+        relaxed_store(&hints.spin_pause, self.spin.pause.ns)
+        relaxed_store(&hints.spin_again, self.spin.pause.again)
         relaxed_store(&hints.woken, self.woken)
         relaxed_store(&hints.woken_ns[0], self.woken_ns[0])
         relaxed_store(&hints.woken_ns[1], self.woken_ns[1])

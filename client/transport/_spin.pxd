@@ -1,25 +1,24 @@
-"""Polling before a wait blocks, as long as it pays: the experience of a stream with its waits.
+"""Polling before a wait blocks, while polling pays: the experience of a stream with its waits.
 
-C structures: no Python object, no GIL. The thread that uses the stream.
+C structures: no Python object, no GIL. Owned by the thread in a call of the stream.
 """
 
 from libc.stdint cimport int64_t
+
+from rmemcached.sys.pause cimport polling_pause
 
 cdef struct spinning:
     int64_t ns               # poll for this long before blocking; 0: never
     int score                # above 0: spinning has lately paid
     unsigned int skipped
-    int64_t pause            # ns without spinning after a long yield; 0: no long yield lately
-    int64_t again            # now_ns() of the next spin at the earliest
-    unsigned int well        # undisturbed yields and waits since the last change of the pause
+    polling_pause pause
     unsigned int lone_yields     # the last so many found nobody else for the core
 
 cdef void spin_begin(spinning *s, int64_t ns) noexcept nogil
 # Nanoseconds of spinning for the coming wait.
 cdef int64_t spin_budget(spinning *s) noexcept nogil
-# Lets other threads run, and looks at the clock. `expected`: ns that they may need for this request. False: they had
-# the core for longer. If busy processes want the core, each yield costs their time slices, and the kernel wakes a
-# sleeping thread sooner.
+# Lets other threads run, and looks at the clock. `expected`: ns of their work for this request. False: they had the
+# core for longer.
 cdef bint spin_yield(spinning *s, int64_t *now, int64_t expected) noexcept nogil
 # Whether nobody else wants the core, by the experience of past yields: then a yield at each turn is not needed.
 cdef bint spin_has_core(const spinning *s) noexcept nogil

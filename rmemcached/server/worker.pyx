@@ -25,6 +25,7 @@ from rmemcached.sys.linux cimport (
     pthread_create, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
     pthread_setname_np, readv, recv, sched_yield, send, sendmsg, strerror,
 )
+from rmemcached.sys.pause cimport YIELD_LONG, pause_begin, pause_look, pause_undisturbed
 from rmemcached.logger cimport (
     ERROR_CLOSE, IDLE_TIMEOUT_CLOSE, LOG_CONNEVENTS, LOG_LOCAL, LOG_RDMA, LOG_TCP, NORMAL_CLOSE, log_conn_close,
     log_conn_new, log_thread_sfd, log_wants, logger,

@@ -11,9 +11,7 @@ cdef struct polling:
     int64_t polled               # ns of polling; the source counts and clears them
     int64_t credit               # ns left for polling, by `share`
     int64_t earned               # when the credit was last added to
-    int64_t again                # no polling before this time: the core was wanted
-    int64_t pause                # ns of the last pause, until `again`; 0: no pause
-    unsigned int undisturbed     # yields since the pause has changed
+    polling_pause pause          # no polling before `again`: the core was wanted
 
 # Before a sleep: whether to poll instead. If so, yields the core once.
 cdef bint polling_on(polling *p) noexcept nogil

@@ -1,8 +1,4 @@
 cdef enum:
-    YIELD_LONG = 200000          # ns of a sched_yield when the core is wanted; a time slice has milliseconds
-    PAUSE_MIN = 10000000         # ns without polling after such a yield, and twice as long each time, up to
-    PAUSE_MAX = 640000000
-    POLLED_WELL = 256            # undisturbed yields, after which the pause is halved
     CREDIT_MAX = 10000000        # ns of polling at once, after a time without polling
 
 
@@ -23,11 +19,7 @@ cdef bint may_poll(polling *p, int64_t now) noexcept nogil:
         earned = min(now - p.earned, <int64_t>CREDIT_MAX * 100) * p.share // 100
         p.credit = min(p.credit + earned, <int64_t>CREDIT_MAX)
         p.earned = now
-    return now >= p.again and (p.share == 100 or p.credit > polled)
-
-
-cdef inline void halve_pause(polling *p) noexcept nogil:
-    p.pause = p.pause // 2 if p.pause > PAUSE_MIN else 0
+    return now >= p.pause.again and (p.share == 100 or p.credit > polled)
 
 
 cdef bint polling_on(polling *p) noexcept nogil:
@@ -45,20 +37,11 @@ cdef bint polling_on(polling *p) noexcept nogil:
         return False
     if p.since == 0:
         p.since = now
-    if p.pause and now - p.again > p.pause:
-        # Polling has been possible for as long as the pause was.
-        halve_pause(p)
-        p.again = now
+    pause_look(&p.pause, now)
     # The sender of the next request may be waiting for this very core.
     sched_yield()
     if now_ns() - now > YIELD_LONG:
-        p.undisturbed = 0
-        p.pause = min(max(2 * p.pause, <int64_t>PAUSE_MIN), <int64_t>PAUSE_MAX)
-        p.again = now + p.pause
-    elif p.pause:
-        # Processes that run for a moment now and then would otherwise keep the pause for ever.
-        p.undisturbed += 1
-        if p.undisturbed == POLLED_WELL:
-            p.undisturbed = 0
-            halve_pause(p)
+        pause_begin(&p.pause, now)
+    else:
+        pause_undisturbed(&p.pause)
     return True
