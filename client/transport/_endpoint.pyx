@@ -11,6 +11,7 @@ from posix.unistd cimport getpid
 from rmemcached.client.transport._cm cimport CmRoute, cm_failure, raise_rejected, wait_cm_event
 from rmemcached.client.transport._devices cimport device_removed, open_domain
 from rmemcached.client.transport._errors cimport os_error, registration_error
+from rmemcached.client.transport._exchange cimport makes_sense
 from rmemcached.client.transport._lane cimport LANE_BYTES
 from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client.transport._timeouts cimport poll_timeout
@@ -19,9 +20,6 @@ from rmemcached.rdma.wire cimport (
     HELLO_LENGTH,
     MESSAGE_HEADER,
     RDMA_LANES_MAX,
-    RDMA_LANE_BYTES_MAX,
-    RDMA_LANE_BYTES_MIN,
-    RDMA_MSGSIZE_MIN,
     RDMA_VERSION,
     get_welcome,
     put_hello,
@@ -254,9 +252,8 @@ cdef class Endpoint:
     cdef int accept_welcome(self, const cm_event *event) except -1:
         cdef rdma_welcome welcome
         if (not get_welcome(&event.private_data[0], event.length, &welcome)
-                or welcome.both.version != RDMA_VERSION or welcome.both.msgsize < RDMA_MSGSIZE_MIN
-                or not RDMA_LANE_BYTES_MIN <= welcome.both.lane_bytes <= RDMA_LANE_BYTES_MAX
-                or welcome.lanes < 1 or welcome.workers < 1):
+                or not makes_sense(welcome.both.version, welcome.both.credits, welcome.both.msgsize,
+                                   welcome.both.lane_bytes, welcome.lanes, welcome.workers)):
             raise MemcacheServerError("what answers through rdma_cm is no rmemcached")
         self.tx_credits = min(<unsigned int>welcome.both.credits, <unsigned int>SEND_DEPTH)
         self.room = min(<size_t>welcome.both.msgsize, <size_t>MESSAGE_SIZE) - MESSAGE_HEADER

@@ -21,3 +21,7 @@ cdef class Offer:
     cdef readonly unsigned int workers   # of the server
     cdef readonly unsigned int lanes     # of the queue pair, at most
     cdef readonly size_t lane_bytes      # of each lane's payload, kept by the server
+
+# Whether a server can have this version, and these limits.
+cdef bint makes_sense(unsigned int version, unsigned int credits, size_t msgsize, size_t lane_bytes,
+                      unsigned int lanes, unsigned int workers) noexcept

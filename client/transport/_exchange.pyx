@@ -3,6 +3,7 @@
 from rmemcached.rdma.wire cimport (
     EXCHANGE_REPLY,
     RDMA_CREDITS_HELD_MAX,
+    RDMA_CREDITS_MIN,
     RDMA_LANE_BYTES_MAX,
     RDMA_LANE_BYTES_MIN,
     RDMA_LINE_MAX,
@@ -19,6 +20,12 @@ cdef enum:
 
 REPLY_LIMIT = RDMA_LINE_MAX + len(b"\r\n")
 """Bytes of an exchange line, with its end."""
+
+
+cdef bint makes_sense(unsigned int version, unsigned int credits, size_t msgsize, size_t lane_bytes,
+                      unsigned int lanes, unsigned int workers) noexcept:
+    return (version == RDMA_VERSION and credits >= RDMA_CREDITS_MIN and msgsize >= RDMA_MSGSIZE_MIN
+            and RDMA_LANE_BYTES_MIN <= lane_bytes <= RDMA_LANE_BYTES_MAX and lanes >= 1 and workers >= 1)
 
 
 cdef int read_offer(Offer offer, dict tokens, bint attaches) except -1:
@@ -41,9 +48,9 @@ cdef int read_offer(Offer offer, dict tokens, bint attaches) except -1:
     offer.workers = int(tokens["workers"])
     offer.lanes = min(int(tokens["lanes"]), <int>RDMA_LANES_MAX)
     offer.lane_bytes = int(tokens["lanebytes"])
-    if (int(tokens["version"]) != RDMA_VERSION or offer.workers < 1 or offer.lanes < 1
-            or not RDMA_LANE_BYTES_MIN <= offer.lane_bytes <= RDMA_LANE_BYTES_MAX or len(offer.gid) != 16
-            or (attaches and len(offer.token) != RDMA_TOKEN_LENGTH) or offer.msgsize < RDMA_MSGSIZE_MIN):
+    if (not makes_sense(int(tokens["version"]), offer.credits, offer.msgsize, offer.lane_bytes, offer.lanes,
+                        offer.workers)
+            or len(offer.gid) != 16 or (attaches and len(offer.token) != RDMA_TOKEN_LENGTH)):
         raise ValueError
     return 0
 

@@ -90,7 +90,7 @@ cdef class QueuePair(Endpoint):
         cdef int r
         cdef bint sent
         pthread_mutex_lock(&self.lock)
-        sent = self.tx_credits >= RDMA_CREDITS_MIN and self.post_message(MESSAGE_READY, NULL, 0) > 0
+        sent = self.post_message(MESSAGE_READY, NULL, 0) > 0
         pthread_mutex_unlock(&self.lock)
         if not sent:
             raise MemcacheServerError("READY could not be sent")

@@ -98,7 +98,9 @@ def test_more_messages_than_credits() -> None:
 
 
 @each_transport
-@pytest.mark.parametrize("tokens", [{"lanebytes": 511}, {"lanebytes": 1 << 21}, {"workers": 0}, {"lanes": 0}], ids=str)
+@pytest.mark.parametrize(
+    "tokens", [{"lanebytes": 511}, {"lanebytes": 1 << 21}, {"workers": 0}, {"lanes": 0}, {"credits": 1}], ids=str
+)
 def test_an_answer_that_makes_no_sense(tokens: dict[str, int]) -> None:
     with ServerByHand(rdma(), **tokens) as server, ThreadPoolExecutor(1) as threads:
         client = Client(server.address, transport=rdma(), timeout=TIMEOUT)

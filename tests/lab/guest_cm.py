@@ -10,18 +10,20 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cm_by_hand import ListenerByHand
 from daemon_tools import Conversation, child, descriptors, eventually, rdma_at_rest, room_for
 from guest_selection import OVER_CM, has_selected
 from guest_tools import DEVICE, PYTEST, REFERENCE, ROOT, SYSTEM_PYTHON, resources, run
 from servers import Server, free_port
 from suspended import suspended
 
-from rmemcached.client import Client, KeepaliveOpts, MemcacheError
+from rmemcached.client import Client, KeepaliveOpts, MemcacheError, MemcacheServerError
 from rmemcached.client.transport.connection import TransportUnavailable
 
 HERE = "10.0.2.15"
@@ -322,6 +324,19 @@ def test_wrong_private_data(daemon: Daemon, control: Conversation, change: str, 
     assert f"RDMA_CM_EVENT_REJECTED {answer}" in done.stdout
     assert control.number("rdma_exchange_errors", "rdma") == before + 1
     assert rdma_at_rest(control)
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"credits": 1}, {"msgsize": 511}, {"lanebytes": 511}, {"lanes": 0}, {"workers": 0}], ids=str
+)
+def test_a_reply_that_makes_no_sense(numbers: dict[str, int]) -> None:
+    port = free_port()
+    with closing(ListenerByHand(HERE, port, WITHIN)) as server, ThreadPoolExecutor(1) as threads:
+        client = Client((HERE, port), transport="rdma_cm", timeout=WITHIN, connect_timeout=WITHIN)
+        version = threads.submit(client.version)
+        server.welcome(**numbers)
+        with pytest.raises(MemcacheServerError, match="what answers through rdma_cm is no rmemcached"):
+            version.result()
 
 
 # ---- ends ------------------------------------------------------------------------------------------------------------
