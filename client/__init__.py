@@ -108,4 +108,5 @@ def _moved(name: str, place: str) -> ModuleType:
     return module
 
 
-sys.modules.update({f"{__name__}.{name}": _moved(name, place) for name, place in _MOVED.items()})
+for _name, _place in _MOVED.items():
+    globals()[_name] = sys.modules[f"{__name__}.{_name}"] = _moved(_name, _place)

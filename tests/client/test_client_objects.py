@@ -380,13 +380,14 @@ LOAD = """
 import pickle, sys
 found = [pickle.loads(f"crmemcached.client.{sys.argv[1]}\\n{name}\\n.".encode()) for name in sys.argv[2:]]
 import rmemcached.client
+assert getattr(rmemcached.client, sys.argv[1]) is sys.modules[f"rmemcached.client.{sys.argv[1]}"]
 print(*(one.__name__ for one in found if getattr(rmemcached.client, one.__name__, one) is one))
 """
 
 
 @pytest.mark.parametrize("module", PICKLED)
 def test_pickles_of_earlier_versions_are_loaded(module: str) -> None:
-    """By a process that has imported nothing of the package; their classes are the package's."""
+    """By a process that has imported nothing of the package; classes and modules are the package's."""
     command = [sys.executable, "-c", LOAD, module, *PICKLED[module].split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == (f"{PICKLED[module]}\n", "")
