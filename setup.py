@@ -269,7 +269,10 @@ def build() -> None:
         take_ccache()
         check_requirements()
         from Cython.Build import cythonize
+        from Cython.Compiler import Options
 
+        # Cython's warnings, too: a structure made without a member has garbage there.
+        Options.warning_errors = "-Werror" in os.environ.get("CFLAGS", "")
         found = extensions()
         for without_gil in (False, True):
             modules += cythonize(

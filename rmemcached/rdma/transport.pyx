@@ -139,7 +139,7 @@ cdef void shm_append_stats(const soft_qp_counters *counts, ibv_context *context,
 
 # ---- the table -------------------------------------------------------------------------------------------------------
 
-# Each row has every entry, in the order of transport_ops.
+# Each row has every entry, in the order of transport_ops. A missing entry ends the build of script/test.
 cdef transport_ops[RDMA_TRANSPORTS] rows = [
     transport_ops(
         name=transport_name(TRANSPORT_SOFT_IW), provider=soft_provider(), device=b"soft_iw0",
