@@ -1,6 +1,7 @@
 """The server is administered: statistics, its version, flush_all, and commands as text.
 
-Plain functions over a Session; arguments and results are as of the methods of Client.
+Plain functions over a Session; arguments and results are as of the methods of Client. Only Client calls them, without
+the lock of _state.pxd: a call has its Connection to itself, and the methods of Session take the lock.
 """
 
 from rmemcached.client.api._session cimport Session

@@ -27,7 +27,7 @@ from rmemcached.client.api._request cimport (
 )
 from rmemcached.client.transport._direct cimport DirectMemory, new_reader, put_report
 from rmemcached.client.transport._forks cimport fork_count
-from rmemcached.client.transport._rdma cimport RdmaStream, memory_of
+from rmemcached.client.transport._rdma cimport memory_of
 from rmemcached.client.transport._results cimport new_result
 from rmemcached.client.transport._stream cimport IDLE_MS, LINE_LIMIT, Stream
 from rmemcached.client.wire._commands cimport answer, number_of, put_fetch, put_sink, put_store
@@ -141,7 +141,7 @@ cdef class AsyncConnection:
             if r.kind == REQUEST_GET or r.kind == REQUEST_GETS:
                 put_fetch(s, r.encoded, r.with_flags, r.kind == REQUEST_GETS, r.expire)
                 if s.remote and not self.sink_taken:
-                    put_sink(<RdmaStream>s, False)
+                    put_sink(s, False)
                     r.sinks = self.sink_taken = self.memory.sink_named
                 s.put("\r\n", 2)
             elif r.kind == REQUEST_STORE:

@@ -6,7 +6,7 @@ from libc.errno cimport EAGAIN, EBADMSG, ECONNRESET, EINTR, EMSGSIZE, ENOMEM, EP
 from libc.string cimport strerror
 
 from rmemcached.client.transport._forks cimport fork_count
-from rmemcached.client.transport._rdma cimport RdmaStream, memory_of
+from rmemcached.client.transport._rdma cimport memory_of
 from rmemcached.client.transport._results cimport new_result
 from rmemcached.client.wire._classic cimport is_value_of
 from rmemcached.client.wire._commands cimport answer, bytes_of_key, error_of, is_error, number_of, put_mark
@@ -49,7 +49,7 @@ cdef inline bytes whole_value(Connection c):
     if s.classic or c.reply.in_memory or come < 2 or n > come - 2 or data[n] != c'\r' or data[n + 1] != c'\n':
         return None
     if s.remote:
-        (<RdmaStream>s).memory.saw_length(n)
+        memory_of(s).saw_length(n)
     s.rpos += n + 2
     return PyBytes_FromStringAndSize(data, n)
 
@@ -177,9 +177,10 @@ cdef class Connection:
 
     cdef int ahead(self, Py_ssize_t count, Py_ssize_t batch) except -1:
         cdef Stream s = self.stream
+        cdef LaneMemory memory = memory_of(s)
         cdef int r
-        if s.remote and (count % batch == 0 or (<RdmaStream>s).memory.named >= AHEAD_BYTES):
-            (<RdmaStream>s).memory.named = 0
+        if memory is not None and (count % batch == 0 or memory.named >= AHEAD_BYTES):
+            memory.named = 0
             s.commit()
             r = s.push()
             if r <= 0:
@@ -229,10 +230,10 @@ cdef class Connection:
         if s.iov_next < s.iov_count:
             # The server answers a refused value before all of it was sent.
             self.send()
-        return (<RdmaStream>s).memory.unexpose() if s.remote else 0
+        return memory_of(s).unexpose() if s.remote else 0
 
     cdef int release_sink(self) except -1:
-        return (<RdmaStream>self.stream).memory.release_sink() if self.stream.remote else 0
+        return memory_of(self.stream).release_sink() if self.stream.remote else 0
 
     cdef LaneMemory filled(self):
         cdef LaneMemory memory = memory_of(self.stream)
@@ -277,7 +278,7 @@ cdef class Connection:
         s.dst = to
         s.dst_left = length
         if s.remote:
-            (<RdmaStream>s).memory.saw_length(length)
+            memory_of(s).saw_length(length)
         if s.rend - s.rpos >= length + 2 and not s.classic:
             r = s.read_body()
             if r > 0:

@@ -1,7 +1,7 @@
 """See _fetches.pxd."""
 
 from rmemcached.client.api._connection cimport AHEAD
-from rmemcached.client.transport._rdma cimport RdmaStream, memory_of
+from rmemcached.client.transport._rdma cimport memory_of
 from rmemcached.client.transport._stream cimport Stream
 from rmemcached.client.wire._commands cimport put_fetch, put_sink
 from rmemcached.client.wire._reply cimport REPLY_EN
@@ -25,7 +25,7 @@ cdef class Fetches:
             if self.window:
                 memory.choose_sink(self.sent % self.sinks)
                 memory.sink_named = False
-                put_sink(<RdmaStream>s, False)
+                put_sink(s, False)
                 memory.copy_early()
                 self.named[self.sent % self.sinks] = memory.sink_named
                 self.naming += 1

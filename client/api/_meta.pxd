@@ -8,14 +8,14 @@ from rmemcached.client.api._request cimport Request
 from rmemcached.client.api._session cimport Session
 
 # With the client's checks of arguments; options: the arguments of Client's methods behind key and value.
-cdef Request meta_get_request(Session client, object key, dict options)
-cdef Request meta_set_request(Session client, object key, object value, dict options)
-cdef Request meta_delete_request(Session client, object key, dict options)
-cdef Request meta_arithmetic_request(Session client, object key, object delta, dict options)
-cdef Request meta_debug_request(Session client, object key)
-cdef Request meta_noop_request(Session client)
-cdef Request exists_request(Session client, object key)
-cdef Request remaining_request(Session client, bytes name, object key, object default)
+cdef Request meta_get_request(Session session, object key, dict options)
+cdef Request meta_set_request(Session session, object key, object value, dict options)
+cdef Request meta_delete_request(Session session, object key, dict options)
+cdef Request meta_arithmetic_request(Session session, object key, object delta, dict options)
+cdef Request meta_debug_request(Session session, object key)
+cdef Request meta_noop_request(Session session)
+cdef Request exists_request(Session session, object key)
+cdef Request remaining_request(Session session, bytes name, object key, object default)
 
 # The result of a request, after serde and ignore_exc.
-cdef object call(Session client, Request r)
+cdef object call(Session session, Request r)

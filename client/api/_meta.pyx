@@ -8,6 +8,7 @@ from rmemcached.client.api._connection cimport Connection
 from rmemcached.client.api._request cimport REQUEST_META, Request, load_result, no_meta, put_meta, take_answer
 from rmemcached.client.transport._stream cimport Stream
 from rmemcached.client.wire._commands cimport (
+    KEY_MAX,
     cas_text,
     delta_text,
     exact_bytes,
@@ -17,9 +18,6 @@ from rmemcached.client.wire._commands cimport (
 from rmemcached.client.exceptions import MemcacheIllegalInputError
 from rmemcached.client.wire.meta import description_of, item_of, known, number_of, result_of
 
-cdef enum:
-    KEY_MAX = 250            # bytes
-
 # Bytes unfit for a key in the text protocol. UTF-8 is fit.
 cdef object UNFIT = re.compile(rb"[\x00-\x20\x7f-\xff]")
 cdef object OPAQUE = re.compile(rb"[\x21-\x7e]{1,31}")
@@ -27,7 +25,7 @@ cdef dict MODES = {"set": b"", "add": b" ME", "replace": b" MR", "append": b" MA
 cdef dict DIRECTIONS = {"incr": b"", "decr": b" MD"}
 
 
-cdef bytes encoded_words(Session client, object key):
+cdef bytes encoded_words(Session session, object key):
     # The key, and the flag b if it is sent in base64.
     cdef bytes text
     if isinstance(key, str):
@@ -36,7 +34,7 @@ cdef bytes encoded_words(Session client, object key):
         text = exact_bytes(key)
     else:
         raise TypeError(f"a key is bytes or str, not {type(key).__name__}")
-    text = client.key_prefix + text
+    text = session.key_prefix + text
     if not text:
         raise MemcacheIllegalInputError("Key is empty")
     if UNFIT.search(text) is not None:
@@ -89,19 +87,19 @@ cdef tuple GET_FLAGS = (("flags", b" f"), ("cas", b" c"), ("ttl", b" t"), ("size
                         ("last_access", b" l"))
 
 
-cdef Request meta_get_request(Session client, object key, dict options):
+cdef Request meta_get_request(Session session, object key, dict options):
     cdef bint wants_value = options["value"]
     cdef bytes line = b"".join([
         b"mg ",
-        encoded_words(client, key),
+        encoded_words(session, key),
         b" v" if wants_value else b"",
-        b" f" if wants_value and client.serde is not None and not options["flags"] else b"",
+        b" f" if wants_value and session.serde is not None and not options["flags"] else b"",
         asked(options, GET_FLAGS),
         b"" if options["bump"] else b" u",
         seconds_flag(b" T", options, "touch"),
         seconds_flag(b" N", options, "vivify"),
         seconds_flag(b" R", options, "recache"),
-        token_flag(b" E", options, "new_cas", client.encoding),
+        token_flag(b" E", options, "new_cas", session.encoding),
         opaque_flag(options),
     ])
     cdef Request r = new_meta(b"meta_get", key, line, functools.partial(item_of, key))
@@ -110,12 +108,12 @@ cdef Request meta_get_request(Session client, object key, dict options):
     return r
 
 
-cdef Request meta_set_request(Session client, object key, object value, dict options):
+cdef Request meta_set_request(Session session, object key, object value, dict options):
     cdef list numbers = []
-    cdef object data = client.serialize(key, value, options["flags"], numbers)
+    cdef object data = session.serialize(key, value, options["flags"], numbers)
     cdef bytes expire = b"" if type(options["expire"]) is int and options["expire"] == 0 else seconds_flag(
         b" T", options, "expire")
-    cdef bytes words = encoded_words(client, key)
+    cdef bytes words = encoded_words(session, key)
     cdef bytes word, flag
     if options["mode"] not in MODES:
         raise ValueError(f"mode must be one of {', '.join(MODES)}, not {options['mode']!r}")
@@ -128,8 +126,8 @@ cdef Request meta_set_request(Session client, object key, object value, dict opt
         expire,
         MODES[options["mode"]],
         b" I" if options["invalidate"] else b"",
-        token_flag(b" C", options, "cas", client.encoding),
-        token_flag(b" E", options, "new_cas", client.encoding),
+        token_flag(b" C", options, "cas", session.encoding),
+        token_flag(b" E", options, "new_cas", session.encoding),
         seconds_flag(b" N", options, "vivify"),
         asked(options, (("return_cas", b" c"), ("return_size", b" s"))),
         opaque_flag(options),
@@ -137,20 +135,20 @@ cdef Request meta_set_request(Session client, object key, object value, dict opt
     return r
 
 
-cdef Request meta_delete_request(Session client, object key, dict options):
+cdef Request meta_delete_request(Session session, object key, dict options):
     return new_meta(b"meta_delete", key, b"".join([
         b"md ",
-        encoded_words(client, key),
+        encoded_words(session, key),
         b" I" if options["invalidate"] else b"",
         b" x" if options["clear"] else b"",
         seconds_flag(b" T", options, "expire"),
-        token_flag(b" C", options, "cas", client.encoding),
-        token_flag(b" E", options, "new_cas", client.encoding),
+        token_flag(b" C", options, "cas", session.encoding),
+        token_flag(b" E", options, "new_cas", session.encoding),
         opaque_flag(options),
     ]), lambda line, value: result_of(line))
 
 
-cdef Request meta_arithmetic_request(Session client, object key, object delta, dict options):
+cdef Request meta_arithmetic_request(Session session, object key, object delta, dict options):
     cdef bytes initial = b""
     if options["mode"] not in DIRECTIONS:
         raise ValueError(f"mode must be one of {', '.join(DIRECTIONS)}, not {options['mode']!r}")
@@ -158,14 +156,14 @@ cdef Request meta_arithmetic_request(Session client, object key, object delta, d
         initial = b" J" + delta_text(options["initial"], "initial") + (b" N0" if options["vivify"] is None else b"")
     cdef Request r = new_meta(b"meta_arithmetic", key, b"".join([
         b"ma ",
-        encoded_words(client, key),
+        encoded_words(session, key),
         DIRECTIONS[options["mode"]],
         b" D" + delta_text(delta, "delta"),
         initial,
         seconds_flag(b" N", options, "vivify"),
         seconds_flag(b" T", options, "touch"),
-        token_flag(b" C", options, "cas", client.encoding),
-        token_flag(b" E", options, "new_cas", client.encoding),
+        token_flag(b" C", options, "cas", session.encoding),
+        token_flag(b" E", options, "new_cas", session.encoding),
         b" v" if options["value"] else b"",
         asked(options, (("return_cas", b" c"), ("ttl", b" t"))),
         opaque_flag(options),
@@ -174,27 +172,27 @@ cdef Request meta_arithmetic_request(Session client, object key, object delta, d
     return r
 
 
-cdef bytes debug_line(Session client, object key):
-    cdef bytes words = encoded_words(client, key)
+cdef bytes debug_line(Session session, object key):
+    cdef bytes words = encoded_words(session, key)
     # memcached 1.6.45 looks at the flag b only if another word follows.
     return b"me " + words + (b" b" if b" " in words else b"")
 
 
-cdef Request meta_debug_request(Session client, object key):
-    return new_meta(b"meta_debug", key, debug_line(client, key), lambda line, value: description_of(line))
+cdef Request meta_debug_request(Session session, object key):
+    return new_meta(b"meta_debug", key, debug_line(session, key), lambda line, value: description_of(line))
 
 
-cdef Request meta_noop_request(Session client):
+cdef Request meta_noop_request(Session session):
     return new_meta(b"meta_noop", None, b"mn", lambda line, value: known(line))
 
 
-cdef Request exists_request(Session client, object key):
+cdef Request exists_request(Session session, object key):
     # mg of a stale item would take the win.
-    return new_meta(b"exists", key, debug_line(client, key),
+    return new_meta(b"exists", key, debug_line(session, key),
                     lambda line, value: description_of(line) is not None)
 
 
-cdef Request remaining_request(Session client, bytes name, object key, object default):
+cdef Request remaining_request(Session session, bytes name, object key, object default):
     # ttl, or last_access.
     cdef str word = "exp" if name == b"ttl" else "la"
 
@@ -206,16 +204,16 @@ cdef Request remaining_request(Session client, bytes name, object key, object de
             raise ValueError(line)
         return found[word]
 
-    return new_meta(name, key, debug_line(client, key), of)
+    return new_meta(name, key, debug_line(session, key), of)
 
 
-cdef object exchange(Session client, Request r):
-    cdef Connection c = client.enter(False, r.name)
+cdef object exchange(Session session, Request r):
+    cdef Connection c = session.enter(False, r.name)
     cdef Stream s = c.stream
     cdef list errors = []
     if s.classic:
         error = c.named(no_meta())
-        client.leave(c, None)
+        session.leave(c, None)
         raise error
     try:
         put_meta(c, r, True)
@@ -224,17 +222,17 @@ cdef object exchange(Session client, Request r):
         c.values_sent()
         c.release_sink()
     except BaseException:
-        client.drop(c)
+        session.drop(c)
         raise
-    client.leave(c, errors)
+    session.leave(c, errors)
     return result
 
 
-cdef object call(Session client, Request r):
+cdef object call(Session session, Request r):
     try:
-        result = exchange(client, r)
-        return load_result(client, r, result) if r.found and client.serde is not None else result
+        result = exchange(session, r)
+        return load_result(session, r, result) if r.found and session.serde is not None else result
     except Exception:
-        if not (r.ignores and client.ignore_exc):
+        if not (r.ignores and session.ignore_exc):
             raise
     return None

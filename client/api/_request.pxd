@@ -50,12 +50,12 @@ cdef class Request:
     cdef bint wanted(self)
 
 # With the client's checks of arguments; default: of a miss, as a pair for REQUEST_GETS.
-cdef Request get_request(Session client, request_kind kind, bytes name, object key, object default, object expire)
-cdef Request store_request(Session client, store_mode mode, bytes name, object key, object value, object expire,
+cdef Request get_request(Session session, request_kind kind, bytes name, object key, object default, object expire)
+cdef Request store_request(Session session, store_mode mode, bytes name, object key, object value, object expire,
                            object flags, object cas)
-cdef Request arithmetic_request(Session client, bytes name, object key, object value)
-cdef Request touch_request(Session client, object key, object expire)
-cdef Request delete_request(Session client, object key)
+cdef Request arithmetic_request(Session session, bytes name, object key, object value)
+cdef Request touch_request(Session session, object key, object expire)
+cdef Request delete_request(Session session, object key)
 
 # Formats the request. The memory of its arguments must stay in place until the answer. MemcacheUnknownCommandError: the
 # request is META, and the server knows no meta commands.
@@ -66,6 +66,6 @@ cdef object no_meta()
 # The result of META: of the line of its answer, and the value.
 cdef object read_meta(Connection c, Request r, bytes line, bytes value)
 # The serde's object for a result with a value.
-cdef object load_result(Session client, Request r, object result)
+cdef object load_result(Session session, Request r, object result)
 # The result by the line just read, before the serde; an error line goes to errors.
 cdef object take_answer(Connection c, Request r, list errors)

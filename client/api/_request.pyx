@@ -3,7 +3,6 @@
 cimport cython
 
 from rmemcached.client.api._connection cimport FETCH_VALUE, FETCH_VALUE_AND_CAS, MISS
-from rmemcached.client.transport._rdma cimport RdmaStream
 from rmemcached.client.transport._stream cimport Stream
 from rmemcached.client.wire._commands cimport (
     answer,
@@ -35,53 +34,53 @@ cdef class Request:
         return self.group is not None or self.future is not None and not self.future.done()
 
 
-cdef Request new_request(Session client, request_kind kind, bytes name, object key):
+cdef Request new_request(Session session, request_kind kind, bytes name, object key):
     cdef Request r = Request.__new__(Request)
     r.kind = kind
     r.name = name
     r.key = key
-    r.encoded = client.encoded_key(key)
+    r.encoded = session.encoded_key(key)
     return r
 
 
-cdef Request get_request(Session client, request_kind kind, bytes name, object key, object default, object expire):
-    cdef Request r = new_request(client, kind, name, key)
+cdef Request get_request(Session session, request_kind kind, bytes name, object key, object default, object expire):
+    cdef Request r = new_request(session, kind, name, key)
     r.default = default
     r.ignores = True
-    r.with_flags = client.serde is not None
+    r.with_flags = session.serde is not None
     if expire is not None:
         r.expire = integer_text(expire, "expire")
     return r
 
 
-cdef Request store_request(Session client, store_mode mode, bytes name, object key, object value, object expire,
+cdef Request store_request(Session session, store_mode mode, bytes name, object key, object value, object expire,
                            object flags, object cas):
-    cdef Request r = new_request(client, REQUEST_STORE, name, key)
+    cdef Request r = new_request(session, REQUEST_STORE, name, key)
     cdef list numbers = []
     r.mode = mode
     r.expire = expire_text(expire)
     if mode == STORE_CAS:
-        r.cas = cas_text(cas, client.encoding)
-    r.data = client.serialize(key, value, flags, numbers)
+        r.cas = cas_text(cas, session.encoding)
+    r.data = session.serialize(key, value, flags, numbers)
     r.flags = numbers[0]
     return r
 
 
-cdef Request arithmetic_request(Session client, bytes name, object key, object value):
-    cdef Request r = new_request(client, REQUEST_ARITHMETIC, name, key)
+cdef Request arithmetic_request(Session session, bytes name, object key, object value):
+    cdef Request r = new_request(session, REQUEST_ARITHMETIC, name, key)
     r.sign = b" MD D" if name == b"decr" else b" D"
     r.delta = delta_text(value, "value")
     return r
 
 
-cdef Request touch_request(Session client, object key, object expire):
-    cdef Request r = new_request(client, REQUEST_TOUCH, b"touch", key)
+cdef Request touch_request(Session session, object key, object expire):
+    cdef Request r = new_request(session, REQUEST_TOUCH, b"touch", key)
     r.expire = integer_text(expire, "expire")
     return r
 
 
-cdef Request delete_request(Session client, object key):
-    return new_request(client, REQUEST_DELETE, b"delete", key)
+cdef Request delete_request(Session session, object key):
+    return new_request(session, REQUEST_DELETE, b"delete", key)
 
 
 cdef int put_request(Connection c, Request r) except -1:
@@ -115,7 +114,7 @@ cdef bint put_meta(Connection c, Request r, bint sink) except -1:
     put_bytes(s, r.line)
     if sink and r.sized and r.ignores and s.remote:
         # ma takes none.
-        put_sink(<RdmaStream>s, False)
+        put_sink(s, False)
     s.put("\r\n", 2)
     return False
 
@@ -144,12 +143,12 @@ cdef object take_meta(Connection c, Request r, list errors):
     return read_meta(c, r, line, value)
 
 
-cdef object load_result(Session client, Request r, object result):
+cdef object load_result(Session session, Request r, object result):
     if r.kind == REQUEST_GETS:
-        return client.load(r.key, result[0], r.found_flags), result[1]
+        return session.load(r.key, result[0], r.found_flags), result[1]
     if r.kind == REQUEST_META:
-        return result._replace(value=client.load(r.key, result.value, r.found_flags))
-    return client.load(r.key, result, r.found_flags)
+        return result._replace(value=session.load(r.key, result.value, r.found_flags))
+    return session.load(r.key, result, r.found_flags)
 
 
 cdef object take_answer(Connection c, Request r, list errors):

@@ -1,6 +1,8 @@
 """Items are fetched, read directly, or viewed in place: the commands of a Client without a change.
 
-Plain functions over a Session; arguments and results are as of the methods of Client.
+Plain functions over a Session; arguments and results are as of the methods of Client. Client calls them, and _async.pyx
+calls target_view and too_long. The caller holds no lock of _state.pxd: a call has its Connection to itself, and the
+methods of Session and Pins take the lock.
 """
 
 from rmemcached.client.api._connection cimport fetch_form

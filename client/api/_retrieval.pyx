@@ -14,7 +14,7 @@ from rmemcached.client.api._views cimport Pin, Pins, new_pins
 from rmemcached.client.transport._buffers cimport Buffer, find_buffer, new_buffer, register_memory
 from rmemcached.client.transport._direct cimport DirectMemory, DirectReader, cas_bytes, direct_want
 from rmemcached.client.transport._queue_pair cimport QueuePair
-from rmemcached.client.transport._rdma cimport RdmaStream
+from rmemcached.client.transport._rdma cimport RdmaStream, memory_of
 from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client.transport._stream cimport Stream
 from rmemcached.client.wire._commands cimport (
@@ -108,9 +108,9 @@ cdef object fetch_on(Session session, Connection c, object key, fetch_form form,
         else:
             put_fetch(s, key, session.serde is not None, form == FETCH_VALUE_AND_CAS, expire)
             if s.remote:
-                put_sink(<RdmaStream>s, form == FETCH_VIEW)
+                put_sink(s, form == FETCH_VIEW)
                 if form != FETCH_VIEW:
-                    (<RdmaStream>s).memory.copy_early()
+                    memory_of(s).copy_early()
             s.put("\r\n", 2)
             c.exchange()
             value = c.fetched(key, form, flags, errors)
@@ -422,7 +422,7 @@ cdef Py_ssize_t fetch_into(Session session, bytes key, char *to, Py_ssize_t leng
         else:
             put_fetch(s, key, False, False, None)
             if s.remote and length > <Py_ssize_t>s.inline_limit:
-                put_target(<RdmaStream>s, to, length)
+                put_target(s, to, length)
             s.put("\r\n", 2)
             c.exchange()
             size = read_into(c, key, to, length, errors)

@@ -1,6 +1,8 @@
 """Items are changed: set and its kin, delete, incr and decr, touch.
 
-Plain functions over a Session; arguments and results are as of the methods of Client.
+Plain functions over a Session; arguments and results are as of the methods of Client. Client calls them, and
+_fan_out.pyx calls prepared and store_prepared. The caller holds no lock of _state.pxd: a call has its Connection to
+itself, and the methods of Session take the lock.
 """
 
 from rmemcached.client.api._session cimport Session

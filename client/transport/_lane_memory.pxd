@@ -22,11 +22,10 @@ cdef class LaneMemory:
     cdef Source source
     cdef Sink sink               # for the present reply
     cdef list sinks              # all sinks; `sink` is the first, or the chosen sink (choose_sink)
-    cdef size_t inline_limit     # values up to this size are sent in the request, and in the reply
     cdef size_t named            # bytes of values named in requests and perhaps not sent yet
     cdef size_t copied           # bytes of values copied for requests since an event loop set this field to 0
     cdef bint sink_named         # the request names the sink, or the target in its place
-    cdef unsigned int moved      # values moved by the server since the stream's last wait
+    cdef unsigned int moved      # values moved by the server since the stream's last wait; not read in an event loop
     cdef unsigned int small_values   # in a row
     cdef bint large              # the last value was
     cdef Buffer target           # named by the request in place of the sink

@@ -21,7 +21,6 @@ cdef class LaneMemory:
 
     def __init__(self, QueuePair queue not None):
         self.queue = queue
-        self.inline_limit = queue.eager
         self.source = Source(queue)
         self.sink = Sink(queue)
         self.sinks = [self.sink]
@@ -135,7 +134,7 @@ cdef class LaneMemory:
 
     cdef void saw_length(self, size_t length) noexcept:
         self.large = length >= LARGE
-        if length > self.inline_limit:
+        if length > self.queue.eager:
             self.small_values = 0
             self.sink.saw_length(length)
         elif self.small_values < SMALL_RUN:

@@ -8,6 +8,7 @@ from rmemcached.client.transport._memory cimport Source
 from rmemcached.client.transport._queue_pair cimport QueuePair
 from rmemcached.client.transport._spin cimport spinning
 from rmemcached.client.transport._stream cimport Stream
+from rmemcached.sys.debug cimport DEBUG_BUILD, assert_that
 
 
 cdef class Leaving:
@@ -49,4 +50,6 @@ cdef class RdmaStream(Stream):
 
 cdef inline LaneMemory memory_of(Stream s):
     """None: requests of the stream name no memory."""
+    if DEBUG_BUILD:
+        assert_that(isinstance(s, RdmaStream) == s.remote)
     return (<RdmaStream>s).memory if s.remote else None

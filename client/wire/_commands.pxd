@@ -3,9 +3,11 @@
 Nothing here waits or sends. The functions are called with the GIL, in the Stream's thread.
 """
 
-from rmemcached.client.transport._rdma cimport RdmaStream
 from rmemcached.client.transport._stream cimport Stream
 from rmemcached.client.wire._modes cimport store_mode
+
+cdef enum:
+    KEY_MAX = 250            # bytes
 
 # --- keys, values and numbers; MemcacheIllegalInputError for input that memcached does not take ---
 
@@ -40,9 +42,10 @@ cdef int put_bytes(Stream s, bytes text) except -1
 cdef int put_mark(Stream s) except -1
 # mg, without its end, for a sink to follow.
 cdef int put_fetch(Stream s, object key, bint with_flags, bint with_cas, bytes expire) except -1
-# The name of the sink, or of the caller's memory, for the value of a fetch; or nothing: the value comes in the stream.
-cdef int put_sink(RdmaStream s, bint lends) except -1
-cdef int put_target(RdmaStream s, char *to, size_t size) except -1
+# For a remote stream: the name of the sink, or of the caller's memory, for the value of a fetch; or nothing: the value
+# comes in the stream.
+cdef int put_sink(Stream s, bint lends) except -1
+cdef int put_target(Stream s, char *to, size_t size) except -1
 # ms. flags, expire: None for 0; cas: None but for STORE_CAS. True: the server reads the value from memory and answers
 # even if quiet. The value must stay in place until the answer; after False, until it is sent.
 cdef bint put_store(Stream s, store_mode mode, object key, object data, bytes flags, bytes expire, bytes cas,

@@ -6,6 +6,7 @@ from libc.string cimport memcpy
 
 from rmemcached.client.transport._gathered cimport Gathered, holds_addresses
 from rmemcached.client.transport._lane_memory cimport memory_name
+from rmemcached.client.transport._rdma cimport RdmaStream, memory_of
 from rmemcached.client.transport._stream cimport COPY_LIMIT
 from rmemcached.client.wire._classic cimport put_classic, put_classic_fetch, put_classic_store
 from rmemcached.client.wire._modes cimport STORE_ADD, STORE_APPEND, STORE_PREPEND, STORE_REPLACE
@@ -34,7 +35,6 @@ cdef extern from "Python.h":
     bint PyBuffer_IsContiguous(const Py_buffer *view, char order)
 
 cdef enum:
-    KEY_MAX = 250            # bytes
     NAMED_MOST = 0x7FFFFFFF  # bytes of memory named in a request
     NUMBER_MAX = 20          # digits of 2**64 - 1
 
@@ -333,16 +333,16 @@ cdef int put_place(Stream s, const memory_name *name) except -1:
     return s.put_hex(min(name.size, <size_t>NAMED_MOST))
 
 
-cdef int put_sink(RdmaStream s, bint lends) except -1:
+cdef int put_sink(Stream s, bint lends) except -1:
     cdef memory_name name
-    if s.memory.name_sink(lends, &name):
+    if memory_of(s).name_sink(lends, &name):
         put_place(s, &name)
     return 0
 
 
-cdef int put_target(RdmaStream s, char *to, size_t size) except -1:
+cdef int put_target(Stream s, char *to, size_t size) except -1:
     cdef memory_name name
-    if s.memory.name_target(to, size, &name):
+    if memory_of(s).name_target(to, size, &name):
         put_place(s, &name)
     return 0
 
@@ -362,7 +362,7 @@ cdef bint put_value(Stream s, object data, const char *address, size_t length, b
         memcpy(to + 2 + length, "\r\n", 2)
         s.wlen += length + 4
         return False
-    if s.remote and length > s.inline_limit and expose(<RdmaStream>s, data, address, length, &name):
+    if s.remote and length > s.inline_limit and expose(s, data, address, length, &name):
         put_name(s, &name)
         s.put("\r\n", 2)
         return True
