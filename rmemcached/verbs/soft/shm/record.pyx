@@ -4,24 +4,14 @@ cdef enum:
     # Two system calls. The first may wake up a peer with a full socket, the second walks over the socket's whole
     # content (Linux does so for MSG_PEEK).
     WORK_RECORD = 64 << 10
-
-
-cdef extern from *:
-    """
-    typedef union {
-        struct cmsghdr header;
-        char space[CMSG_SPACE(3 * sizeof(int))];
-    } rmc_control_space;
-    """
-    ctypedef struct control_space "rmc_control_space":
-        pass
+    CONTROL_WORDS = 2 + SHM_FDS      # of 8 bytes: a header has two, and a descriptor is shorter than one
 
 
 cdef bint shm_send_record(soft_qp *qp, const shm_record *record, const int *fds, int nfds) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
     cdef iovec iov
     cdef msghdr message
-    cdef control_space control
+    cdef uint64_t control[CONTROL_WORDS]
     cdef cmsghdr *header
     cdef ssize_t n
     assert_held(&qp.lock)
@@ -31,8 +21,9 @@ cdef bint shm_send_record(soft_qp *qp, const shm_record *record, const int *fds,
     message.msg_iov = &iov
     message.msg_iovlen = 1
     if nfds:
-        memset(&control, 0, CMSG_SPACE(nfds * sizeof(int)))
-        message.msg_control = &control
+        assert_that(CMSG_SPACE(nfds * sizeof(int)) <= sizeof(control))
+        memset(control, 0, sizeof(control))
+        message.msg_control = control
         message.msg_controllen = CMSG_SPACE(nfds * sizeof(int))
         header = CMSG_FIRSTHDR(&message)
         header.cmsg_level = SOL_SOCKET
@@ -111,14 +102,14 @@ cdef ssize_t shm_receive_record(soft_qp *qp, int flags) noexcept nogil:
     cdef uint32_t came
     cdef iovec iov
     cdef msghdr message
-    cdef control_space control
+    cdef uint64_t control[CONTROL_WORDS]
     cdef ssize_t n
     memset(&message, 0, sizeof(message))
     iov.iov_base = <uint8_t *> &reader.record + reader.have
     iov.iov_len = SHM_RECORD_SIZE - reader.have
     message.msg_iov = &iov
     message.msg_iovlen = 1
-    message.msg_control = &control
+    message.msg_control = control
     message.msg_controllen = CMSG_LEN(SHM_FDS * sizeof(int))
     while True:
         n = recvmsg(qp.stream.fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | flags)

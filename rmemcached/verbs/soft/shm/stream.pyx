@@ -158,7 +158,7 @@ cdef int shm_introduce(soft_qp *qp, int fd) noexcept nogil:
     if not error:
         fds[2] = bell_make(qp)
         error = errno.errno if fds[2] < 0 else 0
-    if not error and not shm_send_record(qp, &hello, fds, 3):
+    if not error and not shm_send_record(qp, &hello, fds, SHM_FDS):
         error = errno.errno
     close(fds[0])
     if error:
