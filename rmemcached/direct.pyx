@@ -9,9 +9,9 @@ from rmemcached.sys.atomics cimport load_acquire, read_fence, relaxed_load
 from rmemcached.sys.clock cimport coarse_ms
 from rmemcached.sys.key_hash cimport hash_secrets, key_hash
 from rmemcached.sys.linux cimport (
-    F_GET_SEALS, F_SEAL_SHRINK, MADV_DONTDUMP, MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE,
-    MAP_SHARED, PROT_NONE, PROT_READ, TMPFS_MAGIC, errno, fcntl, fstatfs, madvise, mincore, mmap, mprotect, munlock,
-    munmap, populate_read, snprintf, struct_statfs,
+    F_GET_SEALS, F_SEAL_SHRINK, HUGE_PAGE, MADV_DONTDUMP, MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE,
+    MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ, TMPFS_MAGIC, errno, fcntl, fstatfs, madvise, mincore, mmap, mprotect,
+    munlock, munmap, populate_read, snprintf, struct_statfs,
 )
 
 cdef enum:
@@ -24,7 +24,6 @@ cdef enum:
     HEAD_MOST = 512              # bytes of an item before its data
     CHUNK_LEAST = 512            # bytes in each chunk of a value but the last; daemons have no shorter chunks
     PAGE = 4096                  # of the system: the daemon starts with no others
-    HUGE_PAGE = 2 * 1024 * 1024
     PREFAULT_PAGES = 8192        # at a time: a millisecond
     STALL_MS = 2000              # without a move of its clock, after which a daemon is asked
     UPDATE_INTERVAL = 60         # seconds

@@ -1,8 +1,5 @@
 """The arena: address space that becomes memory as slabs take pages. It is private, or of a memfd for clients."""
 
-cdef enum:
-    HUGE_PAGE = 2 * 1024 * 1024
-
 # Reserves address space for an arena of length bytes, inaccessible and without a claim on memory. False: the system
 # refuses.
 cdef bint arena_reserve(store *s, size_t length) noexcept nogil

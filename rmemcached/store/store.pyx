@@ -30,9 +30,9 @@ from rmemcached.sys.debug cimport (
     lock_next_ranked, lock_ranked, thread_id, trylock_ranked, unlock_ranked,
 )
 from rmemcached.sys.linux cimport (
-    CLOCK_MONOTONIC, F_ADD_SEALS, F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, MADV_COLLAPSE,
-    MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_REMOVE, MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE,
-    MAP_PRIVATE, MAP_SHARED, MFD_ALLOW_SEALING, MFD_CLOEXEC, PROT_NONE, PROT_READ, PROT_WRITE, RLIMIT_AS,
+    CLOCK_MONOTONIC, F_ADD_SEALS, F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, HUGE_PAGE,
+    MADV_COLLAPSE, MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_REMOVE, MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED,
+    MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, MFD_ALLOW_SEALING, MFD_CLOEXEC, PROT_NONE, PROT_READ, PROT_WRITE, RLIMIT_AS,
     RLIM_INFINITY, c_time, close, fcntl, ftruncate, getrlimit, lock_for_life, madvise, memfd_create, mincore, mmap,
     mprotect, munmap, populate, populate_write, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init,
     pthread_cond_signal, pthread_cond_timedwait, pthread_cond_wait, pthread_condattr_destroy, pthread_condattr_init,

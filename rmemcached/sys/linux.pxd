@@ -23,6 +23,9 @@ cdef extern from "<errno.h>" nogil:
         EADDRINUSE
         ECONNABORTED
 
+cdef enum:
+    HUGE_PAGE = 2 * 1024 * 1024  # bytes of a transparent huge page, where a page has 4 KB
+
 cdef extern from "<string.h>" nogil:
     char *strerror(int errnum)
     const char *strsignal(int sig)

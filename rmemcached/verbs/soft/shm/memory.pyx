@@ -1,9 +1,5 @@
 # soft_shm: memory shared by processes; see memory.pxd.
 
-cdef enum:
-    HUGE_PAGE = 2 << 20
-
-
 cdef int shm_memfd(const char *name, size_t size) noexcept nogil:
     cdef int error
     cdef int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)
