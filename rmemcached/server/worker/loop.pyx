@@ -86,7 +86,7 @@ cdef void *worker_main(void *arg) noexcept nogil:
         n = epoll_wait(w.epfd, events, MAX_EVENTS, timeout) if must_ask(w, found, used_up) else 0
         # The events point to queue pairs, and the calls below may end queue pairs.
         for k in range(w.nsources):
-            w.sources[k].calls.ready(w.sources[k], events, n)
+            w.sources[k].calls.take_events(w.sources[k], events, n)
         w.turn_left = TURN_BYTES
         w.lanes_left = LANES_PER_TURN
         if w.sending.head != NULL:

@@ -32,5 +32,3 @@ cdef void change_device(worker *w, device_change *change) noexcept nogil
 cdef bint has_device(const rdma_source *r) noexcept nogil
 # The connection has got a queue pair.
 cdef void connection_paired(connection *cn, rdma_conn *rc) noexcept nogil
-# Ends queue pairs whose READY does not come. After each turn.
-cdef void end_late_setups(rdma_source *r) noexcept nogil

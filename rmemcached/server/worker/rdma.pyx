@@ -91,9 +91,9 @@ cdef bint setups_wait(const rdma_source *r) noexcept nogil:
 
 
 cdef void end_late_setups(rdma_source *r) noexcept nogil:
+    """Ends queue pairs whose READY does not come."""
     cdef uint32_t now = store_time(r.w.thread.store)
     cdef unsigned int k
-    assert_owner(r.w.thread.owner)
     if now == r.setups_checked and not r.setups_late:
         return
     r.setups_checked = now
@@ -185,7 +185,7 @@ cdef bint rdma_poll(source *s, bint hurry) noexcept nogil:
     return r.found != 0
 
 
-cdef void rdma_ready(source *s, const epoll_event *events, int n) noexcept nogil:
+cdef void rdma_take_events(source *s, const epoll_event *events, int n) noexcept nogil:
     """Epoll reports descriptors that stay ready in the same order each time. So the first events of software devices
     are those not reached in the last turn.
     """
@@ -256,6 +256,7 @@ cdef void rdma_serve(source *s) noexcept nogil:
     r.found = 0
     if ready:
         serve_devices(r, ready)
+    end_late_setups(r)
     # The last queue pair may have ended while work was left, or the worker was polling.
     r.base.active = r.queue_pairs != 0 or r.left != 0 or r.polling.expected != 0
 
@@ -270,7 +271,7 @@ cdef void rdma_end(source *s) noexcept nogil:
 
 
 cdef source_calls rdma_calls = source_calls(
-    begin=rdma_begin, arm=rdma_arm, poll=rdma_poll, ready=rdma_ready, serve=rdma_serve, end=rdma_end)
+    begin=rdma_begin, arm=rdma_arm, poll=rdma_poll, take_events=rdma_take_events, serve=rdma_serve, end=rdma_end)
 
 
 # ---- the source's beginning and end ----------------------------------------------------------------------------------
@@ -280,6 +281,7 @@ cdef bint rdma_source_init(worker *w) noexcept nogil:
     cdef unsigned int k
     r.base.calls = &rdma_calls
     r.w = w
+    assert_that(w.nsources < SOURCES)
     w.sources[w.nsources] = &r.base
     w.nsources += 1
     for k in range(<unsigned int>RDMA_DEVICES):

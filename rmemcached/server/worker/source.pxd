@@ -11,10 +11,10 @@ cdef enum:
 cdef struct source_calls
 cdef struct source:              # the first field of a source's structure
     const source_calls *calls    # constant
-    bint active                  # the source has work, or waits for work. Else the loop calls only ready and end.
+    bint active                  # the source has work, or waits for work. Else the loop calls only take_events and end.
     # The worker's thread sets `active` together with the first work; serve or a later function clears it.
 
-# In the order of a turn. Between poll and ready the loop asks epoll.
+# In the order of a turn. Between poll and take_events the loop asks epoll.
 cdef struct source_calls:
     # Begins a turn: until the next call the source does a turn's work at most. True: the last turn's work was used up,
     # and there may be more. Then the worker does not sleep in this turn, and asks epoll for others' sake.
@@ -28,9 +28,9 @@ cdef struct source_calls:
     bint (*poll)(source *s, bint hurry) noexcept nogil
     # Takes the source's events out of the n events of epoll, known by their data (worker/events). The first call after
     # epoll_wait: nothing has ended since. Ends no connection. n may be 0 or, after a signal, -1.
-    void (*ready)(source *s, const epoll_event *events, int n) noexcept nogil
-    # Serves the work of the turn: found by poll or ready, made by connections meanwhile, or left over by the last turn.
-    # Connections may end here.
+    void (*take_events)(source *s, const epoll_event *events, int n) noexcept nogil
+    # Serves the work of the turn: found by poll or take_events, made by connections meanwhile, or left over by the
+    # last turn. Connections may end here.
     void (*serve)(source *s) noexcept nogil
     # The thread's last call. Another thread may then destroy the source.
     void (*end)(source *s) noexcept nogil

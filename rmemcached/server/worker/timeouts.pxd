@@ -1,5 +1,5 @@
-# Silent and slow connections: incomplete requests for a stream, queue pairs without READY, peers of rdma_cm that may be
-# gone, and connections beyond idle_timeout. The worker's thread.
+# Silent and slow connections: incomplete requests for a stream, peers of rdma_cm that may be gone, and connections
+# beyond idle_timeout. The worker's thread.
 
 cdef enum:
     TICK_MS = 1000               # of the longest sleep while there is anything to look for

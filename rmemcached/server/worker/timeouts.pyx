@@ -123,7 +123,6 @@ cdef void enforce_timeouts(worker *w) noexcept nogil:
     assert_owner(w.thread.owner)
     if w.nstreams:
         drop_slow_streams(w)
-    end_late_setups(&w.rdma)
     if w.ncm:
         probe_silent(w)
     if w.idle_timeout:
