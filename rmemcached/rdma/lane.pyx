@@ -341,7 +341,7 @@ cdef bint keep_input(rdma_lane *lane, const char *more, size_t length) noexcept 
     return True
 
 
-cdef bint lane_admit(rdma_lane *lane) noexcept nogil:
+cdef bint lane_may_run(rdma_lane *lane) noexcept nogil:
     """Whether the machine may run now. If the turn is used up, the lane gives way."""
     cdef rdma_conn *rc = lane.rc
     if lane_waits(lane):
@@ -365,7 +365,7 @@ cdef void lane_use(rdma_lane *lane, char *data, size_t length) noexcept nogil:
     cdef uint32_t id = lane.id
     cdef size_t n
     lane.starved = False
-    while length and lane_admit(lane):
+    while length and lane_may_run(lane):
         n = min(length, <size_t>INPUT_PIECE) if c.rbytes else length
         lane.rest = length - n
         if c.rbytes == 0:
@@ -420,7 +420,7 @@ cdef void lane_go_on(rdma_lane *lane) noexcept nogil:
     """Runs the machine over the kept input. May close the lane."""
     cdef rdma_conn *rc = lane.rc
     cdef uint32_t id = lane.id
-    if lane_admit(lane):
+    if lane_may_run(lane):
         lane_run(lane)
         if not lane_is_there(rc, id, lane):
             return
@@ -665,7 +665,7 @@ cdef void lane_run(rdma_lane *lane) noexcept nogil:
         if want == WANT_YIELD:
             give_way(lane)
             return
-        if want != WANT_FLUSH or not lane_admit(lane):
+        if want != WANT_FLUSH or not lane_may_run(lane):
             return
 
 

@@ -5,7 +5,7 @@ from rmemcached.server.layout cimport listener, server
 from rmemcached.server.worker cimport worker
 
 cdef enum:
-    ACCEPT_RETRY_MS = 10         # while nothing is accepted: between two looks for room
+    ACCEPT_LOOK_MS = 10          # while nothing is accepted: between two looks for room
 
 # Whether -c leaves room for so many connections more.
 cdef bint has_room(const server *s, unsigned int more) noexcept nogil

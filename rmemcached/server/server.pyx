@@ -30,7 +30,7 @@ from rmemcached.server.auth cimport auth_check, auth_destroy, auth_init, auth_lo
 from rmemcached.server.configure cimport fill_settings, fill_store_config, named_protocol
 from rmemcached.server.device_setup cimport setup_devices
 from rmemcached.server.layout cimport listener, server
-from rmemcached.server.listener cimport ACCEPT_RETRY_MS, accept_all, admit_lane, has_room, resume_listening
+from rmemcached.server.listener cimport ACCEPT_LOOK_MS, accept_all, admit_lane, has_room, resume_listening
 from rmemcached.server.stats cimport server_stats
 from rmemcached.server.devices cimport (
     devices_close, devices_extent_added, devices_index_added, devices_init, devices_start, devices_stop,
@@ -93,7 +93,7 @@ cdef int server_loop(server *s) noexcept nogil:
     cdef int i, n
     assert_owner(s.owner)
     while True:
-        n = epoll_wait(s.epfd, events, LISTEN_EVENTS, ACCEPT_RETRY_MS if s.listen_disabled else -1)
+        n = epoll_wait(s.epfd, events, LISTEN_EVENTS, ACCEPT_LOOK_MS if s.listen_disabled else -1)
         if n < 0:
             if errno == EINTR:
                 continue
