@@ -305,7 +305,7 @@ class Examination:
 
     def explain(self, transport: str, why: str) -> tuple[str, str]:
         """Returns the meaning of an error, and the change."""
-        soft = {"soft_iw0", "soft_shm0"}
+        soft = {row.device.decode() for row in ROWS.values() if row.device}
         if not ROWS[transport].soft and re.match(r"no queue pair here(?!.*(says none|ulimit -l))", why):
             if self.facts.unopened:
                 return BROKEN if set(self.facts.server_devices) - soft else ABSENT, self.advice
@@ -399,9 +399,9 @@ def timed(function: Callable[[], Any], expected: Any, count: int) -> list[float]
 
 
 def verdict(findings: Sequence[Finding]) -> int:
-    """Returns the exit status. soft_iw does not count, because "auto" never takes soft_iw."""
+    """Returns the exit status. A software transport never taken by "auto" does not count."""
     for finding in findings:
-        if finding.transport != "soft_iw":
+        if ROWS[finding.transport].automatic or not ROWS[finding.transport].soft:
             if finding.state == USABLE:
                 return 0
             if finding.state == BROKEN:
@@ -441,8 +441,8 @@ def show(facts: Facts, findings: Sequence[Finding], taken: str, notes: Sequence[
         )
         print(f"{one.transport:10}{one.state:10}{figures}")
     for one in findings:
-        if one.transport == "soft_shm" and one.state == USABLE and facts.direct:
-            print(f"\nsoft_shm: {reads(facts, one)}")
+        if ROWS[one.transport].near and one.state == USABLE and facts.direct:
+            print(f"\n{one.transport}: {reads(facts, one)}")
         if one.why:
             print(f"\n{one.transport}: {one.why}")
             if one.change:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from rmemcached.client.transport.transports import ROWS
 from rmemcached.tools.targets import number
 
 GROUPS = ("", "settings", "items", "slabs", "rdma")
@@ -288,7 +289,7 @@ def _outcomes(*outcomes: str) -> dict[str, tuple[str, ...]]:
 
 
 def _soft(statistic: str, name: str, text: str) -> Metric:
-    sources = {f"{short}_{statistic}": (f"soft_{short}",) for short in ("iw", "shm")}
+    sources = {f"{name.removeprefix('soft_')}_{statistic}": (name,) for name, row in ROWS.items() if row.soft}
     return Metric("rdma", f"rmemcached_rdma_soft_{name}_total", text, sources, ("transport",))
 
 
@@ -316,7 +317,7 @@ METRICS = [
     ),
     Metric(
         *("rdma", "rmemcached_rdma_transport_queue_pairs", "Queue pairs by transport."),
-        {f"rdma_{name}_queue_pairs": (name,) for name in ("verbs", "soft_iw", "soft_shm")},
+        {f"rdma_{name}_queue_pairs": (name,) for name, row in ROWS.items() if not row.plain and not row.by_cm},
         ("transport",),
     ),
     _soft("rx_bytes", "received_bytes", "Bytes received by a software device."),
