@@ -403,7 +403,7 @@ cdef int first(int a):  # the one that is first
     # what\"\"\")
 '''
     page = "Those `which`.\n\n```\nthat\n```\n\n    what\n- One\n"
-    python = 'x = "that"  # it\n"""Those."""\nclass C:\n    y = 1\n    """One."""\n'
+    python = 'x = "that"  # it\n"""Those."""\nclass C:\n    if x:\n        y = 1\n        """One."""\n'
     counted = [
         english.stand_ins(english.CODE.sub("", " ".join(text for _, text in pieces)))
         for pieces in (english.of_cython(cython), english.of_page(page), english.of_python(python))

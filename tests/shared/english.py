@@ -42,11 +42,9 @@ def of_python(text: str) -> Iterator[Piece]:
             yield token.start[0], token.string[1:]
     # A string alone on its line documents the module, class or function around it, or the attribute before it.
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            for line in node.body:
-                match line:
-                    case ast.Expr(ast.Constant(str(doc))):
-                        yield line.lineno, doc
+        match node:
+            case ast.Expr(ast.Constant(str(doc))):
+                yield node.lineno, doc
 
 
 def of_cython(text: str) -> Iterator[Piece]:
