@@ -365,22 +365,22 @@ NAMES_TRANSPORTS = (
 
 
 def named_transports(text: str) -> list[str]:
-    """The names of transports and their devices in code, as a string or as a constant."""
+    """The names of transports and their devices in code, as the words of a string or as a constant."""
     names = "|".join(ROWS)
     strings = [match[0][1:-1] for match in QUOTED.finditer(text)]
-    found = [string for string in strings if re.fullmatch(f"({names})0?", string)]
+    found = [string for string in strings if re.fullmatch(rf"(\s*({names})0?)+\s*", string)]
     return found + re.findall(rf"\b(?:TRANSPORT_|DEVICE_OF_)?(?:{names.upper()})\b", QUOTED.sub("", text))
 
 
 def test_the_client_asks_the_rows_of_its_transports() -> None:
-    """No shared code of the client and of rmemcached-perftest knows a transport by its name."""
+    """No shared code of the client, rmemcached-perftest and the operators' commands knows a transport by its name."""
     right = "soft_shm_rings(qp)  # 'tcp'\nprint(\"over 'tcp' and TCP\", row.near)\n"
-    wrong = "which in (TRANSPORT_VERBS, SOFT_SHM) or x == 'tcp' or device == b\"soft_iw0\""
-    assert named_transports(right + wrong) == ["tcp", "soft_iw0", "TRANSPORT_VERBS", "SOFT_SHM"]
+    wrong = "which in (TRANSPORT_VERBS, SOFT_SHM) or x == 'tcp' or device == b\"soft_iw0\" or ' verbs rdma_cm'"
+    assert named_transports(right + wrong) == ["tcp", "soft_iw0", " verbs rdma_cm", "TRANSPORT_VERBS", "SOFT_SHM"]
     named = {
         file: names
         for file in FILES
-        if file.startswith(("client/", "rmemcached/perftest/")) and file not in NAMES_TRANSPORTS
+        if file.startswith(("client/", "rmemcached/perftest/", "rmemcached/tools/")) and file not in NAMES_TRANSPORTS
         if (names := named_transports((ROOT / file).read_text()))
     }
     assert not named, "rows tell the difference: client/transport/transports.py, rmemcached/perftest/ends.pyx"

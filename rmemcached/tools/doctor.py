@@ -31,7 +31,7 @@ try:
     from rmemcached.client import Client, MemcacheError
     from rmemcached.client.transport.connection import Choice
     from rmemcached.client.transport.sockets import is_local, server_text
-    from rmemcached.client.transport.transports import ROWS, TRANSPORTS
+    from rmemcached.client.transport.transports import PLAIN, ROWS, TRANSPORTS, Transport
     from rmemcached.client.urls import chosen_transport, parse_server
     from rmemcached.settings import DIRECT_OFF
     from rmemcached.tools.targets import clean, number
@@ -106,53 +106,87 @@ FURTHER = (
 NO_SERVER_DEVICE = "on the server, rmemcached-devices says why it has no device; -o rdma_device= names one"
 # Words in errors about a refused or lost connection.
 LOST = r"[Rr]efused|timed out|[Rr]eset|[Nn]o route|unreachable|Broken pipe|has ended the connection|UnexpectedClose"
-# Transports, pattern of the error, its meaning, and the change. The first match counts.
-RULES = (
-    ("", r"the server answered ERROR$", ABSENT, "a memcached without RDMA: start rmemcached there"),
-    ("", r"version \d+ is not supported|makes no sense", BROKEN, UPGRADE),
-    ("", r"no transport is available here", ABSENT, "start the server without -o no_rdma"),
-    ("", r"rdma_max_qps", BROKEN, "raise the server's -o rdma_max_qps="),
+
+
+def any_row(row: Transport) -> bool:
+    return True
+
+
+def of_system(row: Transport) -> bool:
+    """Whether the transport needs a device of libibverbs."""
+    return not row.soft and not row.plain
+
+
+def by_exchange(row: Transport) -> bool:
+    """Whether lines on the first connection connect the queue pairs of a device of libibverbs."""
+    return of_system(row) and not row.by_cm
+
+
+def by_cm(row: Transport) -> bool:
+    return row.by_cm
+
+
+def near(row: Transport) -> bool:
+    return row.near
+
+
+def by_second_connection(row: Transport) -> bool:
+    """Whether a second TCP connection carries the queue pair."""
+    return row.attach is not None and not row.near
+
+
+# Condition on the transport's row, pattern of the error, its meaning, and the change. The first match counts.
+RULES: tuple[tuple[Callable[[Transport], bool], str, str, str], ...] = (
+    (any_row, r"the server answered ERROR$", ABSENT, "a memcached without RDMA: start rmemcached there"),
+    (any_row, r"version \d+ is not supported|makes no sense", BROKEN, UPGRADE),
+    (any_row, r"no transport is available here", ABSENT, "start the server without -o no_rdma"),
+    (any_row, r"rdma_max_qps", BROKEN, "raise the server's -o rdma_max_qps="),
     (
-        "",
+        any_row,
         r"too few file descriptors",
         BROKEN,
         "raise the server's limit of open files (systemd: LimitNOFILE=), or lower -c",
     ),
-    ("", r"ulimit -l", BROKEN, "raise the limit of locked memory: ulimit -l, or systemd's LimitMEMLOCK=infinity"),
-    ("", r"not registered for this device", BROKEN, "on the server: LimitMEMLOCK=infinity, or ulimit -l unlimited"),
-    ("", r"out of resources", BROKEN, "the server's log (-v) says what it has no memory for"),
-    ("verbs rdma_cm", r"RMEMCACHED_RDMA_DEVICE says none", ABSENT, "unset RMEMCACHED_RDMA_DEVICE here"),
-    ("verbs", r"transport verbs is not available here", ABSENT, NO_SERVER_DEVICE),
-    ("rdma_cm", r"[Rr]efused|[Rr]eject", BROKEN, "start the server with -o rdma_cm_port=, and name that port here"),
-    ("soft_shm", r"on another host", ABSENT, CONTAINERS),
-    ("soft_shm", r"transport soft_shm is not available here", ABSENT, "start the server without -o rdma_shm=none"),
-    ("soft_shm", r"network namespace", BROKEN, OPEN_SHM),
-    ("soft_shm", r"same host", BROKEN, f"if both ends are containers of one host: {OPEN_SHM}"),
-    ("soft_shm", r"is for user|Permission denied", BROKEN, f"run both ends as one user, or {OPEN_SHM}"),
+    (any_row, r"ulimit -l", BROKEN, "raise the limit of locked memory: ulimit -l, or systemd's LimitMEMLOCK=infinity"),
     (
-        "soft_shm",
+        any_row,
+        r"not registered for this device",
+        BROKEN,
+        "on the server: LimitMEMLOCK=infinity, or ulimit -l unlimited",
+    ),
+    (any_row, r"out of resources", BROKEN, "the server's log (-v) says what it has no memory for"),
+    (of_system, r"RMEMCACHED_RDMA_DEVICE says none", ABSENT, "unset RMEMCACHED_RDMA_DEVICE here"),
+    (by_exchange, r"transport \w+ is not available here", ABSENT, NO_SERVER_DEVICE),
+    (by_cm, r"[Rr]efused|[Rr]eject", BROKEN, "start the server with -o rdma_cm_port=, and name that port here"),
+    (near, r"on another host", ABSENT, CONTAINERS),
+    (near, r"transport \w+ is not available here", ABSENT, "start the server without -o rdma_shm=none"),
+    (near, r"network namespace", BROKEN, OPEN_SHM),
+    (near, r"same host", BROKEN, f"if both ends are containers of one host: {OPEN_SHM}"),
+    (near, r"is for user|Permission denied", BROKEN, f"run both ends as one user, or {OPEN_SHM}"),
+    (
+        near,
         r"No such file",
         BROKEN,
         "make the folder of the server's -o rdma_shm= visible here, by the same path",
     ),
     (
-        "soft_iw",
+        by_second_connection,
         LOST,
         BROKEN,
         "let a second TCP connection to the same port through: a firewall, a proxy or the server's -c holds it up, or"
         " it is sent to another server",
     ),
     # A time-out while connecting, before the RDMA exchange.
-    ("", r"^timed out: (?!no end)", BROKEN, FURTHER),
+    (any_row, r"^timed out: (?!no end)", BROKEN, FURTHER),
     (
-        "verbs rdma_cm",
+        of_system,
         r"timed out|RETRY|retry",
         BROKEN,
         "the two devices do not reach each other: ping between their addresses, let UDP port 4791 through (RoCE), and"
         " compare the GIDs' kinds that rmemcached-devices shows on both ends",
     ),
-    ("", r"[Tt]oo many open connections", BROKEN, "raise the server's -c"),
-    ("", LOST, BROKEN, FURTHER),
+    (any_row, r"[Tt]oo many open connections", BROKEN, "raise the server's -c"),
+    (any_row, LOST, BROKEN, FURTHER),
 )
 
 
@@ -259,7 +293,7 @@ class Examination:
         """Fills the facts. Raises OSError, MemcacheError, StepError."""
 
         def ask() -> None:
-            with self.client("tcp") as client:
+            with self.client(PLAIN.name) as client:
                 self.facts.server_version = clean(client.version())
                 if not re.match(r"\d|\w+[ -/]?\d|unknown", self.facts.server_version):
                     raise StepError(f"the answer to version is not memcached's: {self.facts.server_version}")
@@ -312,8 +346,8 @@ class Examination:
             if self.facts.client_devices:
                 return BROKEN, "rmemcached-devices shows the ports of this machine's devices: one must be active"
             return ABSENT, "this machine has no RDMA device (rmemcached-devices)"
-        for transports, pattern, state, change in RULES:
-            if (not transports or transport in transports.split()) and re.search(pattern, why):
+        for concerns, pattern, state, change in RULES:
+            if concerns(ROWS[transport]) and re.search(pattern, why):
                 return state, change
         return BROKEN, "the server's log says more (rmemcached -v)"
 
@@ -350,7 +384,7 @@ class Examination:
             end = time.monotonic() + self.timeout
             while True:
                 try:
-                    with self.client("tcp") as client:
+                    with self.client(PLAIN.name) as client:
                         return started(client.stats())
                 except (MemcacheError, OSError):
                     # A firewall may still count the ended connections.
@@ -375,7 +409,7 @@ class Examination:
         """Deletes the values left by failed transports."""
 
         def delete() -> None:
-            with self.client("tcp") as client:
+            with self.client(PLAIN.name) as client:
                 for key in list(self.keys):
                     client.delete(key)
 

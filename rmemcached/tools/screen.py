@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rmemcached.client.transport.transports import ROWS
 from rmemcached.tools.rates import NO_DETAIL, Reading, in_class, in_general, in_prefix, in_rdma, value
 from rmemcached.tools.targets import clean
 
@@ -165,10 +166,8 @@ COMMANDS = (
 LANES = (
     ("lanes", "rdma_streams"),
     ("queue pairs", "rdma_queue_pairs"),
-    (" verbs", "rdma_verbs_queue_pairs"),
-    (" soft_iw", "rdma_soft_iw_queue_pairs"),
-    (" soft_shm", "rdma_soft_shm_queue_pairs"),
-    (" rdma_cm", "rdma_cm_queue_pairs"),
+    *((f" {name}", f"rdma_{name}_queue_pairs") for name, row in ROWS.items() if not (row.plain or row.by_cm)),
+    *((f" {name}", f"{name}_queue_pairs") for name, row in ROWS.items() if row.by_cm),
     (" unready", "rdma_unready_queue_pairs"),
     ("views", "rdma_views"),
 )

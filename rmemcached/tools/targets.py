@@ -18,7 +18,7 @@ from rmemcached.client import (
 )
 from rmemcached.client.exceptions import one_line
 from rmemcached.client.transport.sockets import server_text
-from rmemcached.client.transport.transports import TRANSPORTS
+from rmemcached.client.transport.transports import PLAIN, TRANSPORTS
 from rmemcached.client.urls import is_url, parse_server, shown
 
 _T = TypeVar("_T")
@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser, timeout: float) -> None:
     group.add_argument(
         "--transport",
         choices=TRANSPORTS,
-        default="tcp",
+        default=PLAIN.name,
         help="the default, %(default)s, makes no queue pair in the daemon",
     )
     group.add_argument("--username", metavar="NAME", help="of a daemon with -Y; needs --password-file")
@@ -87,8 +87,8 @@ def settings(parser: argparse.ArgumentParser, given: argparse.Namespace) -> dict
             found["tls_context"] = ssl.create_default_context(cafile=given.tls_ca)
         except OSError as error:
             parser.error(f"--tls-ca {given.tls_ca}: {error}")
-        if given.transport not in ("tcp", "auto"):
-            parser.error(f"--tls goes over tcp, not over --transport {given.transport}")
+        if given.transport not in (PLAIN.name, "auto"):
+            parser.error(f"--tls goes over {PLAIN.name}, not over --transport {given.transport}")
     return found
 
 
