@@ -1,4 +1,4 @@
-"""The tests of a pytest: its turns beside further pytests, and the quick part of all tests.
+"""The tests of a pytest: its turns beside further pytests, the quick part of all tests, and the failed tests.
 
 tests/durations.tsv has the mean seconds of the cases of a test, and leaves out the shortest tests.
 """
@@ -28,6 +28,7 @@ def add_options(parser: pytest.Parser) -> None:
     add = group.addoption
     add("--beside", metavar="FOLDER", help="take files in turns with all pytests with this folder, new for each run")
     add("--quick", action="store_true", help=f"of each test the cases that take {ALLOWANCE} s together, at most")
+    add("--failures", metavar="FILE", type=Path, help="note failed tests there; if FILE exists, run its tests alone")
     add("--note-durations", action="store_true", help=f"note how long tests take, in {NOTED.relative_to(ROOT)}")
 
 
@@ -114,6 +115,29 @@ class Turns:
         return True
 
 
+class Failures:
+    """Notes the failed tests of this run in a file, a line for each. If the file exists, only its tests run."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.wanted = file.read_text().splitlines() if file.exists() else None
+        self.failed: dict[str, None] = {}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        if self.wanted is not None:
+            config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in self.wanted])
+            items[:] = [item for item in items if item.nodeid in self.wanted]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed[report.nodeid] = None
+
+    def pytest_sessionfinish(self) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.write_text("".join(f"{node}\n" for node in self.failed))
+
+
 class Durations:
     """Notes how long the tests of this run take."""
 
@@ -142,5 +166,8 @@ def register(config: pytest.Config) -> None:
         config.pluginmanager.register(Quick())
     if config.option.beside:
         config.pluginmanager.register(Turns(Path(config.option.beside).resolve()))
-    if config.option.note_durations and not config.option.lf:
+    again = config.option.failures and config.option.failures.exists()
+    if config.option.failures:
+        config.pluginmanager.register(Failures(config.option.failures))
+    if config.option.note_durations and not again:
         config.pluginmanager.register(Durations())
