@@ -357,7 +357,7 @@ def run_local(options: argparse.Namespace, test: Test, device: Device, fabric: F
 
 def stream_pair(fabric: Fabric) -> tuple[socket.socket, socket.socket]:
     """Two connected sockets of the fabric's kind."""
-    if not fabric.iwarp:
+    if fabric.near or not fabric.stream:
         return socket.socketpair()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ours = socket.create_connection(listener.getsockname())

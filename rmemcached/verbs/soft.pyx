@@ -95,7 +95,7 @@ include "soft/shm/region.pyx"
 include "soft/shm/message.pyx"
 include "soft/shm/stream.pyx"
 
-# The list of fabrics, in the order of their devices. A new one is a folder, its includes, and an entry here.
+# The fabrics, in the order of their devices. A new fabric is a folder, its includes, an entry here, and FABRICS + 1.
 cdef enum:
     FABRICS = 2
 
