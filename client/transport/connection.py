@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import logging
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from ..exceptions import (
@@ -81,9 +82,10 @@ class Choice:
         if reason is not None:
             self.reasons.append(reason)
             self.pinned = PLAIN
+        self.rows = candidates(self.client, self.pinned)
         if self.alone or (self.pinned is not None and self.pinned.plain):
-            return self.open_one()
-        opened = self.join()
+            return self.open_by_cm() or self.open_one()
+        opened = self.join_or_open_by_cm() if any(row.by_cm for row in self.rows) else self.join()
         if opened is None:
             with exchange.one_at_a_time(self.client, self.wanted):
                 # Another thread may have made a queue pair meanwhile.
@@ -99,17 +101,28 @@ class Choice:
             exchange.share_nothing(self.client, self.wanted)
         return opened
 
-    def open_one(self) -> tuple[Any, Transport]:
-        """(stream, row) of a connection of its own, or on a queue pair that others can join."""
-        rows = candidates(self.client, self.pinned)
-        for row in rows:
+    def open_by_cm(self) -> tuple[Any, Transport] | None:
+        """(stream, row) through rdma_cm, or None when another transport may be tried."""
+        for row in self.rows:
             if row.by_cm and (stream := self.try_rdma_cm(row)) is not None:
                 return stream, row
+        return None
+
+    def join_or_open_by_cm(self) -> tuple[Any, Transport] | None:
+        """join, else open_by_cm. No thread waits for its turn: a server without an answer over rdma_cm would use up the
+        patience of other threads, which could not fall back any more."""
+        try:
+            return self.join(exchange.join_or_reserve) or self.open_by_cm()
+        finally:
+            exchange.release_place(self.client, self.wanted)
+
+    def open_one(self) -> tuple[Any, Transport]:
+        """(stream, row) of a connection to the server's port, its own or on a queue pair that others can join."""
         self.plain = open_plain(self.client)
         if self.pinned is None and self.client.closes_on_rdma:
             self.reasons.append("the server closes connections that ask for RDMA")
         try:
-            for row in rows:
+            for row in self.rows:
                 if not row.by_cm and (stream := self.try_rdma(row)) is not None:
                     return stream, row
             classic, unmarked = self.recognise()
@@ -169,10 +182,11 @@ class Choice:
         self.plain.settimeout(exchange.patience(self.client))
         self.refused = False
 
-    def join(self) -> tuple[Any, Transport] | None:
+    def join(self, way: Callable[..., Any] = exchange.join) -> tuple[Any, Transport] | None:
         """(stream, row) on a queue pair made by another Client, or None."""
         try:
-            return exchange.join(self.client, self.wanted)
+            found: tuple[Any, Transport] | None = way(self.client, self.wanted)
+            return found
         except OSError:
             # The queue pair has no lane left, or has just ended.
             return None

@@ -56,14 +56,24 @@ locks: dict[Key, threading.RLock] = {}
 """Held by a thread making a queue pair; others wait for its queue pair. A signal handler of the same thread may make
 another."""
 
+connecting: dict[Key, set[int]] = {}
+"""The threads that make a queue pair through rdma_cm. There no thread waits for another thread's queue pair, so the
+queue pairs count before they are there."""
+
+counting = threading.RLock()
+"""Held between a look at `connecting` and its change."""
+
 unshared: set[Key] = set()
 """Where the last connection had no lanes for others: nobody need wait for the next connection."""
 
 
 def forget() -> None:
     """In a forked child all of them are the parent's."""
+    global counting
     shared.clear()
     locks.clear()
+    connecting.clear()
+    counting = threading.RLock()
 
 
 os.register_at_fork(after_in_child=forget)
@@ -93,15 +103,34 @@ def join(client: Options, wanted: str) -> tuple[RdmaStream, Transport] | None:
     two threads that use the same queue pair at the same time wait for each other now and then. From then on the queue
     pair with the fewest lanes is taken.
     """
-    pairs = [one for one in list(shared.get(key_of(client, wanted), ())) if not one[0].ended()]
+    key = key_of(client, wanted)
+    # First: a queue pair that has just come counts twice then, and not at all otherwise.
+    under_way = len(connecting.get(key, ()))
+    pairs = [one for one in list(shared.get(key, ())) if not one[0].ended()]
+    count = under_way + len(pairs)
     free = [one for one in pairs if one[0].usable()]
     if not free:
         return None
     mine = [queue for queue, thread in free if thread == threading.get_ident()]
-    if len(pairs) < free[0][0].workers or (not mine and len(pairs) < MOST_FOR_THREADS):
+    if count < free[0][0].workers or (not mine and count < MOST_FOR_THREADS):
         return None
     queue = min(mine or [queue for queue, _ in free], key=lambda one: one.users)
     return stream_of(client, queue), queue.row
+
+
+def join_or_reserve(client: Options, wanted: str) -> tuple[RdmaStream, Transport] | None:
+    """As join. None: the caller makes a queue pair through rdma_cm, counted until release_place."""
+    with Turn(counting, None):
+        connecting.setdefault(key_of(client, wanted), set()).discard(threading.get_ident())
+        joined = join(client, wanted)
+        if joined is None:
+            connecting[key_of(client, wanted)].add(threading.get_ident())
+    return joined
+
+
+def release_place(client: Options, wanted: str) -> None:
+    """The calling thread makes no queue pair through rdma_cm any more."""
+    connecting.get(key_of(client, wanted), set()).discard(threading.get_ident())
 
 
 def share(client: Options, wanted: str, queue: QueuePair) -> RdmaStream:

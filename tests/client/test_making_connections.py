@@ -9,9 +9,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
 import pytest
+from polling import eventually
 from scripted import serving
 from servers import Server
 from transport import PACE, RDMA_TRANSPORTS, rounds
@@ -54,6 +56,64 @@ def test_nobody_waits_where_there_is_no_queue_pair() -> None:
         everybody.wait(TIMEOUT)
         for thread in threads:
             thread.join()
+
+
+def test_threads_fall_back_when_rdma_cm_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread waits for another thread's attempt over rdma_cm, and each comes through by TCP."""
+    port = 9
+    everybody = threading.Barrier(4)
+    resolve = socket.getaddrinfo
+
+    def resolve_together(host: str, wanted: int, *arguments: int, **options: int) -> object:
+        if wanted == port:
+            everybody.wait(TIMEOUT)
+        return resolve(host, wanted, *arguments, **options)
+
+    with serving(answer) as address, ExitStack() as stack:
+
+        def connect() -> str | None:
+            client = stack.enter_context(
+                Client(address, rdma_cm_port=port, timeout=TIMEOUT, connect_timeout=TIMEOUT / 20)
+            )
+            assert client.version() == b"1"
+            return client.transport
+
+        monkeypatch.setattr(socket, "getaddrinfo", resolve_together)
+        with ThreadPoolExecutor(everybody.parties) as pool:
+            connections = [pool.submit(connect) for _ in range(everybody.parties)]
+        assert [one.result() for one in connections] == ["tcp"] * everybody.parties
+
+
+def test_threads_share_also_while_rdma_cm_takes_long(
+    rmemcached_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queue pairs on their way through rdma_cm count: beyond 16 a thread joins one that is there, at once."""
+    port = 9
+    everybody = threading.Barrier(exchange.MOST_FOR_THREADS)
+    resolve = socket.getaddrinfo
+
+    def resolve_together(host: str, wanted: int, *arguments: int, **options: int) -> object:
+        if wanted == port:
+            everybody.wait(TIMEOUT)
+        return resolve(host, wanted, *arguments, **options)
+
+    server = rmemcached_server()
+    with ExitStack() as stack, ThreadPoolExecutor(everybody.parties - 1) as pool:
+
+        def connect() -> str | None:
+            client = stack.enter_context(Client(server.address, rdma_cm_port=port, timeout=TIMEOUT))
+            client.version()
+            return client.transport
+
+        assert connect() == "soft_shm"
+        monkeypatch.setattr(socket, "getaddrinfo", resolve_together)
+        connections = [pool.submit(connect) for _ in range(everybody.parties - 1)]
+        eventually(lambda: everybody.n_waiting == everybody.parties - 1)
+        with ThreadPoolExecutor(1) as another:
+            assert another.submit(connect).result() == "soft_shm"
+        assert everybody.n_waiting == everybody.parties - 1
+        everybody.wait(TIMEOUT)
+        assert [one.result() for one in connections] == ["soft_shm"] * len(connections)
 
 
 def test_a_signal_handler_connects_while_its_thread_does() -> None:
