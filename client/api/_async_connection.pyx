@@ -278,7 +278,7 @@ cdef class AsyncConnection:
             if sends:
                 self.send_some()
             self.receive()
-            if not self.answers:
+            if self.connection is not None and not self.answers:
                 self.rest()
             if self.waiting:
                 self.make_room()
@@ -315,9 +315,10 @@ cdef class AsyncConnection:
                 self.loop.remove_writer(self.descriptors[0])
         return 0
 
-    # --- answers ---
+    # --- answers: a serde may close the AsyncClient; self.connection is None then ---
 
     cdef int receive(self) except -1:
+        cdef Connection c = self.connection
         cdef Stream s = self.stream
         cdef int64_t until = now_ns() + TURN_NS
         cdef int r = 1
@@ -326,7 +327,7 @@ cdef class AsyncConnection:
             s.begin()
         # Arming may have found something.
         self.take_answers()
-        while r != -EAGAIN:
+        while r != -EAGAIN and self.connection is not None:
             r = s.take_input()
             if s.wlen and s.remote and (r > 0 or r == -EAGAIN):
                 # Credits may have come, with answers or alone.
@@ -339,7 +340,7 @@ cdef class AsyncConnection:
                 self.take_answers()
                 r = 1
             elif r != -EAGAIN and r != -EINTR:
-                raise self.connection.broken(r)
+                raise c.broken(r)
             if r > 0 and now_ns() >= until:
                 self.look_again()
                 break
@@ -348,35 +349,38 @@ cdef class AsyncConnection:
         return 0
 
     cdef int take_answers(self) except -1:
+        cdef Connection c = self.connection
         cdef Stream s = self.stream
         cdef Request r
         cdef list errors
         cdef int code
-        while True:
+        while self.connection is not None:
             if self.body is not None:
                 if not self.take_body():
                     return 0
                 continue
             if not s.has_line():
                 if s.rend - s.rpos > LINE_LIMIT:
-                    raise self.connection.broken(-EMSGSIZE)
+                    raise c.broken(-EMSGSIZE)
                 return 0
-            code = read_reply(s, &self.connection.reply)
+            code = read_reply(s, &c.reply)
             if code <= 0:
-                raise self.connection.broken(code)
+                raise c.broken(code)
             if not self.answers:
-                raise self.connection.broken(-EBADMSG)
+                raise c.broken(-EBADMSG)
             r = self.answers[0]
-            if self.connection.reply.code == REPLY_VA and self.begin_value(r):
+            if c.reply.code == REPLY_VA and self.begin_value(r):
                 continue
             errors = []
-            result = take_answer(self.connection, r, errors)
+            result = take_answer(c, r, errors)
             self.finish(r, errors[0] if errors else result)
+        return 0
 
     cdef bint begin_value(self, Request r) except -1:
         # A value in the stream goes to a bytes object of its own, as it comes.
+        cdef Connection c = self.connection
         cdef Stream s = self.stream
-        cdef reply_line *reply = &self.connection.reply
+        cdef reply_line *reply = &c.reply
         cdef size_t length = reply.length
         if r.kind == REQUEST_META:
             if not r.sized:
@@ -386,9 +390,9 @@ cdef class AsyncConnection:
         if reply.in_memory and r.sinks:
             return False
         if reply.in_memory or length > VALUE_MOST:
-            raise self.connection.broken(-EBADMSG)
+            raise c.broken(-EBADMSG)
         if r.kind == REQUEST_GET or r.kind == REQUEST_GETS:
-            self.connection.check_value(r.encoded, r.kind == REQUEST_GETS)
+            c.check_value(r.encoded, r.kind == REQUEST_GETS)
         r.found_flags = reply.flags
         # The line is not there any more when all of the value is.
         if r.kind == REQUEST_META or r.kind == REQUEST_ARITHMETIC:
@@ -404,6 +408,7 @@ cdef class AsyncConnection:
 
     cdef bint take_body(self) except -1:
         # False: a part of the value has not come yet.
+        cdef Connection c = self.connection
         cdef Stream s = self.stream
         cdef Request r
         cdef size_t n = min(s.rend - s.rpos, s.dst_left)
@@ -416,23 +421,23 @@ cdef class AsyncConnection:
             return False
         if not self.behind_value:
             if s.rbuf[s.rpos] != c'\r' or s.rbuf[s.rpos + 1] != c'\n':
-                raise self.connection.broken(-EBADMSG)
+                raise c.broken(-EBADMSG)
             s.rpos += 2
         if s.classic:
             self.behind_value = not s.has_line()
             if self.behind_value:
                 return False
             if s.read_end() <= 0:
-                raise self.connection.broken(-EBADMSG)
+                raise c.broken(-EBADMSG)
         value = self.body
         self.body = None
         r = self.answers[0]
         if r.kind == REQUEST_ARITHMETIC:
             result = number_of(value)
             if result is None:
-                raise self.connection.named(MemcacheUnknownError(r.answered[:32]))
+                raise c.named(MemcacheUnknownError(r.answered[:32]))
         elif r.kind == REQUEST_META:
-            result = read_meta(self.connection, r, r.answered, value)
+            result = read_meta(c, r, r.answered, value)
         else:
             r.found = True
             result = (value, r.cas) if r.kind == REQUEST_GETS else value
@@ -441,18 +446,19 @@ cdef class AsyncConnection:
 
     cdef int finish(self, Request r, object result) except -1:
         # The answer to the first of the requests is complete. Behind the last one's there is nothing.
+        cdef Connection c = self.connection
         cdef bint more = len(self.answers) == 1 and self.stream.rpos != self.stream.rend
         if more and not isinstance(result, BaseException):
-            raise self.connection.unasked()
+            raise c.unasked()
         self.answers.popleft()
         if self.changing:
             self.count_change(r, -1)
         if self.answers:
-            self.connection.name = (<Request>self.answers[0]).name
+            c.name = (<Request>self.answers[0]).name
         self.resolve(r, result)
-        if more:
+        if more and self.connection is not None:
             # The rest belongs to the refusal, or to nothing.
-            raise self.connection.unasked()
+            raise c.unasked()
         return 0
 
     cdef int resolve(self, Request r, object result) except -1:

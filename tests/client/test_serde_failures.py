@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from concurrency import Run
+from conftest import Backend
 from servers import Server
 
-from rmemcached.client import AsyncClient, AsyncClusterClient, ClusterClient, MemcacheIllegalInputError
+from rmemcached.client import (
+    AsyncClient,
+    AsyncClusterClient,
+    Client,
+    ClusterClient,
+    MemcacheIllegalInputError,
+    MemcacheUnexpectedCloseError,
+)
 
 TIMEOUT = 20.0
 OPTIONS: dict[str, Any] = {"timeout": TIMEOUT, "default_noreply": False, "retry_attempts": 0}
@@ -107,6 +116,76 @@ def test_nor_for_a_task(run: Run, three: list[Server], reads: bool, key: str) ->
                 assert not cluster._failures and not cluster._dead
             assert await cluster.set(key, b"good") is True
             assert await cluster.get(key) == b"good"
+
+    run(main())
+
+
+class Closes:
+    """A serde that closes its client for each value."""
+
+    close: Callable[[], object]
+
+    def serialize(self, key: Any, value: bytes) -> tuple[bytes, int]:
+        return value, 0
+
+    def deserialize(self, key: Any, value: bytes, flags: int) -> bytes:
+        self.close()
+        return value
+
+
+def test_a_serde_may_close_its_client(make_client: Callable[..., Client], key: str) -> None:
+    serde = Closes()
+    client = make_client(serde=serde)
+    serde.close = client.close
+    values = {f"{key}{number}": b"%d" % number * 4096 for number in range(20)}
+    assert client.set_many(values) == []
+    for name, value in values.items():
+        assert client.get(name) == value
+        assert client.gets(name)[0] == value
+    assert client.get_many(values) == values
+    found = client.meta_get(key + "0")
+    assert found is not None and found.value == values[key + "0"]
+    pipeline = client.pipeline()
+    for name in values:
+        pipeline.get(name)
+    assert pipeline.execute() == list(values.values())
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["client", "cluster"])
+def test_a_serde_may_close_its_tasks_client(run: Run, backend: Backend, several: bool, key: str) -> None:
+    """The value at hand has its result, all other calls get the end of the connection, and the next call works."""
+    serde = Closes()
+    values = {f"{key}{number}": b"%d" % number * 4096 for number in range(20)}
+
+    async def main() -> None:
+        options: dict[str, Any] = {"transport": backend.transport, "timeout": TIMEOUT, "default_noreply": False}
+        address = backend.server.address
+        made = (
+            AsyncClusterClient([address], serde=serde, **options)
+            if several
+            else AsyncClient(address, serde=serde, **options)
+        )
+        async with made as client:
+
+            def close() -> None:
+                # As a task of asyncio.eager_task_factory does.
+                with pytest.raises(StopIteration):
+                    client.close().send(None)
+
+            serde.close = close
+            assert await client.set_many(values) == []
+            for name, value in values.items():
+                assert await client.get(name) == value
+                # By a request, also where there are direct reads.
+                assert (await client.gats(name))[0] == value
+                found = await client.meta_get(name)
+                assert found is not None and found.value == value
+            calls = [client.gat(name) for name in values]
+            first, *others = await asyncio.gather(*calls, return_exceptions=True)
+            assert first == values[key + "0"]
+            assert {str(error) for error in others} == {"the AsyncClient was closed"}
+            with pytest.raises(MemcacheUnexpectedCloseError, match="the AsyncClient was closed"):
+                await client.get_many(values)
 
     run(main())
 
