@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 from ..wire.meta import MetaItem, MetaNumber, MetaResult
 from . import leases
 
 _Key = bytes | str
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 # Their keys can be any bytes.
 META = frozenset(
     (
@@ -31,47 +28,44 @@ NO_NUMBER = MetaNumber("not found")
 
 
 class ClusterMeta:
-    """Client's methods. A key whose server has failed gets Client's answer for a missing item.
-
-    `self` is a ClusterMeta, or an AsyncClusterMeta (see `awaitable`).
-    """
+    """Client's methods. A key whose server has failed gets Client's answer for a missing item."""
 
     def _run(self, method: str, key: _Key, default: Any, *arguments: Any, **options: Any) -> Any:
         raise NotImplementedError
 
-    def meta_get(self: Any, key: _Key, **options: Any) -> MetaItem | None:
+    def meta_get(self, key: _Key, **options: Any) -> MetaItem | None:
         """As `Client.meta_get`."""
         return self._run("meta_get", key, None, **options)
 
-    def meta_set(self: Any, key: _Key, value: Any, **options: Any) -> MetaResult:
+    def meta_set(self, key: _Key, value: Any, **options: Any) -> MetaResult:
         """As `Client.meta_set`."""
         return self._run("meta_set", key, ABSENT, value, **options)
 
-    def meta_delete(self: Any, key: _Key, **options: Any) -> MetaResult:
+    def meta_delete(self, key: _Key, **options: Any) -> MetaResult:
         """As `Client.meta_delete`."""
         return self._run("meta_delete", key, ABSENT, **options)
 
-    def meta_arithmetic(self: Any, key: _Key, delta: int = 1, **options: Any) -> MetaNumber:
+    def meta_arithmetic(self, key: _Key, delta: int = 1, **options: Any) -> MetaNumber:
         """As `Client.meta_arithmetic`."""
         return self._run("meta_arithmetic", key, NO_NUMBER, delta, **options)
 
-    def meta_debug(self: Any, key: _Key) -> dict[str, Any] | None:
+    def meta_debug(self, key: _Key) -> dict[str, Any] | None:
         """As `Client.meta_debug`."""
         return self._run("meta_debug", key, None)
 
-    def exists(self: Any, key: _Key) -> bool:
+    def exists(self, key: _Key) -> bool:
         """As `Client.exists`."""
         return self._run("exists", key, False)
 
-    def ttl(self: Any, key: _Key, default: Any = None) -> Any:
+    def ttl(self, key: _Key, default: Any = None) -> Any:
         """As `Client.ttl`."""
         return self._run("ttl", key, default, default)
 
-    def last_access(self: Any, key: _Key, default: Any = None) -> Any:
+    def last_access(self, key: _Key, default: Any = None) -> Any:
         """As `Client.last_access`."""
         return self._run("last_access", key, default, default)
 
-    def invalidate(self: Any, key: _Key, expire: int = 30) -> bool:
+    def invalidate(self, key: _Key, expire: int = 30) -> bool:
         """As `Client.invalidate`."""
         return self._run("invalidate", key, False, expire)
 
@@ -90,29 +84,47 @@ class ClusterMeta:
         return leases.drive(self, compute, leases.steps(key, expire, lease, wait, refresh, stale))
 
 
-def awaitable(method: Callable[_P, _R]) -> Callable[_P, Coroutine[Any, Any, _R]]:
-    """The same method of a class whose `_run` is a coroutine."""
-
-    @functools.wraps(method)
-    async def call(*arguments: _P.args, **options: _P.kwargs) -> _R:
-        found: _R = await method(*arguments, **options)  # type: ignore[misc]
-        return found
-
-    return call
-
-
 class AsyncClusterMeta:
     """AsyncClient's methods. A key whose server has failed gets AsyncClient's answer for a missing item."""
 
-    meta_get = awaitable(ClusterMeta.meta_get)
-    meta_set = awaitable(ClusterMeta.meta_set)
-    meta_delete = awaitable(ClusterMeta.meta_delete)
-    meta_arithmetic = awaitable(ClusterMeta.meta_arithmetic)
-    meta_debug = awaitable(ClusterMeta.meta_debug)
-    exists = awaitable(ClusterMeta.exists)
-    ttl = awaitable(ClusterMeta.ttl)
-    last_access = awaitable(ClusterMeta.last_access)
-    invalidate = awaitable(ClusterMeta.invalidate)
+    async def _run(self, method: str, key: _Key, default: Any, *arguments: Any, **options: Any) -> Any:
+        raise NotImplementedError
+
+    async def meta_get(self, key: _Key, **options: Any) -> MetaItem | None:
+        """As `Client.meta_get`."""
+        return await self._run("meta_get", key, None, **options)
+
+    async def meta_set(self, key: _Key, value: Any, **options: Any) -> MetaResult:
+        """As `Client.meta_set`."""
+        return await self._run("meta_set", key, ABSENT, value, **options)
+
+    async def meta_delete(self, key: _Key, **options: Any) -> MetaResult:
+        """As `Client.meta_delete`."""
+        return await self._run("meta_delete", key, ABSENT, **options)
+
+    async def meta_arithmetic(self, key: _Key, delta: int = 1, **options: Any) -> MetaNumber:
+        """As `Client.meta_arithmetic`."""
+        return await self._run("meta_arithmetic", key, NO_NUMBER, delta, **options)
+
+    async def meta_debug(self, key: _Key) -> dict[str, Any] | None:
+        """As `Client.meta_debug`."""
+        return await self._run("meta_debug", key, None)
+
+    async def exists(self, key: _Key) -> bool:
+        """As `Client.exists`."""
+        return await self._run("exists", key, False)
+
+    async def ttl(self, key: _Key, default: Any = None) -> Any:
+        """As `Client.ttl`."""
+        return await self._run("ttl", key, default, default)
+
+    async def last_access(self, key: _Key, default: Any = None) -> Any:
+        """As `Client.last_access`."""
+        return await self._run("last_access", key, default, default)
+
+    async def invalidate(self, key: _Key, expire: int = 30) -> bool:
+        """As `Client.invalidate`."""
+        return await self._run("invalidate", key, False, expire)
 
     async def get_or_set(
         self,

@@ -25,6 +25,7 @@ from rmemcached.client import (
     MemcacheIllegalInputError,
     MemcacheUnexpectedCloseError,
 )
+from rmemcached.client.api.cluster_meta import META
 
 OPTIONS: dict[str, Any] = {"timeout": 20.0, "default_noreply": False}
 
@@ -78,6 +79,15 @@ def test_it_has_the_methods_of_the_other() -> None:
         expected.pop("copy", None)
         assert list(parameters) == list(expected), name
         assert inspect.iscoroutinefunction(ours) != (name == "add_server"), name
+
+
+def test_missing_arguments_are_told_at_the_call() -> None:
+    """As by an AsyncClient: a call without its arguments raises, and makes no coroutine for a later await."""
+    address = ("127.0.0.1", 1)
+    for client in AsyncClient(address), AsyncClusterClient([address]):
+        for name in META:
+            with pytest.raises(TypeError, match="argument"):
+                getattr(client, name)()
 
 
 def test_all_servers_are_asked_at_once(run: Run, relays: list[GatedRelay], gate: Gate, key: str) -> None:
