@@ -365,18 +365,21 @@ NAMES_TRANSPORTS = (
 
 
 def named_transports(text: str) -> list[str]:
-    """The names of transports and their devices in code, as the words of a string or as a constant."""
+    """The names of transports and their devices in code: words of a string, a constant, or a transport's own call."""
     names = "|".join(ROWS)
+    software = "|".join(name for name, row in ROWS.items() if row.soft)
     strings = [match[0][1:-1] for match in QUOTED.finditer(text)]
     found = [string for string in strings if re.fullmatch(rf"(\s*({names})0?)+\s*", string)]
-    return found + re.findall(rf"\b(?:TRANSPORT_|DEVICE_OF_)?(?:{names.upper()})\b", QUOTED.sub("", text))
+    pattern = rf"\b(?:(?:TRANSPORT_|DEVICE_OF_)?(?:{names.upper()})|(?:{software})_\w+)\b"
+    return found + re.findall(pattern, QUOTED.sub("", text))
 
 
 def test_the_client_asks_the_rows_of_its_transports() -> None:
     """No shared code of the client, rmemcached-perftest and the operators' commands knows a transport by its name."""
-    right = "soft_shm_rings(qp)  # 'tcp'\nprint(\"over 'tcp' and TCP\", row.near)\n"
-    wrong = "which in (TRANSPORT_VERBS, SOFT_SHM) or x == 'tcp' or device == b\"soft_iw0\" or ' verbs rdma_cm'"
-    assert named_transports(right + wrong) == ["tcp", "soft_iw0", " verbs rdma_cm", "TRANSPORT_VERBS", "SOFT_SHM"]
+    right = "soft_qp_wakeups(qp)  # 'tcp'\nprint(\"over 'tcp' and TCP\", row.near)\n"
+    wrong = "which in (TRANSPORT_VERBS, SOFT_SHM) or x == 'tcp' or b\"soft_iw0\" or ' verbs rdma_cm' or soft_shm_rings(qp)"
+    found = ["tcp", "soft_iw0", " verbs rdma_cm", "TRANSPORT_VERBS", "SOFT_SHM", "soft_shm_rings"]
+    assert named_transports(right + wrong) == found
     named = {
         file: names
         for file in FILES

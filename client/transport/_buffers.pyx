@@ -30,7 +30,7 @@ from rmemcached.sys.linux cimport (
     populate_read,
     pthread_atfork,
 )
-from rmemcached.verbs.soft cimport soft_alloc_mr, soft_shm_renew
+from rmemcached.verbs.soft cimport soft_alloc_mr, soft_mr_renew
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE
 
 cdef extern from "Python.h":
@@ -395,7 +395,7 @@ cdef class Buffer:
     cdef void renew(self) noexcept:
         lock_state(&shared_state)
         if self.domain != NULL and self.generation == generation and not self.memory.mapped and self.owner is None:
-            soft_shm_renew(self.memory.mr)
+            soft_mr_renew(self.memory.mr)
         unlock_state(&shared_state)
 
     cdef int release(self) noexcept:

@@ -3,7 +3,7 @@
 from rmemcached.client.transport._devices cimport device_lost
 from rmemcached.sys.atomics cimport load_acquire, store_release
 from rmemcached.sys.linux cimport POLLIN, poll, pollfd, pthread_mutex_lock, pthread_mutex_unlock
-from rmemcached.verbs.soft cimport soft_shm_written
+from rmemcached.verbs.soft cimport soft_qp_written
 from rmemcached.verbs.verbs cimport ibv_req_notify_cq
 
 
@@ -47,6 +47,6 @@ cdef uint64_t queue_written(QueuePair queue) noexcept nogil:
     cdef uint64_t found = 0
     pthread_mutex_lock(&queue.lock)
     if queue.soft and queue.qp != NULL:
-        found = soft_shm_written(queue.qp)
+        found = soft_qp_written(queue.qp)
     pthread_mutex_unlock(&queue.lock)
     return found

@@ -32,7 +32,7 @@ cdef class QueuePair(Endpoint):
     cdef unsigned int owed           # receives posted anew and not yet announced
     cdef uint16_t used[RECEIVES_AT_A_TIME]   # receives to be posted anew: used[:used_count]
     cdef unsigned int used_count
-    cdef uint32_t rings              # how often the server had been woken up, as of the last `push`
+    cdef uint32_t wakeups            # how often the server had been woken up, as of the last `push`
     cdef bint ready                  # READY has come
     cdef bint failed                 # the queue pair is of no use any more; also read without the lock
     cdef ibv_wc_status status        # why

@@ -28,7 +28,7 @@ from rmemcached.sys.linux cimport (
     EFD_CLOEXEC, EFD_NONBLOCK, POLLIN, SHUT_RDWR, close_fd, eventfd, eventfd_clear, eventfd_signal, futex_wait,
     futex_wake, poll, pollfd, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
     shutdown)
-from rmemcached.verbs.soft cimport CHANNEL_PROGRAM, soft_channel_watch, soft_cq_wait, soft_shm_rings
+from rmemcached.verbs.soft cimport CHANNEL_PROGRAM, soft_channel_watch, soft_cq_wait, soft_qp_wakeups
 from rmemcached.verbs.system_cm cimport cm_destroy
 from rmemcached.verbs.verbs cimport (
     IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, IBV_WR_SEND,
@@ -385,14 +385,14 @@ cdef class QueuePair(Endpoint):
         return lane
 
     cdef int push(self, Stream s, lane_state *lane, bint *slept) noexcept nogil:
-        cdef uint32_t rings
+        cdef uint32_t wakeups
         cdef int r
         pthread_mutex_lock(&self.lock)
         r = self.push_locked(s, lane)
         if self.soft and self.qp != NULL:
-            rings = soft_shm_rings(self.qp)
-            slept[0] |= rings != self.rings
-            self.rings = rings
+            wakeups = soft_qp_wakeups(self.qp)
+            slept[0] |= wakeups != self.wakeups
+            self.wakeups = wakeups
         pthread_mutex_unlock(&self.lock)
         return r
 

@@ -138,6 +138,19 @@ cdef const char *soft_qp_fault(ibv_qp *qp) noexcept nogil
 # WRITEs move a value, each but the last should carry a multiple of it. 0: the device copies values, and cuts nothing.
 cdef uint32_t soft_qp_write_unit(ibv_qp *qp) noexcept nogil
 
+# --- peers in another process of this host, which sleep, and map regions of soft_alloc_mr. Other devices: 0; no effect
+# The number of times this side had to wake the peer up. If a post raises the number, the peer was asleep, and so takes
+# longer to answer. Waits for no lock. 0: also for a queue pair without a stream so far.
+cdef uint32_t soft_qp_wakeups(ibv_qp *qp) noexcept nogil
+# The peer's progress with its present or last WRITE to a region of soft_alloc_mr: the address behind the octets already
+# copied. A lying peer can set any value. 0: no octets were written. No thread destroys the queue pair meanwhile.
+cdef uint64_t soft_qp_written(ibv_qp *qp) noexcept nogil
+# Takes a region of soft_alloc_mr back from all peers that have mapped it, without deregistering it: no READ completes
+# through such a mapping any more, and no WRITE begins. A WRITE in the middle of a copy ends its copy. A peer naming
+# the region on a queue pair with a stream gets a new offer. Other devices' queue pairs reach no memory once they are
+# destroyed.
+cdef void soft_mr_renew(ibv_mr *mr) noexcept nogil
+
 # --- shared receive queues of programs with many peers ---
 # From now on the SRQ hands out the newest receive first. So few receives are in use, and their memory stays hot.
 cdef void soft_srq_newest_first(ibv_srq *srq) noexcept nogil

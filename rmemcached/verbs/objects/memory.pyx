@@ -17,7 +17,7 @@ from posix.uio cimport iovec
 
 from rmemcached.verbs.objects.base cimport Base, failure, need_soft
 from rmemcached.verbs.objects.device cimport Context
-from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_alloc_mr, soft_reg_list, soft_shm_renew
+from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_alloc_mr, soft_mr_renew, soft_reg_list
 from rmemcached.verbs.verbs cimport *
 
 cdef extern from "Python.h":
@@ -125,7 +125,7 @@ cdef class MR(Base):
     def renew(self):
         """Takes the region back from peers that have mapped it (soft_shm). The region stays registered."""
         need_soft(self.p, "renew")
-        soft_shm_renew(self.handle())
+        soft_mr_renew(self.handle())
 
     def __getbuffer__(self, Py_buffer *out, int flags):
         cdef ibv_mr *mr = self.handle()

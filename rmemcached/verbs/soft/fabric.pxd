@@ -29,6 +29,8 @@ cdef struct soft_fabric:
     void (*expose)(soft_mr *mr) noexcept nogil                               # optional
     # The region's STag has become invalid. mr_shard.lock is held for writing.
     void (*withdraw)(soft_mr *mr) noexcept nogil                             # optional
+    # Takes the region back from peers that have mapped it; see soft_mr_renew.
+    void (*renew)(soft_mr *mr) noexcept nogil                                # optional
     # Gives up the fabric's use counts of a region, after the region has left the table of STags.
     void (*release)(soft_mr *mr) noexcept nogil                              # optional
 
@@ -71,6 +73,10 @@ cdef struct soft_fabric:
     void (*end_writing)(soft_qp *qp) noexcept nogil                          # optional
     # The stream ends: closes its descriptor.
     void (*close)(soft_qp *qp) noexcept nogil
+
+    # soft_qp_wakeups and soft_qp_written. qp.fabric_state is not NULL. No lock is held.
+    uint32_t (*wakeups)(const soft_qp *qp) noexcept nogil                    # optional
+    uint64_t (*written)(const soft_qp *qp) noexcept nogil                    # optional
 
     # Frees qp.fabric_state, which is not NULL. No thread uses it any more.
     void (*free)(soft_qp *qp) noexcept nogil

@@ -288,3 +288,9 @@ cdef bint mr_invalidate(soft_pd *pd, uint32_t stag) noexcept nogil:
         done = True
     unlock_rw_ranked(&shard.lock, RANK_QUEUE)
     return done
+
+
+cdef void soft_mr_renew(ibv_mr *ibmr) noexcept nogil:
+    cdef const soft_fabric *fabric = (<soft_context *> ibmr.context).fabric
+    if fabric.renew != NULL:
+        fabric.renew(<soft_mr *> ibmr)

@@ -650,6 +650,16 @@ cdef const char *soft_qp_fault(ibv_qp *ibqp) noexcept nogil:
     return fault
 
 
+cdef uint32_t soft_qp_wakeups(ibv_qp *ibqp) noexcept nogil:
+    cdef const soft_qp *qp = <const soft_qp *> ibqp
+    return qp.fabric.wakeups(qp) if qp.fabric.wakeups != NULL and qp.fabric_state != NULL else 0
+
+
+cdef uint64_t soft_qp_written(ibv_qp *ibqp) noexcept nogil:
+    cdef const soft_qp *qp = <const soft_qp *> ibqp
+    return qp.fabric.written(qp) if qp.fabric.written != NULL and qp.fabric_state != NULL else 0
+
+
 cdef uint32_t soft_qp_write_unit(ibv_qp *ibqp) noexcept nogil:
     cdef soft_qp *qp = <soft_qp *> ibqp
     cdef uint32_t unit = 0

@@ -19,5 +19,6 @@ cdef void bell_ring(soft_qp *qp) noexcept nogil
 # Gives up both bells.
 cdef void bell_close(soft_qp *qp) noexcept nogil
 
-# Entry of the fabric's table: this end's bell has rung.
+# Entries of the fabric's table: this end's bell has rung; how often the peer's bell was rung.
 cdef void shm_rung(soft_qp *qp, soft_domain *domain) noexcept nogil
+cdef uint32_t shm_wakeups(const soft_qp *qp) noexcept nogil

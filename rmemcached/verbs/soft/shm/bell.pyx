@@ -44,10 +44,7 @@ cdef void bell_take(soft_qp *qp, int fd) noexcept nogil:
         closer_take_fd(shm_context_of(qp.context), fd)
 
 
-cdef uint32_t soft_shm_rings(ibv_qp *ibqp) noexcept nogil:
-    cdef soft_qp *qp = <soft_qp *> ibqp
-    if qp.fabric != &shm_fabric or qp.fabric_state == NULL:
-        return 0
+cdef uint32_t shm_wakeups(const soft_qp *qp) noexcept nogil:
     return <uint32_t> relaxed_load(&shm_of(qp).rings)
 
 

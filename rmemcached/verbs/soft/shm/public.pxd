@@ -4,20 +4,6 @@
 # soft_iw_options. If the peer sends no valid HELLO within 10 s, the queue pair moves to ERR.
 cdef int soft_shm_attach(ibv_qp *qp, int fd, uint16_t ird, uint16_t ord) noexcept nogil
 
-# The number of times this side had to wake the peer up. If a post raises the number, the peer was asleep, and so takes
-# longer to answer. Waits for no lock. 0: not a queue pair of soft_shm, or without a stream so far.
-cdef uint32_t soft_shm_rings(ibv_qp *qp) noexcept nogil
-
-# The peer's progress with its present or last WRITE to a region of soft_alloc_mr: the address behind the octets already
-# copied. A lying peer can set any value. 0: no octets were written. No thread destroys the queue pair meanwhile.
-cdef uint64_t soft_shm_written(ibv_qp *qp) noexcept nogil
-
-# Takes a region of soft_alloc_mr back from all peers that have mapped it, without deregistering it: no READ completes
-# through such a mapping any more, and no WRITE begins. A WRITE in the middle of a copy ends its copy. A peer naming
-# the region on a queue pair with a stream gets a new offer. Regions of other devices stay unchanged: their queue
-# pairs reach no memory once they are destroyed.
-cdef void soft_shm_renew(ibv_mr *mr) noexcept nogil
-
 # Limits of a context for mappings of its peers' memory. The context declines an offer beyond them: READs and WRITEs of
 # the region then go through the ring.
 cdef struct soft_shm_limits:

@@ -54,6 +54,8 @@ cdef void *shm_alloc_memory(soft_context *context, size_t size, int access, void
 cdef void shm_free_memory(void *memory, size_t size, void *state) noexcept nogil
 cdef void shm_expose(soft_mr *mr) noexcept nogil
 cdef void shm_withdraw(soft_mr *mr) noexcept nogil
+cdef void shm_renew(soft_mr *mr) noexcept nogil
+cdef uint64_t shm_written(const soft_qp *qp) noexcept nogil
 cdef void shm_offer(soft_qp *qp, soft_mr *mr) noexcept nogil
 cdef bint shm_is_direct(const soft_qp *qp, const tx_cursor *cur) noexcept nogil
 

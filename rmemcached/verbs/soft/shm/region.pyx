@@ -151,27 +151,22 @@ cdef void shm_withdraw(soft_mr *mr) noexcept nogil:
     assert_write_held(&mr_shard_of(context, mr.ibv.lkey).lock)
     if region != NULL and region.generation and shared.registry[region.slot] == region.generation:
         store_release(&shared.registry[region.slot], 0)
-        # As in soft_shm_renew: the program's next write must not be seen before.
+        # As in shm_renew: the program's next write must not be seen before.
         full_fence()
 
 
-cdef uint64_t soft_shm_written(ibv_qp *ibqp) noexcept nogil:
-    cdef soft_qp *qp = <soft_qp *> ibqp
-    cdef const shm_page *theirs
-    if qp.fabric != &shm_fabric or qp.fabric_state == NULL:
-        return 0
-    theirs = <const shm_page *> load_acquire(&shm_of(qp).theirs)
+cdef uint64_t shm_written(const soft_qp *qp) noexcept nogil:
+    cdef const shm_page *theirs = <const shm_page *> load_acquire(&shm_of(qp).theirs)
     return load_acquire(&theirs.written) if theirs != NULL else 0
 
 
-cdef void soft_shm_renew(ibv_mr *ibmr) noexcept nogil:
-    cdef soft_context *context = <soft_context *> ibmr.context
-    cdef shm_context *shared
-    cdef shm_region *region = <shm_region *> (<soft_mr *> ibmr).fabric_state
+cdef void shm_renew(soft_mr *mr) noexcept nogil:
+    cdef soft_context *context = <soft_context *> mr.ibv.context
+    cdef shm_context *shared = shm_context_of(context)
+    cdef shm_region *region = <shm_region *> mr.fabric_state
     cdef shm_generation generation
-    if context.fabric != &shm_fabric or region == NULL or region.generation == 0:
+    if region == NULL or region.generation == 0:
         return
-    shared = shm_context_of(context)
     lock_ranked(&context.lock, RANK_DOMAIN)
     generation = shm_next_generation(shared)
     # Streams of this context may be offering the region.
