@@ -4,7 +4,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
-from rmemcached.sys.linux cimport MADV_HUGEPAGE, madvise
+from rmemcached.sys.linux cimport HUGE_PAGE, MADV_HUGEPAGE, madvise
 
 cdef extern from *:
     """
@@ -33,7 +33,6 @@ cdef enum:
     SEEN_MOST = 256          # made lately
     FREE_MOST = 8            # an unused object is dropped after so many new objects of unfit sizes,
     VAIN_MOST = 1024         # ... and an object in use after so many, to make room for keeping others
-    HUGE_PAGE = 1 << 21
 
 cdef struct place:
     const PyObject *at               # an object that may be gone
