@@ -25,7 +25,7 @@ cdef class RdmaStream(Stream):
     cdef lane_state *lane            # of the queue pair
     cdef spinning spin
     cdef bint woke                   # the server had to be woken up for the last send
-    cdef int looks                   # at rings between two yields, when the core is this thread's own
+    cdef int looks                   # of the queue pair's row
     cdef uint64_t received           # bytes so far
     # Replies of a server woken up for a request, while this side polled (0) or slept (1) meanwhile.
     cdef int64_t woken_ns[2]         # how long they lately took

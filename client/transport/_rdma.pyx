@@ -30,7 +30,6 @@ cdef enum:
     WOKEN_MOST = 1000000     # ns; a longer time says nothing about waking
     END_LENGTH = 8           # of " q\r\n" and "\r\n", and a little more
     LOOK_INTERVAL = 50000    # ns after which a connection without answers is looked at again
-    RING_LOOKS = 16          # take as long as a yield
     LATE_WAIT = 250          # ms of a late call's wait for the caller's memory, which may change afterwards
 
 
@@ -80,7 +79,7 @@ cdef class RdmaStream(Stream):
         self.remote = True
         self.inline_limit = queue.eager
         self.message_limit = min(<size_t>queue.row.set_messages * queue.room, queue.lane_bytes)
-        self.looks = RING_LOOKS if queue.row.rings else 1
+        self.looks = queue.row.looks
         self.memory = LaneMemory(queue)
         self.lane = queue.join()
         self.queue = queue

@@ -23,8 +23,8 @@ class Transport(NamedTuple):
     plain: bool = False  # the connection to the server's port itself, without a queue pair
     by_cm: bool = False  # rdma_cm connects the queue pair: there is no exchange of lines
     soft: bool = False  # the provider is the software provider, not libibverbs
-    rings: bool = False  # completions lie in rings in memory: a look costs no system call
-    inline: int = 0  # bytes of the longest message copied at posting, without a completion
+    looks: int = 1  # for completions between two yields of a thread that has its core for itself; as long as a yield
+    inline: int = 0  # bytes of the longest message copied at posting, without a completion; the device grants as many
     near: bool = False  # for a server on this host, which maps the memory of this process
     set_messages: int = 0  # messages for a set of a value above the server's eager size, if faster than a READ
     automatic: bool = False  # "auto" tries the transport, in the order of the rows
@@ -38,7 +38,7 @@ ROWS = {
         Transport("rdma_cm", by_cm=True, reads=False),
         Transport("verbs", "rdma", automatic=True, reads=True),
         Transport(
-            "soft_shm", "shm", b"soft_shm0", attach_shm, soft=True, rings=True, inline=1024, near=True, automatic=True
+            "soft_shm", "shm", b"soft_shm0", attach_shm, soft=True, looks=16, inline=1024, near=True, automatic=True
         ),
         # Its gain by polling is lost where requests are paced (docs/notes/waiting.md): "auto" does not try it. A READ
         # costs a round trip and four system calls. READs of an item are two, and wake the daemon as a request does.
