@@ -45,7 +45,7 @@ cdef class Endpoint:
     cdef shared_device *device
     cdef const verbs_port *port
     cdef const verbs_provider *provider
-    cdef bint soft                   # row.soft: its calls work
+    cdef bint soft                   # row.soft
     cdef bint near                   # row.near
     cdef unsigned int inline_bytes   # row.inline: messages up to this size need no completion
     cdef ibv_pd *pd

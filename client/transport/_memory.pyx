@@ -55,7 +55,8 @@ cdef class Memory:
         self.provider = queue.provider
         self.pd = queue.pd
         self.pool = queue.pool
-        self.pooled = queue.near or not queue.soft
+        # A near server maps regions of the pool; and a copy costs less than to pin pages.
+        self.pooled = queue.near or queue.row.pins
         self.ring_from = RING_FROM
 
     cdef void join_loop(self) noexcept:

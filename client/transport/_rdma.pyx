@@ -69,7 +69,7 @@ cdef class RdmaStream(Stream):
             release_closed(queue)
             if queue.pool is None:
                 pool = Pool(queue)
-                if not queue.soft:
+                if queue.row.pins:
                     queue.registered = Registrations(queue)
                 queue.pool = pool
         finally:

@@ -22,7 +22,10 @@ class Transport(NamedTuple):
     attach: Callable[..., None] | None = None
     plain: bool = False  # the connection to the server's port itself, without a queue pair
     by_cm: bool = False  # rdma_cm connects the queue pair: there is no exchange of lines
-    soft: bool = False  # the provider is the software provider, not libibverbs
+    # The provider is the software provider, not libibverbs: the calls of verbs/soft.pxd work, and the device makes
+    # progress in this process' calls alone.
+    soft: bool = False
+    pins: bool = False  # a registration pins the memory's pages; False: it is an entry in a table
     looks: int = 1  # for completions between two yields of a thread that has its core for itself; as long as a yield
     inline: int = 0  # bytes of the longest message copied at posting, without a completion; the device grants as many
     near: bool = False  # for a server on this host, which maps the memory of this process
@@ -35,8 +38,8 @@ PLAIN = Transport("tcp", "tcp", plain=True)
 ROWS = {
     row.name: row
     for row in (
-        Transport("rdma_cm", by_cm=True, reads=False),
-        Transport("verbs", "rdma", automatic=True, reads=True),
+        Transport("rdma_cm", by_cm=True, pins=True, reads=False),
+        Transport("verbs", "rdma", pins=True, automatic=True, reads=True),
         Transport(
             "soft_shm", "shm", b"soft_shm0", attach_shm, soft=True, looks=16, inline=1024, near=True, automatic=True
         ),
