@@ -24,7 +24,6 @@ cdef class Fetches:
             put_fetch(s, self.wanted[self.sent], self.with_flags, self.with_cas, self.expire)
             if self.window:
                 memory.choose_sink(self.sent % self.sinks)
-                memory.sink_named = False
                 put_sink(s, False)
                 memory.copy_early()
                 self.named[self.sent % self.sinks] = memory.sink_named

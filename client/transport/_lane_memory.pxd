@@ -54,7 +54,7 @@ cdef class LaneMemory:
     # No request needs the sink any more.
     cdef int release_sink(self) except -1
     # For a call of several requests with a sink each: how many sinks at a time; their numbers begin at 0. The methods
-    # above mean the chosen sink. 0: values come in the stream.
+    # above mean the chosen sink, with sink_named False at first. 0: values come in the stream.
     cdef Py_ssize_t sinks_at_once(self) noexcept
     cdef int choose_sink(self, Py_ssize_t number) except -1
     # A value of so many bytes comes in the stream.

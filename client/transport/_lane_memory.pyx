@@ -130,6 +130,7 @@ cdef class LaneMemory:
             made.last = self.sink.last
             self.sinks.append(made)
         self.sink = self.sinks[number]
+        self.sink_named = False
         return 0
 
     cdef void saw_length(self, size_t length) noexcept:
