@@ -377,7 +377,7 @@ def named_transports(text: str) -> list[str]:
 def test_the_client_asks_the_rows_of_its_transports() -> None:
     """No shared code of the client, rmemcached-perftest and the operators' commands knows a transport by its name."""
     right = "soft_qp_wakeups(qp)  # 'tcp'\nprint(\"over 'tcp' and TCP\", row.near)\n"
-    wrong = "which in (TRANSPORT_VERBS, SOFT_SHM) or x == 'tcp' or b\"soft_iw0\" or ' verbs rdma_cm' or soft_shm_rings(qp)"
+    wrong = "in (TRANSPORT_VERBS, SOFT_SHM) or x == 'tcp' or b\"soft_iw0\" or ' verbs rdma_cm' or soft_shm_rings(qp)"
     found = ["tcp", "soft_iw0", " verbs rdma_cm", "TRANSPORT_VERBS", "SOFT_SHM", "soft_shm_rings"]
     assert named_transports(right + wrong) == found
     named = {
