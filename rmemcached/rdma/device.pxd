@@ -142,7 +142,8 @@ cdef struct transport_ops:
     # Refuses a whole request; an incomplete request gets no answer. The caller closes fd. Any thread.
     void (*refuse)(int fd, const char *data, size_t received) noexcept nogil
     # The rest may be NULL.
-    # Limits the clients' memory mapped by a new device. 0 or an errno value: the device must not serve then.
+    # Limits the clients' memory mapped by a new device, and starts the threads for that. 0 or an errno value: the
+    # device must not serve then.
     int (*limit_memory)(ibv_context *context, const rdma_limits *limits) noexcept nogil
     uint32_t (*write_unit)(ibv_qp *qp) noexcept nogil                                        # soft_qp_write_unit
     bint (*terminated)(ibv_qp *qp, int *opcode, ibv_wc_status *status) noexcept nogil        # soft_qp_terminated
@@ -183,10 +184,10 @@ cdef struct rdma_device:
     uint64_t async_events
     uint64_t losses              # lost devices: this device, and its predecessors
 
-# Takes over the port's context, also on failure: then NULL, with a constant line in *error. endpoint: of a near
-# transport, else NULL.
+# Takes over the port's context, also on failure: then NULL, with a line in why that names the device and the reason.
+# endpoint: of a near transport, else NULL.
 cdef rdma_device *rdma_device_open(const verbs_port *port, const transport_ops *transport, const rdma_limits *limits,
-                                   const shm_endpoint *endpoint, const char **error) noexcept nogil
+                                   const shm_endpoint *endpoint, char *why, size_t size) noexcept nogil
 # Frees the device. All workers' parts and all queue pairs have been destroyed.
 cdef void rdma_device_close(rdma_device *dev) noexcept nogil
 # Constant while the device is open.

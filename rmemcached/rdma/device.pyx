@@ -1,7 +1,9 @@
 """Opens and closes devices, registers item memory, counts queue pairs (see device.pxd)."""
 
 from libc.stdint cimport uint64_t
+from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
+from libc.string cimport strerror
 
 from rmemcached.sys.atomics cimport (
     counter_add, fetch_add, fetch_sub, load_acquire, relaxed_load, store_release, store_release_pointer,
@@ -16,10 +18,12 @@ from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_RE
 
 
 cdef rdma_device *rdma_device_open(const verbs_port *port, const transport_ops *transport, const rdma_limits *limits,
-                                   const shm_endpoint *endpoint, const char **error) noexcept nogil:
+                                   const shm_endpoint *endpoint, char *why, size_t size) noexcept nogil:
     cdef rdma_device *dev = <rdma_device *>calloc(1, sizeof(rdma_device))
+    cdef const char *name = port.provider.get_device_name(port.context.device)
+    cdef int error = 0
     if dev == NULL:
-        error[0] = b"out of memory"
+        snprintf(why, size, b"device %s: out of memory", name)
         port.provider.close_device(port.context)
         return NULL
     live_add(LIVE_RDMA_DEVICE)
@@ -36,15 +40,19 @@ cdef rdma_device *rdma_device_open(const verbs_port *port, const transport_ops *
     dev.inline_data = dev.transport.inline_data
     pthread_mutex_init(&dev.lock, NULL)
     pthread_mutex_init(&dev.counting_lock, NULL)
-    if dev.transport.limit_memory != NULL and dev.transport.limit_memory(port.context, limits) != 0:
-        error[0] = b"the limits on clients' memory need a thread or memory that the system does not give"
+    if dev.transport.limit_memory != NULL:
+        error = dev.transport.limit_memory(port.context, limits)
+    if error:
+        snprintf(why, size, b"device %s: the threads that limit clients' memory cannot be started: %s", name,
+                 strerror(error))
     elif dev.limits.ord == 0 or port.max_qp_wr < SEND_DEPTH or port.max_cqe < SEND_DEPTH:
-        error[0] = b"the RDMA device has no RDMA READ, or its queues are too short"
+        snprintf(why, size, b"device %s has no RDMA READ, or its queues are too short", name)
     else:
         dev.limits.credits = min(dev.limits.credits, <unsigned int>port.max_qp_wr,
                                  <unsigned int>port.max_cqe - SEND_DEPTH)
         dev.pd = port.provider.alloc_pd(port.context)
-        error[0] = b"the RDMA device refused a protection domain"
+        if dev.pd == NULL:
+            snprintf(why, size, b"device %s refused a protection domain: %s", name, strerror(errno))
     if dev.pd == NULL:
         rdma_device_close(dev)
         return NULL

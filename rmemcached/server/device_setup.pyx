@@ -52,7 +52,8 @@ cdef void open_soft(server *s, rdma_transport number, shm_path) except *:
         fill_endpoint(&endpoint, shm_path)
     if not devices_open(&s.devices, transport.provider, &spec, number, &endpoint if transport.near else NULL,
                         why, sizeof(why)):
-        raise ServerError((<bytes>why).decode())
+        without = "-o rdma_shm=none" if transport.near else "-o no_rdma"
+        raise ServerError(f"RDMA: {(<bytes>why).decode()}; {without} starts the daemon without this device")
     s.has_devices = True
 
 

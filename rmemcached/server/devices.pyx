@@ -55,15 +55,18 @@ cdef void devices_init(rdma_devices *d) noexcept nogil:
     pthread_mutex_init(&d.open_lock, NULL)
 
 
-cdef void no_registration(size_t length, int error, char *why, size_t size) noexcept nogil:
+cdef void no_registration(rdma_device *dev, size_t length, int error, char *why, size_t size) noexcept nogil:
     """Why `length` bytes of item memory could not be registered. The limit on locked memory is the usual reason."""
+    cdef const verbs_port *port = rdma_device_port(dev)
     cdef rlimit limit
-    if error == ENOMEM and getrlimit(RLIMIT_MEMLOCK, &limit) == 0 and limit.rlim_cur != RLIM_INFINITY:
+    if (dev.transport.pins and error == ENOMEM and getrlimit(RLIMIT_MEMLOCK, &limit) == 0
+            and limit.rlim_cur != RLIM_INFINITY):
         snprintf(why, size, b"%zu MB of item memory could not be locked for the device: ulimit -l is %lu KB; it must"
                  b" have room for -m and the connections (systemd: LimitMEMLOCK=infinity)", length >> 20,
                  limit.rlim_cur // 1024)
     else:
-        snprintf(why, size, b"%zu MB of item memory could not be registered: %s", length >> 20, strerror(error))
+        snprintf(why, size, b"%zu MB of item memory could not be registered for device %s: %s", length >> 20,
+                 port.provider.get_device_name(port.context.device), strerror(error))
 
 
 cdef bint register_index(rdma_devices *d, rdma_device *dev, char *why, size_t size) noexcept nogil:
@@ -77,7 +80,7 @@ cdef bint register_index(rdma_devices *d, rdma_device *dev, char *why, size_t si
     # A part does not change.
     for i in range(parts):
         if i >= dev.indexed and rdma_device_add_index(dev, addr, d.index_parts[i]) != 0:
-            no_registration(d.index_parts[i], errno, why, size)
+            no_registration(dev, d.index_parts[i], errno, why, size)
             return False
         addr += d.index_parts[i]
     return True
@@ -107,7 +110,7 @@ cdef bint register_arena(rdma_devices *d, rdma_device *dev, rdma_transport trans
         if whole:
             return True
         if length and rdma_device_add_extent(dev, low + done, length) != 0:
-            no_registration(length, errno, why, size)
+            no_registration(dev, length, errno, why, size)
             return False
         done += length
 
@@ -123,7 +126,7 @@ cdef bint try_extent(rdma_device *dev, char *why, size_t size) noexcept nogil:
     # A privileged process may lock more than the limit: try a little more.
     error = rdma_device_try_memory(dev, limit.rlim_cur + 4096)
     if error:
-        no_registration(ARENA_EXTENT, error, why, size)
+        no_registration(dev, ARENA_EXTENT, error, why, size)
     return error == 0
 
 
@@ -131,12 +134,10 @@ cdef bint devices_open(rdma_devices *d, const verbs_provider *provider, const po
                        const shm_endpoint *endpoint, char *why, size_t size) noexcept nogil:
     cdef verbs_port port
     cdef rdma_device *dev
-    cdef const char *problem = NULL
     if verbs_open_port(provider, spec, &port, why, size) != 0:
         return False
-    dev = rdma_device_open(&port, transport_of(transport), &d.limits, endpoint, &problem)
+    dev = rdma_device_open(&port, transport_of(transport), &d.limits, endpoint, why, size)
     if dev == NULL:
-        snprintf(why, size, b"%s", problem)
         return False
     if dev.transport.pins:
         # Registration pins the present pages; the device would not see any later pages in their place.
@@ -322,7 +323,7 @@ cdef bint take_failure(rdma_devices *d, rdma_device *dev, short events, char *wh
     d.missing_error = 0
     pthread_mutex_unlock(&d.lock)
     if error:
-        no_registration(length, error, why, size)
+        no_registration(dev, length, error, why, size)
         return True
     snprintf(why, size, b"its driver has gone")
     return rdma_device_lost(dev, why, size) or events & (POLLERR | POLLHUP | POLLNVAL)
