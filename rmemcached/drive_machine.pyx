@@ -94,7 +94,9 @@ cdef conn_want drive_machine(conn *c) noexcept nogil:
     while True:
         assert_that(c.item != NULL or (c.state != conn_nread and c.state != conn_rdma_read))
         assert_that(c.item != NULL or c.rlbytes == 0)
-        assert_that((c.mget != 0) == (c.state == conn_resume or c.state == conn_read_keys))
+        assert_that(c.mget != 0 or (c.state != conn_resume and c.state != conn_read_keys))
+        assert_that(c.mget == 0 or c.state == conn_resume or c.state == conn_read_keys or c.state == conn_new_cmd
+                    or c.state == conn_mwrite)
         if logs and c.state != was:
             log_state(c, was)
             was = <conn_states>c.state
@@ -112,7 +114,7 @@ cdef conn_want drive_machine(conn *c) noexcept nogil:
                 counter_add(&c.thread.stats.conn_yields, 1)
                 return WANT_YIELD
             else:
-                c.state = conn_parse_cmd
+                c.state = conn_resume if c.mget else conn_parse_cmd
         elif c.state == conn_waiting:
             waited = False
             c.state = conn_read
@@ -145,11 +147,6 @@ cdef conn_want drive_machine(conn *c) noexcept nogil:
                 return WANT_FLUSH
             c.state = conn_new_cmd
         elif c.state == conn_resume:
-            if conn_output_full(c):
-                return WANT_FLUSH
-            if c.reqs_left == 0:
-                counter_add(&c.thread.stats.conn_yields, 1)
-                return WANT_YIELD
             if resume_get(c):
                 count_command(c)
             else:

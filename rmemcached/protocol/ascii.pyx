@@ -200,7 +200,7 @@ cdef void process_get_command(conn *c, const char *p, const char *end, uint8_t f
         # is full.
         c.rbytes += <size_t>(c.rcurr - stop)
         c.rcurr = <char *>stop
-        conn_set_state(c, conn_resume)
+        conn_set_state(c, conn_new_cmd)
     else:
         resp_rollback(c, mark, mark_bytes)
         get_failed(c)
@@ -266,7 +266,7 @@ cdef bint resume_get(conn *c) noexcept nogil:
     c.rcurr = <char *>stop
     if c.mget == 0:
         return True
-    conn_set_state(c, conn_resume if more else conn_read_keys)
+    conn_set_state(c, conn_new_cmd if more else conn_read_keys)
     return more
 
 

@@ -34,7 +34,7 @@ cdef struct conn             # complete below
 cdef struct mc_resp
 
 cdef enum conn_states:       # memcached's names, if memcached has the state; see conn_state_name
-    conn_new_cmd             # between commands
+    conn_new_cmd             # between commands, or between parts of a get (mget)
     conn_waiting             # the input is used up
     conn_read                # waits for input, or has got input
     conn_parse_cmd           # there is input, perhaps a whole command
@@ -42,7 +42,7 @@ cdef enum conn_states:       # memcached's names, if memcached has the state; se
     conn_rdma_read           # an RDMA READ fetches an item's payload from the address named by the client
     conn_swallow             # discards sbytes of input
     conn_mwrite              # waits until replies have left
-    conn_resume              # a get has keys left (mget), and goes on when the output has room
+    conn_resume              # a get with keys left (mget) goes on
     conn_read_keys           # ... and waits for the rest of its line, or has got input
     conn_watch               # a side thread has the connection's socket
     conn_closing             # replies leave, then the connection ends
@@ -175,7 +175,8 @@ cdef struct conn_hooks:
     const char *version      # rmemcached.MEMCACHED_VERSION: of the memcached whose behaviour is followed
     uint64_t verbose         # atomic. From 2 on, command and reply lines are written to stderr
 
-# conn.mget: the present text get. Between two calls of drive_machine set in conn_resume and conn_read_keys alone.
+# conn.mget: the present text get. Between two calls of drive_machine the get has keys left; the connection is in
+# conn_new_cmd, conn_mwrite or conn_read_keys.
 cdef enum mget_flags:
     MGET_ACTIVE = 1
     MGET_CAS = 2             # gets, gats
@@ -309,7 +310,7 @@ cdef void conn_payload_received(conn *c, size_t n) noexcept nogil
 cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil
 
 # The state's name for users (`stats conns`, -vvv). conn_resume and conn_read_keys have the names of the states in which
-# memcached waits for the same: conn_mwrite and conn_read.
+# memcached does the same: conn_parse_cmd and conn_read.
 cdef const char *conn_state_name(conn_states state) noexcept nogil
 
 cdef inline bint conn_logs(const conn *c) noexcept nogil:

@@ -67,7 +67,7 @@ cdef const char *conn_state_name(conn_states state) noexcept nogil:
         return b"conn_waiting"
     if state == conn_read or state == conn_read_keys:
         return b"conn_read"
-    if state == conn_parse_cmd:
+    if state == conn_parse_cmd or state == conn_resume:
         return b"conn_parse_cmd"
     if state == conn_nread:
         return b"conn_nread"
@@ -75,7 +75,7 @@ cdef const char *conn_state_name(conn_states state) noexcept nogil:
         return b"conn_rdma_read"
     if state == conn_swallow:
         return b"conn_swallow"
-    if state == conn_mwrite or state == conn_resume:
+    if state == conn_mwrite:
         return b"conn_mwrite"
     if state == conn_watch:
         return b"conn_watch"

@@ -654,6 +654,20 @@ def test_verbosity_shows_states(rmemcached_server: ServerFactory) -> None:
     assert said(rmemcached_server("-vvv"), [CONVERSATION[0], CONVERSATION[2]]) == [*expected, ended]
 
 
+def test_verbosity_shows_states_of_a_long_get(rmemcached_server: ServerFactory) -> None:
+    """A get with many keys, or with a line longer than a read, goes through the states of several commands."""
+
+    def states(request: bytes) -> list[str]:
+        lines = said(rmemcached_server("-vvv"), [CONVERSATION[0], request])
+        begin = lines.index(WAIT[-1]) + 1
+        return [line for line in lines[begin : lines.index("<N quit")] if "going from" in line]
+
+    part = ["N: going from conn_parse_cmd to conn_new_cmd", "N: going from conn_new_cmd to conn_parse_cmd"]
+    whole = [*part, *part, part[0], *TURN, *WAIT]
+    assert states(b"get" + b" key" * 120 + b"\r\n") == whole
+    assert states(b"get" + b" key" * 1000 + b"\r\n")[-len(whole) :] == whole
+
+
 def test_verbosity_lists_the_slab_classes(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> None:
     """-vv lists the slab classes as memcached does."""
     ours, theirs = rmemcached_server("-vv"), memcached_server("-vv")
