@@ -29,6 +29,7 @@ from rmemcached.verbs.verbs cimport (
 cdef struct rdma_thread
 cdef struct rdma_conn
 cdef struct rdma_lane
+cdef struct kept_completion
 
 ctypedef conn_want (*drive_fn)(conn *c) noexcept nogil
 # A connection's queue pair has failed. line: the reason, with \r\n; NULL: the peer went away. The layer does not touch
@@ -199,7 +200,7 @@ cdef struct rdma_conn:
     uint32_t number              # of the queue pair
     rdma_conn *number_next
     uint32_t nkept               # completions in t.kept
-    uint32_t first_kept          # the oldest; the next are linked (t.following)
+    uint32_t first_kept          # the oldest; the next are linked
     uint32_t last_kept
     # rdma/thread's
     bint listed                  # the connection is in t.ready

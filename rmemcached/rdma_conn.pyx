@@ -179,7 +179,7 @@ cdef void request_failed(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) no
     peer_gone(rc, status)
 
 
-cdef void take_receive(rdma_conn *rc, uint32_t index, const ibv_wc *wc) noexcept nogil:
+cdef void take_receive(rdma_conn *rc, uint32_t index, const kept_completion *wc) noexcept nogil:
     """A receive has completed or failed, or the queue pair has ended."""
     cdef bint was_ready = rc.ready
     if wc.status == IBV_WC_WR_FLUSH_ERR:
@@ -195,8 +195,8 @@ cdef void take_receive(rdma_conn *rc, uint32_t index, const ibv_wc *wc) noexcept
         answer_ready(rc)
 
 
-cdef void take_completion(rdma_conn *rc, const ibv_wc *wc) noexcept nogil:
-    cdef uint32_t index = <uint32_t>wc.wr_id
+cdef void take_completion(rdma_conn *rc, const kept_completion *wc) noexcept nogil:
+    cdef uint32_t index = wc.wr_id
     cdef rdma_wr *entry
     if index & RECV_WR:
         take_receive(rc, index & (RECV_WR - 1), wc)

@@ -1,8 +1,9 @@
 """A worker's completions on a device: a queue for all its connections, and a list of completions for each connection.
 
-The worker polls the queue into an array. The number of the queue pair names the connection, and a link leads from each
-completion to the connection's next completion. So a connection without a share left in this turn holds up nobody, and
-the worker serves completions connection by connection, with a single doorbell for each.
+The worker polls the queue in batches, and keeps the needed part of each completion. The number of the queue pair names
+the connection, and a link leads from each completion to the connection's next completion. So a connection without a
+share left in this turn holds up nobody, and the worker serves completions connection by connection, with a single
+doorbell for each.
 
 The queue has room for all possible completions, and grows with the connections. Where the device's queue cannot grow
 any more, the worker makes another queue. The worker polls the queue until it is empty before making a queue pair: some
@@ -18,6 +19,7 @@ completions are in this part, too: rdma_thread_poll, _pending, _arm, _event.
 
 cdef enum:
     TAKEN_AT_A_TIME = 1024       # completions polled in a turn; their connections may need several turns for them
+    KEPT_BYTES = 16              # of a kept_completion
 
 cdef struct rdma_cq:
     ibv_cq *ibv
@@ -25,6 +27,12 @@ cdef struct rdma_cq:
     uint32_t entries             # completions for which the queue has room
     uint32_t promised            # completions of its queue pairs, at most
     unsigned int unacked         # events not yet acknowledged
+
+cdef struct kept_completion:     # the needed part of an ibv_wc: clients decide how many completions wait
+    uint32_t wr_id               # those of rdma/queue and rdma/messages have 31 bits
+    uint32_t byte_len
+    ibv_wc_status status
+    uint32_t following           # the connection's next entry, if this is not its newest; of a free entry: the next
 
 # Makes the first queue. False: out of resources; the caller calls completions_close.
 cdef bint completions_open(rdma_thread *t) noexcept nogil
@@ -45,6 +53,6 @@ cdef void completions_leave(rdma_conn *rc) noexcept nogil
 # afterwards.
 cdef void completions_take(rdma_thread *t, unsigned int most) noexcept nogil
 # Takes the connection's oldest completion (rc.nkept is not 0). The pointer is valid until the next poll.
-cdef const ibv_wc *completions_next(rdma_conn *rc) noexcept nogil
+cdef const kept_completion *completions_next(rdma_conn *rc) noexcept nogil
 # Whether a software device has completions. Devices of the system have to be polled.
 cdef bint completions_pending(const rdma_thread *t) noexcept nogil

@@ -3,8 +3,6 @@ cdef enum:
     POLL_BATCH = 32
     NUMBERS_FIRST = 64           # buckets of the table of numbers, at first
     UNACKED_MAX = 256            # events acknowledged together, since each call takes a lock
-    TAKEN = 0xffffffff           # in rdma_thread.following: no connection waits for the entry
-    LAST = TAKEN - 1             # the newest of its connection
 
 
 # ---- the queue -------------------------------------------------------------------------------------------------------
@@ -55,32 +53,26 @@ cdef void queue_close(rdma_thread *t, rdma_cq *queue) noexcept nogil:
 
 cdef bint completions_open(rdma_thread *t) noexcept nogil:
     assert_owner(t.worker.owner)
-    return numbers_grow(t) and keep_room(t, 0) and queue_open(t, 1) != NULL
+    assert_that(sizeof(kept_completion) == KEPT_BYTES)
+    return numbers_grow(t) and queue_open(t, 1) != NULL
 
 
 cdef bint keep_room(rdma_thread *t, uint32_t count) noexcept nogil:
-    """Makes room in t.kept for twice the completions of all queue pairs with `count` further completions, and for a
-    batch. Unused entries are untouched memory."""
-    cdef uint32_t least = 2 * (t.promised + count) + POLL_BATCH
+    """Makes room in t.kept for the completions of all queue pairs with `count` further completions. Unused entries are
+    untouched memory."""
+    cdef uint32_t least = t.promised + count
     cdef uint32_t wanted = max(2 * t.kept_size, least)
-    cdef ibv_wc *kept
-    cdef uint32_t *following
+    cdef kept_completion *kept
     if least <= t.kept_size:
         return True
     # Not realloc, which would copy unused entries, too.
-    kept = <ibv_wc *>malloc(wanted * sizeof(ibv_wc))
-    following = <uint32_t *>malloc(wanted * sizeof(uint32_t))
-    if kept == NULL or following == NULL:
-        free(kept)
-        free(following)
+    kept = <kept_completion *>malloc(wanted * sizeof(kept_completion))
+    if kept == NULL:
         return False
     if t.kept_used:
-        memcpy(kept, t.kept, t.kept_used * sizeof(ibv_wc))
-        memcpy(following, t.following, t.kept_used * sizeof(uint32_t))
+        memcpy(kept, t.kept, t.kept_used * sizeof(kept_completion))
     free(t.kept)
-    free(t.following)
     t.kept = kept
-    t.following = following
     t.kept_size = wanted
     return True
 
@@ -119,7 +111,6 @@ cdef void completions_close(rdma_thread *t) noexcept nogil:
         queue_close(t, t.queues)
     free(t.numbers)
     free(t.kept)
-    free(t.following)
 
 
 # ---- numbers of queue pairs ------------------------------------------------------------------------------------------
@@ -171,7 +162,7 @@ cdef void completions_enter(rdma_conn *rc) noexcept nogil:
 cdef void completions_leave(rdma_conn *rc) noexcept nogil:
     cdef rdma_thread *t = rc.q.t
     cdef rdma_conn **link
-    cdef const ibv_wc *dropped
+    cdef const kept_completion *dropped
     assert_owner(t.worker.owner)
     if not rc.entered:
         return
@@ -184,7 +175,7 @@ cdef void completions_leave(rdma_conn *rc) noexcept nogil:
     while rc.nkept:
         dropped = completions_next(rc)
         if rc.q.shared and dropped.wr_id & RECV_WR and dropped.wr_id != RECV_WR | NO_RECEIVE:
-            receives_post(t, <uint32_t>dropped.wr_id & (RECV_WR - 1))
+            receives_post(t, dropped.wr_id & (RECV_WR - 1))
 
 
 cdef inline rdma_conn *find_number(const rdma_thread *t, uint32_t number) noexcept nogil:
@@ -196,53 +187,38 @@ cdef inline rdma_conn *find_number(const rdma_thread *t, uint32_t number) noexce
 
 # ---- taking ----------------------------------------------------------------------------------------------------------
 
-cdef inline void keep(rdma_thread *t, uint32_t at) noexcept nogil:
-    """Links the polled completion in entry `at` to its connection."""
-    cdef rdma_conn *rc = find_number(t, t.kept[at].qp_num)
+cdef inline uint32_t free_entry(rdma_thread *t) noexcept nogil:
+    """Takes an entry of t.kept: there are entries for all possible completions."""
+    cdef uint32_t at
+    if t.nkept < t.kept_used:
+        at = t.first_free
+        t.first_free = t.kept[at].following
+    else:
+        at = t.kept_used
+        assert_that(at < t.kept_size)
+        t.kept_used += 1
+    t.nkept += 1
+    return at
+
+
+cdef inline void keep(rdma_thread *t, const ibv_wc *wc) noexcept nogil:
+    """Keeps a polled completion for its connection."""
+    cdef rdma_conn *rc = find_number(t, wc.qp_num)
+    cdef uint32_t at
     if rc == NULL:
         # Of a destroyed queue pair.
-        t.following[at] = TAKEN
         return
+    at = free_entry(t)
+    t.kept[at].wr_id = <uint32_t>wc.wr_id
+    t.kept[at].byte_len = wc.byte_len
+    t.kept[at].status = wc.status
     if rc.nkept:
-        t.following[rc.last_kept] = at
+        t.kept[rc.last_kept].following = at
     else:
         rc.first_kept = at
-    t.following[at] = LAST
     rc.last_kept = at
     rc.nkept += 1
-    t.nkept += 1
     thread_ready(rc)
-
-
-cdef void close_gaps(rdma_thread *t) noexcept nogil:
-    """Moves the completions in use to the first entries, in their order."""
-    cdef uint32_t at = 0
-    cdef uint32_t i
-    cdef rdma_conn *rc
-    for i in range(t.kept_used):
-        if t.following[i] == TAKEN:
-            continue
-        rc = find_number(t, t.kept[i].qp_num)
-        t.kept[at] = t.kept[i]
-        if rc.first_kept == i:
-            rc.first_kept = at
-        else:
-            t.following[rc.last_kept] = at
-        t.following[at] = LAST
-        rc.last_kept = at
-        at += 1
-    assert_that(at == t.nkept)
-    t.kept_used = at
-
-
-cdef inline ibv_wc *batch_room(rdma_thread *t) noexcept nogil:
-    """Where the next batch is polled to."""
-    if t.nkept == 0:
-        t.kept_used = 0
-    elif t.kept_size - t.kept_used < POLL_BATCH:
-        close_gaps(t)
-    assert_that(t.kept_size - t.kept_used >= POLL_BATCH)
-    return &t.kept[t.kept_used]
 
 
 cdef void break_all(rdma_thread *t) noexcept nogil:
@@ -259,6 +235,7 @@ cdef void break_all(rdma_thread *t) noexcept nogil:
 
 cdef void completions_take(rdma_thread *t, unsigned int most) noexcept nogil:
     cdef rdma_cq *queue = t.queues
+    cdef ibv_wc batch[POLL_BATCH]
     cdef unsigned int taken = 0
     cdef int i, n
     assert_owner(t.worker.owner)
@@ -266,13 +243,12 @@ cdef void completions_take(rdma_thread *t, unsigned int most) noexcept nogil:
     while queue != NULL:
         n = POLL_BATCH
         while n == POLL_BATCH and taken < most:
-            n = ibv_poll_cq(queue.ibv, POLL_BATCH, batch_room(t))
+            n = ibv_poll_cq(queue.ibv, POLL_BATCH, batch)
             if n < 0:
                 break_all(t)
                 break
             for i in range(n):
-                keep(t, t.kept_used + <uint32_t>i)
-            t.kept_used += <uint32_t>n
+                keep(t, &batch[i])
             taken += <unsigned int>n
         if n == POLL_BATCH:
             t.drained = False
@@ -280,12 +256,13 @@ cdef void completions_take(rdma_thread *t, unsigned int most) noexcept nogil:
     counter_add(&t.counters.completions, taken)
 
 
-cdef inline const ibv_wc *completions_next(rdma_conn *rc) noexcept nogil:
+cdef inline const kept_completion *completions_next(rdma_conn *rc) noexcept nogil:
     cdef rdma_thread *t = rc.q.t
     cdef uint32_t at = rc.first_kept
     assert_that(rc.nkept > 0)
-    rc.first_kept = t.following[at]
-    t.following[at] = TAKEN
+    rc.first_kept = t.kept[at].following
+    t.kept[at].following = t.first_free
+    t.first_free = at
     rc.nkept -= 1
     t.nkept -= 1
     return &t.kept[at]

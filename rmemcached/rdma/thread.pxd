@@ -35,11 +35,11 @@ cdef struct rdma_thread:
     bint armed                   # the next completion makes an event
     bint drained                 # the queues were empty after the last poll
     bint broken                  # a queue has failed, and with the queue all connections, which are in `ready`
-    ibv_wc *kept                 # kept_size entries; completions are polled into the first kept_used, in their order
-    uint32_t *following          # of each entry: the next of the same connection, or LAST, or TAKEN
+    kept_completion *kept        # kept_size entries; all but the first kept_used are untouched memory
     uint32_t kept_size
     uint32_t kept_used
     uint32_t nkept               # entries that connections have not taken yet
+    uint32_t first_free          # of the other kept_used - nkept entries
     rdma_conn **numbers          # connections by the numbers of their queue pairs: numbers_size buckets
     uint32_t numbers_size        # a power of two
     uint32_t nnumbers

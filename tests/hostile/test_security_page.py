@@ -68,7 +68,7 @@ CONSTANTS = {
     "descriptors": ["SPARE_DESCRIPTORS"],
     "memory for what has come of a frame": ["RX_BUFFER", "RX_BUFFER_CRC"],
     "streams of other clients' queue pairs": ["RDMA_TOKEN_LENGTH - 4"],  # the rest is a worker's number
-    "memory of completions that wait for their turn": ["48 + 4", "SEND_DEPTH + 1", "2 * POLL_BATCH"],  # ibv_wc and link
+    "memory of completions that wait for their turn": ["KEPT_BYTES", "SEND_DEPTH + 1"],
     "lanes of a queue pair that ends": ["LANES_PER_TURN", "DROPPED_PER_TURN"],
     "memory of a lane": [],
     "lanes that do not read": ["RDMA_LANE_BYTES", "LANE_INPUT_MAX"],
