@@ -69,7 +69,7 @@ cdef bint rdma_thread_pending(const rdma_thread *t) noexcept nogil
 # Called before the worker sleeps, and at no other time. True: there is something to do already, and the worker must not
 # sleep.
 cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil
-# Whether there are queue pairs with transfers made by this process (manual_progress); whether these queue pairs had
+# Whether there are queue pairs with transfers made by this process (rdma_device.soft); whether these queue pairs had
 # something to do in the last turn.
 cdef bint rdma_thread_in_use(const rdma_thread *t) noexcept nogil
 cdef bint rdma_thread_was_busy(const rdma_thread *t) noexcept nogil

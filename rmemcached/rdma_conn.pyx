@@ -343,7 +343,7 @@ cdef bint rdma_thread_run(rdma_thread *t, int64_t now, int64_t limit) noexcept n
     completions_take(t, TAKEN_AT_A_TIME)
     serve_ready(t)
     # Work requests may have completed meanwhile.
-    while t.dev.transport.manual_progress and t.ready == NULL and not thread_turn_over(t) and completions_pending(t):
+    while t.dev.soft and t.ready == NULL and not thread_turn_over(t) and completions_pending(t):
         completions_take(t, TAKEN_AT_A_TIME)
         serve_ready(t)
     t.left_over = t.nready
@@ -365,7 +365,7 @@ cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint
     t.failed = failed
     t.lanes = lanes
     t.channel = dev.provider.create_comp_channel(dev.port.context)
-    if t.channel != NULL and dev.transport.manual_progress and soft_channel_join(t.channel, epfd) != 0:
+    if t.channel != NULL and dev.soft and soft_channel_join(t.channel, epfd) != 0:
         dev.provider.destroy_comp_channel(t.channel)
         t.channel = NULL
     if t.channel == NULL:

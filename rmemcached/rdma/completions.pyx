@@ -270,7 +270,7 @@ cdef inline const kept_completion *completions_next(rdma_conn *rc) noexcept nogi
 
 cdef inline bint completions_pending(const rdma_thread *t) noexcept nogil:
     cdef const rdma_cq *queue = t.queues
-    assert_that(t.dev.transport.manual_progress)
+    assert_that(t.dev.soft)
     while queue != NULL:
         if soft_cq_pending(queue.ibv):
             return True
@@ -306,7 +306,7 @@ cdef bint rdma_thread_poll(rdma_thread *t) noexcept nogil:
     assert_owner(t.worker.owner)
     if t.counters.queue_pairs == 0:
         return False
-    if not t.dev.transport.manual_progress:
+    if not t.dev.soft:
         completions_take(t, TAKEN_AT_A_TIME)
     elif t.dev.transport.rings:
         worked = soft_channel_poll(t.channel)
@@ -326,7 +326,7 @@ cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil:
     assert_owner(t.worker.owner)
     if t.counters.queue_pairs == 0:
         return False
-    if t.dev.transport.manual_progress:
+    if t.dev.soft:
         worked = soft_channel_arm(t.channel)
     else:
         # A completion from here on makes an event; earlier completions are found now.

@@ -121,12 +121,8 @@ cdef struct transport_ops:
     const char *device           # NULL: a device of the system, by the settings
     # For clients on this host alone. They come to the endpoint, over UNIX sockets, and may get item memory to map.
     bint near
-    # Transfers are made by the worker, in turns of a channel in its epoll set (soft_channel_join), and completions make
-    # no events. False: the device makes them, and the worker watches a channel of events.
-    bint manual_progress
     bint rings                   # work shows in memory, and the worker looks there; False: work shows in the epoll set
     bint pins                    # a registration pins the pages of the memory
-    bint shared_receives         # queue pairs share receives, since the provider counts each one's (soft_qp_limit)
     unsigned int inline_data     # bytes of the longest SEND copied at posting; a device may take less
     # A second connection of each queue pair is its stream, and begins with a request (docs/rdma-protocol.md, section
     # 3). All four are NULL: there is none.
@@ -156,6 +152,11 @@ cdef struct rdma_device:
     verbs_port port
     const verbs_provider *provider   # port.provider
     transport_ops transport      # a copy: hot paths read it
+    # The row's provider is the software provider, with calls of its own (soft_* in verbs/soft.pxd). The worker makes
+    # the transfers, in turns of a channel in its epoll set (soft_channel_join), and completions make no events. Queue
+    # pairs share receives, since the provider counts the receives of each (soft_qp_limit), and count for statistics
+    # (soft_share_counters). False: the device makes the transfers, and the worker watches a channel of events.
+    bint soft
     bint remote                  # queue pairs can be allowed to READ item memory and index
     ibv_pd *pd
     shm_endpoint endpoint

@@ -14,6 +14,7 @@ from rmemcached.sys.linux cimport (
     set_nonblocking,
 )
 from rmemcached.verbs.port cimport verbs_port_lost
+from rmemcached.verbs.soft cimport soft_provider
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ
 
 
@@ -30,6 +31,7 @@ cdef rdma_device *rdma_device_open(const verbs_port *port, const transport_ops *
     dev.port = port[0]
     dev.provider = port.provider
     dev.transport = transport[0]
+    dev.soft = transport.provider == soft_provider()
     dev.remote = limits.remote and not dev.transport.near
     if endpoint != NULL:
         dev.endpoint = endpoint[0]

@@ -100,7 +100,7 @@ cdef bint shared_grow(rdma_thread *t) noexcept nogil:
 
 cdef ibv_srq *receives_reserve(rdma_thread *t, uint32_t credits) noexcept nogil:
     assert_owner(t.worker.owner)
-    assert_that(t.dev.transport.shared_receives and t.message_users > 0)
+    assert_that(t.dev.soft and t.message_users > 0)
     if t.srq == NULL and not shared_open(t):
         return NULL
     while t.receives.count < t.shared_credits + credits:

@@ -72,7 +72,7 @@ cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
     q.free_bulk = BULK_DEPTH
     messages_enter(t)
     q.entered = True
-    if dev.transport.shared_receives:
+    if dev.soft:
         srq = receives_reserve(t, dev.limits.credits)
         q.shared = srq != NULL
     # The shared queue may be full: a large -o rdma_credits fills the queue early.
@@ -86,7 +86,7 @@ cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
     q.qp = open_pair(q, srq)
     if q.qp == NULL:
         return False
-    if dev.transport.append_stats != NULL:
+    if dev.soft:
         soft_share_counters(q.qp, &t.soft)
     if q.shared:
         soft_qp_limit(q.qp, dev.limits.credits, RECV_WR | NO_RECEIVE)
@@ -246,7 +246,7 @@ cdef inline void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, uint32_t
     if MESSAGE_HEADER + payload <= q.inline_data:
         flags |= IBV_SEND_INLINE
     if (q.sends_posted - q.sends_told > SENDS_SILENT
-            or q.t.dev.transport.manual_progress and not flags & IBV_SEND_INLINE):
+            or q.t.dev.soft and not flags & IBV_SEND_INLINE):
         flags |= IBV_SEND_SIGNALED
         q.sends_told = q.sends_posted
     put_message_header(message, kind, <uint16_t>q.owed, <uint16_t>used, <uint16_t>lane)

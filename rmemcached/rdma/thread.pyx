@@ -3,11 +3,11 @@ cdef enum:
 
 
 cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil:
-    return -1 if t.dev.transport.manual_progress else t.channel.fd
+    return -1 if t.dev.soft else t.channel.fd
 
 
 cdef bint rdma_thread_in_use(const rdma_thread *t) noexcept nogil:
-    return t.dev.transport.manual_progress and t.counters.queue_pairs != 0
+    return t.dev.soft and t.counters.queue_pairs != 0
 
 
 cdef bint rdma_thread_begin_turn(rdma_thread *t, uint32_t work) noexcept nogil:
@@ -27,7 +27,7 @@ cdef bint rdma_thread_begin_turn(rdma_thread *t, uint32_t work) noexcept nogil:
 
 cdef void rdma_thread_end_turns(rdma_thread *t) noexcept nogil:
     assert_owner(t.worker.owner)
-    if t.dev.transport.manual_progress:
+    if t.dev.soft:
         soft_channel_end_turns(t.channel)
 
 

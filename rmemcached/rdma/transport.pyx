@@ -143,21 +143,21 @@ cdef void shm_append_stats(const soft_qp_counters *counts, ibv_context *context,
 cdef transport_ops[RDMA_TRANSPORTS] rows = [
     transport_ops(
         name=transport_name(TRANSPORT_SOFT_IW), provider=soft_provider(), device=b"soft_iw0",
-        near=False, manual_progress=True, rings=False, pins=False, shared_receives=True,
+        near=False, rings=False, pins=False,
         inline_data=0,           # the provider would copy the data twice
         key=MPA_REQUEST_KEY, parse=iw_parse, accept=iw_accept, refuse=iw_refuse,
         limit_memory=NULL, write_unit=soft_qp_write_unit, terminated=soft_qp_terminated, fault=soft_qp_fault,
         append_stats=iw_append_stats),
     transport_ops(
         name=transport_name(TRANSPORT_SOFT_SHM), provider=soft_provider(), device=b"soft_shm0",
-        near=True, manual_progress=True, rings=True, pins=False, shared_receives=True,
+        near=True, rings=True, pins=False,
         inline_data=INLINE_MOST,
         key=SHM_REQUEST_KEY, parse=get_shm_request, accept=shm_accept, refuse=shm_refuse,
         limit_memory=shm_limit_memory, write_unit=NULL, terminated=soft_qp_terminated, fault=soft_qp_fault,
         append_stats=shm_append_stats),
     transport_ops(
         name=transport_name(TRANSPORT_VERBS), provider=NULL, device=NULL,
-        near=False, manual_progress=False, rings=True, pins=True, shared_receives=False,
+        near=False, rings=True, pins=True,
         inline_data=INLINE_MOST,
         key=NULL, parse=NULL, accept=NULL, refuse=NULL,
         limit_memory=NULL, write_unit=NULL, terminated=NULL, fault=NULL, append_stats=NULL),
