@@ -25,12 +25,10 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def descriptors_needed(settings: Settings) -> int:
-    """The most descriptors for -c clients and the daemon.
+    """The most descriptors for -c clients and the daemon."""
+    from rmemcached.server.device_setup import descriptors_of_a_client
 
-    A client has one, over soft_iw two, over soft_shm five: its lifeline, its queue pair's socket, two bells, and a
-    region that waits for its seal.
-    """
-    each = 1 if not settings.rdma else 2 if settings.rdma_shm == "none" else 5
+    each = descriptors_of_a_client(near=settings.rdma_shm != "none") if settings.rdma else 1
     return settings.max_connections * each + DESCRIPTORS_OF_ITS_OWN + DESCRIPTORS_OF_A_THREAD * settings.threads
 
 

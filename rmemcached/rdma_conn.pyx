@@ -20,9 +20,9 @@ from rmemcached.protocol.conn cimport (
 )
 from rmemcached.rdma.cm cimport rdma_cm_refuse, read_hello, send_welcome
 from rmemcached.rdma.device cimport (
-    DIRECT_NOBODY, INLINE_LEAST, RDMA_DEVICES, extent_of, rdma_device_admit, rdma_device_enter_counters,
-    rdma_device_find_memory, rdma_device_memory, rdma_device_release, rdma_device_retire_counters, reads_answered,
-    transport_ops,
+    CLIENT_DESCRIPTORS, DIRECT_NOBODY, INLINE_LEAST, RDMA_DEVICES, extent_of, rdma_device_admit,
+    rdma_device_enter_counters, rdma_device_find_memory, rdma_device_memory, rdma_device_release,
+    rdma_device_retire_counters, reads_answered, transport_ops,
 )
 from rmemcached.rdma.exchange cimport exchange_offer, exchange_request, key_is, parse_exchange, write_offer
 from rmemcached.rdma.transport cimport SYSTEM_TRANSPORT
@@ -74,7 +74,6 @@ cdef enum:
     TURN_COMPLETIONS = 64        # of a connection
     COMPLETIONS_LEAST = 8        # ... if many go on
     SPARE_DESCRIPTORS = 16       # descriptors left to plain connections, and a sixteenth of all
-    PAIR_DESCRIPTORS = 5         # of a queue pair with a stream, at most
 
 cdef struct cm_id:               # a connection of rdma_cm
     int fd
@@ -501,15 +500,17 @@ cdef bint is_near(const rdma_device *dev, const exchange_request *req) noexcept 
             and (dev.endpoint.netns == 0 or dev.endpoint.netns == req.netns))
 
 
-cdef bint few_descriptors(int fd) noexcept nogil:
+cdef bint few_descriptors(int fd, unsigned int needed) noexcept nogil:
     """Whether the last free descriptors are left, which are for plain connections: a client without RDMA goes on over
-    its plain connection. The system gives the lowest free number. So this function takes as many descriptors as a queue
-    pair needs, and looks at the last number."""
+    its plain connection. The system gives the lowest free number. So this function takes as many descriptors as a
+    client needs, and looks at the last number."""
     cdef rlimit limit
-    cdef int[PAIR_DESCRIPTORS] taken
-    cdef int i, following = 0
-    cdef int n = 0
-    while n < <int>PAIR_DESCRIPTORS and following >= 0:
+    cdef int[CLIENT_DESCRIPTORS] taken
+    cdef int following = 0
+    cdef unsigned int i
+    cdef unsigned int n = 0
+    assert_that(needed <= CLIENT_DESCRIPTORS)
+    while n < needed and following >= 0:
         following = taken[n] = dup(fd)
         n += 1
     for i in range(n):
@@ -591,7 +592,7 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
     elif t.dev.transport.near and not is_near(t.dev, &req):
         snprintf(reply, reply_size, b"SERVER_ERROR rdma: %s needs a client on the same host%s\r\n",
                  t.dev.transport.name, <const char *>b" and network" if t.dev.endpoint.netns else <const char *>b"")
-    elif t.dev.transport.accept != NULL and few_descriptors(sfd):
+    elif t.dev.transport.accept != NULL and few_descriptors(sfd, t.dev.transport.descriptors):
         snprintf(reply, reply_size, b"SERVER_ERROR rdma: the server has too few file descriptors left\r\n")
     else:
         rc = conn_make(t, owner, &req, NULL)

@@ -24,6 +24,7 @@ from rmemcached.verbs.verbs cimport ibv_context, ibv_mr, ibv_pd, ibv_qp, ibv_wc_
 cdef enum:
     RDMA_DEVICES = RDMA_TRANSPORTS   # a server has at most one device for each transport
     RDMA_PATH_MAX = 128
+    CLIENT_DESCRIPTORS = 8       # transport_ops.descriptors, at most
     MAX_EXTENTS = 16384          # 1 TiB of item memory
     # Parts of the index, which lies before item memory with a bucket of 128 bytes for each 960 bytes of item memory
     # (direct_bytes). The first part has 2 MB, each further part twice as much up to an extent; a few are shorter.
@@ -124,6 +125,7 @@ cdef struct transport_ops:
     bint rings                   # work shows in memory, and the worker looks there; False: work shows in the epoll set
     bint pins                    # a registration pins the pages of the memory
     unsigned int inline_data     # bytes of the longest SEND copied at posting; a device may take less
+    unsigned int descriptors     # of this process for a client, with its lifeline: CLIENT_DESCRIPTORS at most
     # A second connection of each queue pair is its stream, and begins with a request (docs/rdma-protocol.md, section
     # 3). All four are NULL: there is none.
     const char *key              # the first STREAM_KEY_LENGTH octets of a request

@@ -145,6 +145,7 @@ cdef transport_ops[RDMA_TRANSPORTS] rows = [
         name=transport_name(TRANSPORT_SOFT_IW), provider=soft_provider(), device=b"soft_iw0",
         near=False, rings=False, pins=False,
         inline_data=0,           # the provider would copy the data twice
+        descriptors=2,           # the lifeline, and the stream
         key=MPA_REQUEST_KEY, parse=iw_parse, accept=iw_accept, refuse=iw_refuse,
         limit_memory=NULL, write_unit=soft_qp_write_unit, terminated=soft_qp_terminated, fault=soft_qp_fault,
         append_stats=iw_append_stats),
@@ -152,6 +153,7 @@ cdef transport_ops[RDMA_TRANSPORTS] rows = [
         name=transport_name(TRANSPORT_SOFT_SHM), provider=soft_provider(), device=b"soft_shm0",
         near=True, rings=True, pins=False,
         inline_data=INLINE_MOST,
+        descriptors=5,           # the lifeline, the stream, two bells, and a region that waits for its seal
         key=SHM_REQUEST_KEY, parse=get_shm_request, accept=shm_accept, refuse=shm_refuse,
         limit_memory=shm_limit_memory, write_unit=NULL, terminated=soft_qp_terminated, fault=soft_qp_fault,
         append_stats=shm_append_stats),
@@ -159,6 +161,7 @@ cdef transport_ops[RDMA_TRANSPORTS] rows = [
         name=transport_name(TRANSPORT_VERBS), provider=NULL, device=NULL,
         near=False, rings=True, pins=True,
         inline_data=INLINE_MOST,
+        descriptors=1,           # the lifeline, or the descriptor of rdma_cm
         key=NULL, parse=NULL, accept=NULL, refuse=NULL,
         limit_memory=NULL, write_unit=NULL, terminated=NULL, fault=NULL, append_stats=NULL),
 ]

@@ -26,6 +26,16 @@ cdef enum:
     WHY_SIZE = 256
 
 
+def descriptors_of_a_client(*, bint near):
+    """A client's descriptors in the daemon, over the transport with the most. near: shared memory is offered."""
+    cdef unsigned int number
+    cdef unsigned int most = 1
+    for number in range(<unsigned int>RDMA_DEVICES):
+        if near or not transport_of(number).near:
+            most = max(most, transport_of(number).descriptors)
+    return most
+
+
 # ---- the software devices --------------------------------------------------------------------------------------------
 
 cdef void fill_endpoint(shm_endpoint *endpoint, shm_path) except *:

@@ -116,7 +116,7 @@ cdef bint admit_user(server *s, int fd) noexcept nogil:
         return False
     if peer.uid != s.overflow_uid and (peer.uid == 0 or peer.uid == geteuid()):
         return True
-    snprintf(text, sizeof(text), b"SERVER_ERROR rdma: soft_shm is for user %u and root here, not for user %u\r\n",
+    snprintf(text, sizeof(text), b"SERVER_ERROR rdma: this socket is for user %u and root, not for user %u\r\n",
              geteuid(), peer.uid)
     send(fd, text, strlen(text), MSG_DONTWAIT | MSG_NOSIGNAL)
     return False

@@ -128,6 +128,11 @@ def test_the_last_descriptors_are_for_plain_connections(rmemcached_server: Calla
                 break
         assert chosen[0] != "tcp" and chosen[-1] == "tcp", chosen
         assert limit - descriptors(server.pid) >= 8
+        # A client of soft_iw needs fewer descriptors than a client of soft_shm.
+        for _ in range(3):
+            plain = stack.enter_context(server.connect())
+            plain.sendall(b"mn\r\n")
+            assert plain.recv(100) == b"MN\r\n"
         control.send(EXCHANGE)
         assert control.line() == FEW
         # then the listener names the shortage

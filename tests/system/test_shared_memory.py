@@ -183,7 +183,7 @@ def test_another_user(server: Server, control: Conversation) -> None:
     if os.geteuid() == 0:
         assert asked_as(12345, server.address, "auto") == "tcp"
         found = asked_as(12345, server.address, "soft_shm")
-        assert "SERVER_ERROR rdma: soft_shm is for user 0 and root here, not for user 12345" in found
+        assert "SERVER_ERROR rdma: this socket is for user 0 and root, not for user 12345" in found
 
 
 @pytest.fixture

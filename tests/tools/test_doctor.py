@@ -122,7 +122,7 @@ def test_other_users_and_limits() -> None:
     """The doctor turns errors of servers and devices, also those absent from this machine, into advice."""
     examination = Examination("127.0.0.1", 1, None)
     for transport, why, change in (
-        ("soft_shm", "SERVER_ERROR rdma: soft_shm is for user 0 and root here, not for user 1", "rdma_shm=FILE"),
+        ("soft_shm", "SERVER_ERROR rdma: this socket is for user 0 and root, not for user 1", "rdma_shm=FILE"),
         ("soft_shm", "/run/x: Permission denied", "common group"),
         (
             "verbs",
