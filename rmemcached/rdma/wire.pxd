@@ -57,10 +57,15 @@ cdef enum:
     RDMA_TRANSPORTS
 
 
-cdef inline const char *transport_name(rdma_transport transport) noexcept nogil:
-    if transport == TRANSPORT_SOFT_IW:
-        return b"soft_iw"
-    return b"soft_shm" if transport == TRANSPORT_SOFT_SHM else b"verbs"
+cdef extern from *:
+    """
+    static inline const char *rmc_transport_name(unsigned int transport) {
+        static const char *const names[] = {"soft_iw", "soft_shm", "verbs"};
+        return transport < sizeof(names) / sizeof(names[0]) ? names[transport] : "";
+    }
+    """
+    # In the order of the numbers. A number without a name has an empty name.
+    const char *transport_name "rmc_transport_name"(rdma_transport transport) nogil
 
 
 # ---- section 5: messages ---------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ QUEUE: int
 TAGS: dict[str, int]
 INDEX_PARTS: int
 INDEX_EXTENTS: int
+TRANSPORT_NAMES: list[tuple[str, str]]
 
 class Pace:
     def note(self, now: int, limit: int) -> int | None: ...

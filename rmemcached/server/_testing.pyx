@@ -10,7 +10,8 @@ from libc.string cimport memset
 from rmemcached.direct cimport direct_bytes
 from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.rdma.device cimport MAX_EXTENTS, MAX_INDEX, RDMA_DEVICES
-from rmemcached.rdma.wire cimport TRANSPORT_SOFT_IW
+from rmemcached.rdma.transport cimport transport_of
+from rmemcached.rdma.wire cimport RDMA_TRANSPORTS, TRANSPORT_SOFT_IW, transport_name
 from rmemcached.rdma_conn cimport pace_begin, pace_end, pace_note, rdma_pace
 from rmemcached.server.devices cimport (
     devices_close, devices_extent_added, devices_init, devices_open, devices_stats, rdma_devices,
@@ -125,6 +126,10 @@ TAGS = {"soft": <uint64_t>SOFT_EVENT, "udp": <uint64_t>UDP_TAG}
 # The most registrable parts of an index, and the extents of the index when all registrable item memory is in use.
 INDEX_PARTS = <unsigned int>MAX_INDEX
 INDEX_EXTENTS = direct_bytes(<uint64_t>MAX_EXTENTS * ARENA_EXTENT) // <uint64_t>ARENA_EXTENT
+
+# Of each transport: the name in its row, and the name of its number on the wire.
+TRANSPORT_NAMES = [(transport_of(number).name.decode(), transport_name(number).decode())
+                   for number in range(RDMA_TRANSPORTS)]
 
 
 cdef class Pace:

@@ -18,6 +18,7 @@ from servers import Server
 
 from rmemcached import verbs
 from rmemcached.options import UsageError, parse
+from rmemcached.server._testing import TRANSPORT_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 # Hides an installed pyverbs.
@@ -183,3 +184,10 @@ def test_a_device_that_is_asked_for_must_be_there(why_not: str) -> None:
     assert done.returncode != 0
     assert done.stderr.startswith("RDMA: ") and done.stderr.count("\n") == 1
     assert done.stderr.endswith("; -o rdma_device=none runs on the software devices alone\n")
+
+
+def test_a_transport_has_the_name_of_its_number() -> None:
+    """Daemon and client find a transport by its number, and the exchange names the transport."""
+    page = (ROOT / "docs" / "rdma-protocol.md").read_text()
+    assert all(row == wire and f"`{wire}`: " in page for row, wire in TRANSPORT_NAMES), TRANSPORT_NAMES
+    assert len(dict(TRANSPORT_NAMES)) == len(TRANSPORT_NAMES)
