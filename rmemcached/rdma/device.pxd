@@ -118,8 +118,10 @@ cdef struct rdma_device
 # The row of a transport in rdma/transport: its properties, all constant. verbs/soft.pxd explains the soft_* calls.
 cdef struct transport_ops:
     const char *name             # in the exchange and in statistics
-    const verbs_provider *provider   # NULL: libibverbs', if the system has libibverbs
-    const char *device           # NULL: a device of the system, by the settings
+    # The daemon opens a device of the provider at its start, and ends without the device. NULL: libibverbs' provider,
+    # if the system has libibverbs; the settings choose the device, which may be missing (SYSTEM_TRANSPORT alone).
+    const verbs_provider *provider
+    const char *device           # the device of the provider; NULL: any
     # For clients on this host alone. They come to the endpoint, over UNIX sockets, and may get item memory to map.
     bint near
     bint rings                   # work shows in memory, and the worker looks there; False: work shows in the epoll set

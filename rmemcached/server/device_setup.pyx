@@ -1,4 +1,4 @@
-"""Opening the daemon's RDMA devices: the software devices, and a device of the system if there is any."""
+"""Opening the daemon's RDMA devices: those of the rows' providers, and a device of the system if there is any."""
 
 import os
 import socket
@@ -36,7 +36,7 @@ def descriptors_of_a_client(*, bint near):
     return most
 
 
-# ---- the software devices --------------------------------------------------------------------------------------------
+# ---- devices of providers of our own ---------------------------------------------------------------------------------
 
 cdef void fill_endpoint(shm_endpoint *endpoint, shm_path) except *:
     """Where near clients are to connect."""
@@ -50,7 +50,7 @@ cdef void fill_endpoint(shm_endpoint *endpoint, shm_path) except *:
     endpoint.netns = netns if path.startswith(b"@") else 0
 
 
-cdef void open_soft(server *s, rdma_transport number, shm_path) except *:
+cdef void open_own(server *s, rdma_transport number, shm_path) except *:
     cdef const transport_ops *transport = transport_of(number)
     cdef port_spec spec
     cdef shm_endpoint endpoint
@@ -147,8 +147,8 @@ cdef void setup_devices(server *s, settings, sockets, shm_path, bytes device_nam
     for number in range(<unsigned int>RDMA_DEVICES):
         transport = transport_of(number)
         # Near clients need the place for their streams, the clients of another transport a TCP port.
-        if transport.device != NULL and (shm_path is not None if transport.near else settings.socket_path is None):
-            open_soft(s, number, shm_path)
+        if transport.provider != NULL and (shm_path is not None if transport.near else settings.socket_path is None):
+            open_own(s, number, shm_path)
     if settings.rdma_device == "none" or settings.socket_path is not None:
         return
     problem = open_system(s, settings, device_name)
