@@ -4,6 +4,12 @@ An rdma_thread is a worker's part of a device (rdma/device). The part and its co
 worker's thread calls the functions, except where noted. The layer knows no sockets, and nothing of the server above:
 the server passes the drive machine, and a function to call when a connection has failed.
 
+Failures in this layer and in rmemcached/rdma: a `bint` is False, a pointer NULL; an int is 0 or an errno value. A
+function with the argument `why` writes the reason there, in one line, and a function with the argument `reply` the
+line for the client. Exceptions: a descriptor is -1; a parser of a stream's request returns 1 (whole), 0 (more octets
+are needed) or -1 (no request); a parser of an exchange returns NULL, or the fault. A failed queue pair is marked
+(queue_fail), and reported at the end of its service (rdma_failed_fn).
+
 The first part of this file is for the server. The headers of the parts of this C unit follow, lowest first (rdma/pace,
 rdma/messages, rdma/thread, rdma/completions, rdma/queue, rdma/setup, rdma/lane_table, rdma/pins, rdma/lane,
 rdma/lanes), and then the connection itself.

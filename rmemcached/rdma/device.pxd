@@ -200,9 +200,9 @@ cdef const verbs_port *rdma_device_port(rdma_device *dev) noexcept nogil
 
 # --- item memory ---
 # Registers an extent, for local writes and, on a remote device, READs. Any thread; extents come in rising order and are
-# ARENA_EXTENT long, except the arena's last. 0, or -1 with errno.
+# ARENA_EXTENT long, except the arena's last. 0 or an errno value.
 cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noexcept nogil
-# Registers a part of the index, for READs. 0, or -1 with errno.
+# Registers a part of the index, for READs. 0 or an errno value.
 cdef int rdma_device_add_index(rdma_device *dev, void *addr, size_t length) noexcept nogil
 # The registration of the memory at addr. NULL: none. Any thread.
 cdef const ibv_mr *rdma_device_find_memory(rdma_device *dev, const void *addr) noexcept nogil

@@ -1,5 +1,6 @@
 """Opens and closes devices, registers item memory, counts queue pairs (see device.pxd)."""
 
+from libc.errno cimport ERANGE
 from libc.stdint cimport uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
@@ -90,6 +91,7 @@ cdef const verbs_port *rdma_device_port(rdma_device *dev) noexcept nogil:
 cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noexcept nogil:
     cdef size_t index
     cdef ibv_mr *mr = NULL
+    cdef int error = ERANGE
     pthread_mutex_lock(&dev.lock)
     if dev.arena == NULL:
         store_release_pointer(&dev.arena, addr)
@@ -98,23 +100,26 @@ cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noe
         assert_that(dev.extents[index] == NULL)
         mr = dev.provider.reg_mr(dev.pd, addr, length,
                                  IBV_ACCESS_LOCAL_WRITE | (IBV_ACCESS_REMOTE_READ if dev.remote else 0))
+        error = 0 if mr != NULL else errno
     if mr != NULL:
         store_release_pointer(&dev.extents[index], mr)
         fetch_add(&dev.extent_registrations, 1)
     pthread_mutex_unlock(&dev.lock)
-    return 0 if mr != NULL else -1
+    return error
 
 
 cdef int rdma_device_add_index(rdma_device *dev, void *addr, size_t length) noexcept nogil:
     cdef ibv_mr *mr = NULL
+    cdef int error = ERANGE
     pthread_mutex_lock(&dev.lock)
     if dev.indexed < <unsigned int>MAX_INDEX:
         mr = dev.provider.reg_mr(dev.pd, addr, length, IBV_ACCESS_REMOTE_READ)
+        error = 0 if mr != NULL else errno
     if mr != NULL:
         dev.index[dev.indexed] = mr
         store_release(&dev.indexed, dev.indexed + 1)
     pthread_mutex_unlock(&dev.lock)
-    return 0 if mr != NULL else -1
+    return error
 
 
 cdef const ibv_mr *rdma_device_find_memory(rdma_device *dev, const void *addr) noexcept nogil:

@@ -73,14 +73,16 @@ cdef bint register_index(rdma_devices *d, rdma_device *dev, char *why, size_t si
     """Registers the parts of the index missing in the device."""
     cdef unsigned int i, parts
     cdef char *addr
+    cdef int error
     pthread_mutex_lock(&d.lock)
     addr = d.index_low
     parts = d.nindex if dev.remote else 0
     pthread_mutex_unlock(&d.lock)
     # A part does not change.
     for i in range(parts):
-        if i >= dev.indexed and rdma_device_add_index(dev, addr, d.index_parts[i]) != 0:
-            no_registration(dev, d.index_parts[i], errno, why, size)
+        error = rdma_device_add_index(dev, addr, d.index_parts[i]) if i >= dev.indexed else 0
+        if error:
+            no_registration(dev, d.index_parts[i], error, why, size)
             return False
         addr += d.index_parts[i]
     return True
@@ -93,6 +95,7 @@ cdef bint register_arena(rdma_devices *d, rdma_device *dev, rdma_transport trans
     cdef size_t length
     cdef char *low
     cdef bint whole
+    cdef int error
     assert_owner(d.owner)
     while True:
         if not register_index(d, dev, why, size):
@@ -109,8 +112,9 @@ cdef bint register_arena(rdma_devices *d, rdma_device *dev, rdma_transport trans
         pthread_mutex_unlock(&d.lock)
         if whole:
             return True
-        if length and rdma_device_add_extent(dev, low + done, length) != 0:
-            no_registration(dev, length, errno, why, size)
+        error = rdma_device_add_extent(dev, low + done, length) if length else 0
+        if error:
+            no_registration(dev, length, error, why, size)
             return False
         done += length
 
@@ -409,23 +413,26 @@ cdef void devices_extent_added(rdma_devices *d, void *addr, size_t length) noexc
     """Registers new item memory before any item lies there. If the system's device fails, the thread closes the device;
     until then connections in need of this memory end."""
     cdef unsigned int i
+    cdef int error
     pthread_mutex_lock(&d.lock)
     if d.arena_low == NULL:
         d.arena_low = <char *>addr
     d.arena_used += length
     for i in range(<unsigned int>RDMA_DEVICES):
-        if d.open[i] == NULL or d.failing[i] or rdma_device_add_extent(d.open[i], addr, length) == 0:
+        if d.open[i] == NULL or d.failing[i]:
             continue
-        if i == <unsigned int>SYSTEM_TRANSPORT:
-            d.missing_error, d.missing = errno, length
-        else:
-            fprintf(stderr, b"rmemcached: item memory could not be registered for RDMA: %s\n", strerror(errno))
+        error = rdma_device_add_extent(d.open[i], addr, length)
+        if error and i == <unsigned int>SYSTEM_TRANSPORT:
+            d.missing_error, d.missing = error, length
+        elif error:
+            fprintf(stderr, b"rmemcached: item memory could not be registered for RDMA: %s\n", strerror(error))
     pthread_mutex_unlock(&d.lock)
 
 
 cdef void devices_index_added(rdma_devices *d, void *addr, size_t length) noexcept nogil:
     """Registers a new part of the index. Clients do not READ an unregistered part: they ask."""
     cdef unsigned int i
+    cdef int error
     pthread_mutex_lock(&d.lock)
     if d.index_low == NULL:
         d.index_low = <char *>addr
@@ -433,9 +440,11 @@ cdef void devices_index_added(rdma_devices *d, void *addr, size_t length) noexce
         d.index_parts[d.nindex] = length
         d.nindex += 1
     for i in range(<unsigned int>RDMA_DEVICES):
-        if d.open[i] != NULL and d.open[i].remote and not d.failing[i] \
-                and rdma_device_add_index(d.open[i], addr, length) != 0:
-            fprintf(stderr, b"rmemcached: a part of the index could not be registered for RDMA: %s\n", strerror(errno))
+        if d.open[i] == NULL or not d.open[i].remote or d.failing[i]:
+            continue
+        error = rdma_device_add_index(d.open[i], addr, length)
+        if error:
+            fprintf(stderr, b"rmemcached: a part of the index could not be registered for RDMA: %s\n", strerror(error))
     pthread_mutex_unlock(&d.lock)
 
 
