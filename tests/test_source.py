@@ -39,16 +39,16 @@ REASON = "Long: "
 # Parameters of a function, without self and keyword-only parameters.
 PARAMETERS = 7
 PARAMETERS_REASON = "Parameters: "
-# Functions with more, and without a reason. The table only shrinks: no name is added, and a mended function leaves it.
+# Functions with more, each with the reason here. The table only shrinks: no name is added, and a mended function leaves
+# it.
 MANY_PARAMETERS = {
-    "client/api/_client.pyx": ["__init__"],
-    "client/api/_request.pyx": ["store_request"],
-    "client/api/_session.pyx": ["configure"],
-    "client/api/_storage.pyx": ["store"],
-    "client/api/servers.py": ["__init__"],
-    "client/wire/_classic.pyx": ["put_classic_store"],
-    "client/wire/_commands.pyx": ["put_store"],
-    "rmemcached/rdma_conn.pyx": ["rdma_exchange"],
+    "client/api/_client.pyx": ["__init__"],  # pymemcache's parameters, in its order
+    "client/api/_request.pyx": ["store_request"],  # a program's arguments, unchecked: set, add, cas, ... have the same
+    "client/api/_session.pyx": ["configure"],  # the options of Client and of AsyncClient, checked together
+    "client/api/_storage.pyx": ["store"],  # as store_request, without a request object, which a set need not make
+    "client/api/servers.py": ["__init__"],  # pymemcache's parameters, in its order, and their like
+    "client/wire/_classic.pyx": ["put_classic_store"],  # the words of the command's line, each a parameter
+    "client/wire/_commands.pyx": ["put_store"],  # the same of two protocols; a structure would be filled for each set
 }
 
 TREE = Tree()
@@ -212,7 +212,7 @@ def test_functions_have_few_parameters() -> None:
         f"docstring or the comment above begins with {PARAMETERS_REASON!r} and gives the reason. The table only shrinks"
     )
     assert many == MANY_PARAMETERS, advice
-    assert sum(map(len, MANY_PARAMETERS.values())) <= 8
+    assert sum(map(len, MANY_PARAMETERS.values())) <= 7
 
 
 def test_parameters_are_counted() -> None:
