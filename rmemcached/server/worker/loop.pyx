@@ -8,6 +8,7 @@ cdef inline void connection_event(connection *cn, uint32_t events) noexcept nogi
     if cn.fd < 0:
         return
     if cn.flags & CONNECTION_CM:
+        # This descriptor is the connection's, in place of a socket, and tells its end alone.
         if cm_ended(cn.fd) != 0:
             connection_gone(cn)
     elif cn.flags & CONNECTION_BLOCKED:

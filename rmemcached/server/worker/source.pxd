@@ -1,6 +1,8 @@
 # A source of a worker: work besides the events of connections, such as completions of RDMA devices. The loop
 # (worker/loop) calls a source through its table, and knows no kinds of sources (docs/architecture.md, Sources). A new
-# source is a structure beginning with `source`, a table, and an init function called by worker_init.
+# source is a structure beginning with `source`, a table, and an init function called by worker_init. Connections are no
+# source: the loop itself takes the events of their descriptors, sockets or rdma_cm's, and ends lanes of ended
+# connections, which outlive the last work of their source.
 #
 # The worker's thread alone calls the functions, from worker_main, with no lock held. They may take a lock for a moment.
 # None of them waits for a peer or a disk, or enters sources.
@@ -21,7 +23,8 @@ cdef struct source_calls:
     bint (*begin)(source *s) noexcept nogil
     # Called only before a sleep: from now on, new work makes an event of the epoll set. Returns the longest sleep in
     # milliseconds; -1: no limit; 0: there is work already, or the source polls for some. After another number the
-    # worker may stay awake all the same.
+    # worker may stay awake all the same. A polling source may yield the core here (sched_yield), to processes that are
+    # about to send work.
     int (*arm)(source *s) noexcept nogil
     # Called only in a turn without sleep: looks for work, without a system call. hurry: others have work, so the source
     # looks once. True: there is something to serve.
