@@ -28,7 +28,13 @@ class Transport(NamedTuple):
     pins: bool = False  # a registration pins the memory's pages; False: it is an entry in a table
     looks: int = 1  # for completions between two yields of a thread that has its core for itself; as long as a yield
     inline: int = 0  # bytes of the longest message copied at posting, without a completion; the device grants as many
-    near: bool = False  # for a server on this host, which maps the memory of this process
+    # For a server on this host, which maps the memory of this process, and decides:
+    # - "auto" tries the transport on UNIX sockets, too, and on no connection to another host;
+    # - the exchange names this host, asks for the items' memory, and offers no READs;
+    # - the provider makes the memory of Buffers and of the pool, so the server can map the memory; a Buffer of a
+    #   program's memory is not registered;
+    # - a lane with memory to give back is closed by the server first: the queue pair's end stops no copy.
+    near: bool = False
     set_messages: int = 0  # messages for a set of a value above the server's eager size, if faster than a READ
     automatic: bool = False  # "auto" tries the transport, in the order of the rows
     reads: bool | None = None  # READs of items: True: by default, False: if the environment says so, None: never

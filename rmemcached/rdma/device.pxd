@@ -122,7 +122,13 @@ cdef struct transport_ops:
     # if the system has libibverbs; the settings choose the device, which may be missing (SYSTEM_TRANSPORT alone).
     const verbs_provider *provider
     const char *device           # the device of the provider; NULL: any
-    # For clients on this host alone. They come to the endpoint, over UNIX sockets, and may get item memory to map.
+    # For clients on this host alone, and decides:
+    # - the device has an endpoint, and is opened if there is a place for its socket (-s, rdma_shm), not for a TCP port;
+    # - an exchange is refused unless the client names the endpoint's host, and its network namespace, if any;
+    # - streams come over UNIX sockets, not over TCP;
+    # - clients may get the items' memory to map, and cannot READ items (rdma_device.remote);
+    # - `stats rdma` shows the endpoint and the clients with the items' memory;
+    # - without a place for the socket, a client needs no `descriptors`.
     bint near
     bint rings                   # work shows in memory, and the worker looks there; False: work shows in the epoll set
     bint pins                    # a registration pins the pages of the memory
