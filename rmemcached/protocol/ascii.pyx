@@ -631,7 +631,7 @@ cdef inline int update_op(const char *line, size_t length) noexcept nogil:
 
 
 cdef bint process_one_key(conn *c, const char *line, const char *end, size_t length) noexcept nogil:
-    """Does the commands on a single item without a payload. False: another command."""
+    """Does the commands on a single item without a payload. False: another command. length: of the first word."""
     cdef token t[LINE_TOKENS]
     cdef bint incr = length == 4 and word(line, b"incr", 4)
     cdef bint arithmetic = incr or (length == 4 and word(line, b"decr", 4))

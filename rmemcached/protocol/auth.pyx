@@ -17,8 +17,9 @@ cdef enum:
 
 
 cdef bint take_auth_line(conn *c) noexcept nogil:
-    """Reads the line. After a well-formed line the connection wants AUTH_TOKEN. False: the line is not complete
-    yet."""
+    """Reads the line. After a well-formed line the connection wants AUTH_TOKEN. False: the line is not complete yet.
+    True also after a refused line: the reply says so, or the connection is closing, since the line is too short or too
+    long."""
     cdef token t[LINE_TOKENS]
     cdef const char *p = c.rcurr
     cdef const char *end = <const char *>memchr(p, c'\n', c.rbytes)

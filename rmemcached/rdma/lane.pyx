@@ -4,6 +4,7 @@ cdef const char *lane_exchange(conn *c, const char *line, size_t length, char *r
 
 
 cdef const char *lane_pin(conn *c, item *it, uint32_t *id) noexcept nogil:
+    """conn_engine.pin"""
     cdef rdma_lane *lane = <rdma_lane *>c
     cdef rdma_conn *rc = lane.rc
     cdef const char *refused
@@ -15,6 +16,7 @@ cdef const char *lane_pin(conn *c, item *it, uint32_t *id) noexcept nogil:
 
 
 cdef void lane_unpin(conn *c, uint32_t id) noexcept nogil:
+    """conn_engine.unpin: releases the pin with this id, and its reference; an id without a pin changes nothing."""
     cdef rdma_lane *lane = <rdma_lane *>c
     lane.rc.pins -= pins_remove(lane.rc.q.t, &lane.pins, id)
 

@@ -32,7 +32,8 @@ cdef void messages_leave(rdma_thread *t) noexcept nogil
 # Adds receives for `credits` more credits to the shared receive queue. NULL: out of resources.
 cdef ibv_srq *receives_reserve(rdma_thread *t, uint32_t credits) noexcept nogil
 cdef void receives_release(rdma_thread *t, uint32_t credits) noexcept nogil
-# Posts a shared receive again. False: out of resources.
+# Posts the shared receive with this index: a new receive, or a receive whose message is done with. False: out of
+# resources.
 cdef bint receives_post(rdma_thread *t, uint32_t index) noexcept nogil
 # The message in a shared receive.
 cdef char *receives_message(rdma_thread *t, uint32_t index) noexcept nogil

@@ -439,7 +439,7 @@ cdef item *item_get(store *s, const char *key, size_t nkey, bint do_update) noex
 # Prepares the lookups of several keys: computes their hash values and prefetches the memory that the lookups read, so
 # the cache misses overlap.
 cdef void items_ahead(store *s, key_ahead *keys, unsigned int n) noexcept nogil
-# item_get for a key prepared by items_ahead.
+# item_get for a key prepared by items_ahead: holds the item lock during the look-up, and returns a reference.
 cdef item *item_get_ahead(store *s, const key_ahead *key, bint do_update) noexcept nogil
 # item_get, but the item lock of *hv stays held, even when the result is NULL.
 cdef item *item_get_locked(store *s, const char *key, size_t nkey, bint do_update, uint32_t *hv) noexcept nogil
