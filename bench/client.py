@@ -183,7 +183,9 @@ def in_threads(client: Any, seconds: float) -> float:
 
 
 def floor_rows(name: str, address: Any) -> dict[str, Sample]:
-    """The rows of a floor. Each sample has clients of its own: a server of cache lines polls for its client."""
+    """The rows of a floor. Each sample opens its own client and closes it, because a connected client makes the server
+    of the cache lines poll.
+    """
     values = {f"key-{number}": VALUE for number in range(KEYS)}
 
     def sample(method: str, what: Any, keys: int, pause: float, seconds: float) -> float:

@@ -120,7 +120,7 @@ HASHERS: dict[str, Callable[[], Hasher]] = {"rendezvous": RendezvousHash, "ketam
 
 
 def make_hasher(hasher: str | Callable[[], Hasher], weights: Mapping[str, int]) -> Hasher:
-    """The hasher by its name, or of a class or function. Raises ValueError, ImportError."""
+    """The hasher of this name, or made by this class or function. Raises ValueError, ImportError."""
     if weights and hasher not in ("ketama", KetamaHash):
         raise ValueError("weights are for hasher='ketama'")
     if hasher == "ketama":

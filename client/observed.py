@@ -74,7 +74,7 @@ class Observer:
 
     @property
     def lock(self) -> threading.RLock:
-        """While something is counted. A forked child cannot wait for the parent's threads."""
+        """The lock of errors and histograms. A forked child makes a new one: no thread there releases the old one."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._lock = threading.RLock()
@@ -87,7 +87,7 @@ class Observer:
             self.errors[command] += failed
 
     def metrics(self) -> dict[str, Metrics]:
-        """Of each command with calls."""
+        """The Metrics of each command called so far."""
         found = {}
         with self.lock:
             for name, histogram in self.histograms.items():
@@ -115,7 +115,7 @@ class Observer:
 
 
 def observed(name: str) -> Callable[..., Any]:
-    """Client's method, with times."""
+    """Client's method of this name, with its calls recorded by the client's Observer."""
     method = getattr(Client, name)
 
     @functools.wraps(method)
@@ -138,7 +138,7 @@ def observed(name: str) -> Callable[..., Any]:
 
 
 def observed_async(name: str) -> Callable[..., Any]:
-    """AsyncClient's method, with times."""
+    """AsyncClient's method of this name, with its calls recorded by the client's Observer."""
     method = getattr(AsyncClient, name)
 
     @functools.wraps(method)

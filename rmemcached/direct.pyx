@@ -178,7 +178,7 @@ cdef inline direct_item *item_at(const direct_memory *m, uint64_t place) noexcep
 
 
 cdef inline bint is_current(uint32_t oldest, uint32_t now, const direct_item *it) noexcept nogil:
-    """Judges as do_item_find."""
+    """Whether the item is neither expired nor flushed. do_item_find of the store judges in the same way."""
     cdef uint32_t exptime = <uint32_t>relaxed_load(&(<direct_item *>it).exptime)
     if exptime != 0 and exptime <= now:
         return False
@@ -186,6 +186,7 @@ cdef inline bint is_current(uint32_t oldest, uint32_t now, const direct_item *it
 
 
 cdef inline bint would_count(uint32_t algorithm, uint32_t now, uint32_t flags, const direct_item *it) noexcept nogil:
+    """Whether the daemon has to hear of the hit by name: a fetch through the daemon would change the item."""
     if algorithm == DIRECT_SEGMENTED:
         return not flags & DIRECT_ACTIVE
     if algorithm == DIRECT_S3FIFO and flags & FREQUENCY != FREQUENCY:

@@ -97,7 +97,7 @@ cdef struct log_item:            # an item of the store, or the key of a command
 cdef logger *logger_create(size_t ring_size) noexcept nogil
 # After this no thread may log.
 cdef void logger_destroy(logger *log) noexcept nogil
-# A logger without watchers, for a store without a server.
+# The logger for a store without a server: one for the process, constant, without watchers. Not to be destroyed.
 cdef logger *logger_none() noexcept nogil
 
 cdef inline bint log_wants(const logger *log, uint32_t eflags) noexcept nogil:

@@ -73,7 +73,7 @@ def _open(Client client, logged):
 
 
 def _prefault(DirectMemory memory, uint64_t at, uint64_t mapped):
-    # Maps a part of the memory. Returns whether there is more, and both numbers of direct_prefault.
+    # Maps a part of the memory. Returns whether there is more, and both numbers for the next call of direct_prefault.
     cdef bint more = True
     cdef int _turn
     with nogil:
@@ -132,7 +132,7 @@ cdef class AsyncClient:
 
     def __setstate__(self, state):
         client, attributes = state
-        # A shallow copy's is the original's.
+        # In a shallow copy, `client` is the original's.
         self.client = copy.copy(client)
         vars(self).update(attributes)
 
@@ -253,7 +253,7 @@ cdef class AsyncClient:
         return await r.future
 
     async def _send(self, Request r):
-        # Nobody waits for the answer, or keeps the value unchanged until it is sent.
+        # Sends a quiet request, with a copy of the value: the caller may change the value once this call has returned.
         if r.data is not None and type(r.data) is not bytes:
             r.data = bytes(r.data)
         cdef AsyncConnection c = await self._room(size_of(r))
@@ -261,7 +261,7 @@ cdef class AsyncClient:
         return True
 
     async def _call_many(self, list requests):
-        # Their results, or exceptions.
+        # Returns the results in the order of the requests; an exception for a failed request.
         cdef AsyncConnection c
         cdef Group group = Group.__new__(Group)
         cdef Request r
@@ -287,13 +287,13 @@ cdef class AsyncClient:
         return self.connection is not None and self.connection.reader is not None
 
     cdef bint gives_way(self) except -1:
-        # Whether other tasks of the loop have their turn first: `_turn` waits for their turn. A call in another loop
-        # reads from no connection of this loop, and must not wait for this loop.
+        # Whether a direct read must first await `_turn`, so other tasks of the loop get their turn. False in another
+        # loop, where there are no direct reads.
         cdef AsyncConnection c = self.connection
         return self.may_look() and (c.eager <= 0 or c.readers) and self.reads_from() is c and c.gives_way(None)
 
     async def _turn(self):
-        # Afterwards the caller reads at once.
+        # Returns once other tasks have had their turn. The caller then reads without another await.
         cdef AsyncConnection c = self.connection
         call = object()
         c.readers.append(call)
@@ -696,8 +696,8 @@ cdef class AsyncClient:
     # --- administration: on connections of their own ---
 
     async def _in_thread(self, function, *arguments):
-        # Runs on a connection of its own. Only requests whose answers the caller has awaited are certain to come
-        # before.
+        # Runs the function in another thread, where a method of Client takes another connection: only requests already
+        # answered are certain to come before it.
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, function, *arguments)
 

@@ -25,8 +25,9 @@ cdef class Group:
     """Requests whose answers are awaited together."""
     cdef object future
     cdef list results            # or exceptions, in the order of the requests
-    cdef Py_ssize_t left
+    cdef Py_ssize_t left         # results that have not come yet
 
+    # Notes a result. The last result completes the future.
     cdef int put(self, Py_ssize_t place, object result) except -1
 
 
@@ -37,16 +38,16 @@ cdef class AsyncConnection:
     cdef Stream stream           # the connection's
     cdef LaneMemory memory       # the stream's; None: requests name no memory
     cdef object answers          # deque of Requests without an answer yet
-    cdef object waiting          # deque of futures: of calls without room
+    cdef object waiting          # deque of (future, bytes of the value) of calls that wait for room
     cdef list descriptors        # watched by the loop
     cdef bint flushing           # `_flush` will be called
-    cdef bint writing            # the loop says when there is room for output
+    cdef bint writing            # the loop calls when there is room for output
     cdef bint sink_taken         # by a request without an answer yet
     cdef list exposed            # values in memory for the server, until no request is under way
     cdef bytes body              # a value under reception; None: between values
     cdef bint behind_value       # classic: only the value's END has not come yet
     cdef object timer
-    cdef object progress         # the loop's time when something has come or gone
+    cdef object progress         # the loop's time of the last input or output
     cdef int64_t looked          # coarse_ms() when the loop has last looked
     cdef object error            # why the connection was closed
     cdef DirectReader reader     # of the server's memory; None: gets send requests
@@ -55,8 +56,10 @@ cdef class AsyncConnection:
     cdef bint renews             # the next turn of the loop refills eager
     cdef object readers          # deque of calls waiting for eager, each an object: first come, first served
 
+    # Whether a call must wait for `room` before it submits a request.
     cdef bint full(self)
-    # The value of a key by a direct read, or None. In the order of the submitted requests.
+    # The value of a key by a direct read. None: the call must send a request, also while an earlier request may change
+    # the item.
     cdef bytes read(self, bytes key, uint32_t *flags, uint64_t *cas)
     # The same, to memory: the value's length, or -1. A value longer than the memory is not copied.
     cdef Py_ssize_t read_into(self, bytes key, char *to, Py_ssize_t room) except -2
@@ -67,20 +70,28 @@ cdef class AsyncConnection:
     cdef bint gives_way(self, object call) except -1
     # Appends the line with the report of direct reads.
     cdef int put_hits(self) except -1
+    # Sends the report before the connection is closed.
     cdef int tell_all(self) except -1
     # Counts a request that may change its key's item; by: 1, or -1.
     cdef int count_change(self, Request r, int by) except -1
+    # Formats a request, which the loop's next turn sends. The caller has room. The answer goes to r.future or r.group.
     cdef int submit(self, Request r) except -1
     cdef bint all_sent(self)
+    # Sends as much as the transport takes now.
     cdef int send_some(self) except -1
+    # Takes input and its answers, for TURN_NS at most.
     cdef int receive(self) except -1
+    # Takes the answers from the input read.
     cdef int take_answers(self) except -1
     cdef bint take_body(self) except -1
     cdef bint begin_value(self, Request r) except -1
     cdef int finish(self, Request r, object result) except -1
+    # Gives a request's result or exception to its waiting caller.
     cdef int resolve(self, Request r, object result) except -1
+    # No request is under way: waits for the next input, and gives memory back.
     cdef int rest(self) except -1
     cdef int make_room(self) except -1
+    # Closes the connection. All requests under way get the error.
     cdef int fail(self, object error) except -1
 
 

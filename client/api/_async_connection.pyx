@@ -146,7 +146,7 @@ cdef class AsyncConnection:
                 s.put("\r\n", 2)
             elif r.kind == REQUEST_STORE:
                 if put_store(s, r.mode, r.encoded, r.data, r.flags, r.expire, r.cas, False):
-                    # Its memory is registered, and so must not become anything else's, until `unexpose`.
+                    # The server may read the value's memory until `unexpose`: the list keeps the value until then.
                     self.exposed.append(r.data)
             elif r.kind == REQUEST_META:
                 if put_meta(self.connection, r, not self.sink_taken):
@@ -156,7 +156,7 @@ cdef class AsyncConnection:
             else:
                 put_request(self.connection, r)
         except BaseException as error:
-            # Half of the request may be there.
+            # The stream may hold a part of the request.
             self.fail(error)
             raise
         self.answers.append(r)
@@ -186,7 +186,7 @@ cdef class AsyncConnection:
         return 0
 
     cdef bint may_read(self, bytes key):
-        # Calls waiting for room come before this call, too.
+        # Calls that wait for room come first, too.
         return (self.reader is not None and not self.waiting and not (self.changing and key in self.changing)
                 and self.connection.generation == fork_count())
 
@@ -210,7 +210,7 @@ cdef class AsyncConnection:
 
     cdef int has_read(self, Py_ssize_t length) except -1:
         self.eager -= READ_COST + length
-        # A line of its own, since there may be no next request. A server that takes no input gets none.
+        # Sends the report without waiting for a request, unless the server takes no input.
         if self.reader.told_later and self.stream.wlen <= OUTPUT_MOST:
             try:
                 if self.stream.buffers == NULL:
@@ -241,7 +241,7 @@ cdef class AsyncConnection:
         return 0
 
     cdef int tell_all(self) except -1:
-        # Before the end of the connection: as much as can be sent at once.
+        # Sends the report before the connection is closed, as much of it as can be sent at once.
         if (self.reader is not None and self.reader.report.total and self.connection is not None
                 and self.connection.generation == fork_count()):
             if self.stream.buffers == NULL:
@@ -394,7 +394,7 @@ cdef class AsyncConnection:
         if r.kind == REQUEST_GET or r.kind == REQUEST_GETS:
             c.check_value(r.encoded, r.kind == REQUEST_GETS)
         r.found_flags = reply.flags
-        # The line is not there any more when all of the value is.
+        # Keep parts of the line: it is overwritten before the value is complete.
         if r.kind == REQUEST_META or r.kind == REQUEST_ARITHMETIC:
             r.answered = answer(s)
         if r.kind == REQUEST_GETS:

@@ -56,12 +56,14 @@ cdef class Connection:
     cdef bint ended              # by the server, or the network
     cdef Connection next         # in the list of idle connections
 
-    # In a forked child: leaves the parent's connection alone.
+    # Closes the connection. In a forked child: leaves the parent's connection alone.
     cdef void close(self) noexcept
+    # Whether the stream stays open for views of items. The last view then closes it.
     cdef bint leaves_open(self, Stream s) noexcept
     # Sends the request and reads the first line of the answer.
     cdef int exchange(self) except -1
-    # After `count` of many requests: the server may begin with them, where sending costs no system call.
+    # Called after each of many requests, `count` of them until now. Where sending costs no system call, sends each
+    # `batch` of them, so the server begins early.
     cdef int ahead(self, Py_ssize_t count, Py_ssize_t batch) except -1
     # Reads the next line.
     cdef int next_line(self) except -1
@@ -75,7 +77,7 @@ cdef class Connection:
     cdef int unanswered(self, size_t commands) except -1
     # Sends the request with mn at its end, and drops all answers before mn's.
     cdef int synchronise(self) except -1
-    # The end of a call with values: afterwards no value is needed any more.
+    # The end of a call that sent values: the caller may change or free them.
     cdef int values_sent(self) except -1
     # No request needs the sink any more.
     cdef int release_sink(self) except -1
@@ -91,6 +93,7 @@ cdef class Connection:
     # As value, into the caller's memory, after put_target for this memory. Reads and drops a longer value. Returns the
     # length of the value.
     cdef Py_ssize_t value_into(self, char *to, size_t size) except -1
+    # Reads a value from the stream.
     cdef int read_inline(self, char *to, size_t length) except -1
     # Appends the exception for the error line just read, or for `line`; raises it if the connection is useless
     # afterwards.
@@ -108,6 +111,7 @@ cdef class Connection:
     # The exception for such input.
     cdef object unasked(self)
 
+    # Takes the step `first`, then the step `again` after each interruption.
     cdef int step(self, stream_step first, stream_step again) except -1
     cdef str command(self)       # the command's name for errors
     # The exception, with the names of the server and of the command added.

@@ -16,17 +16,17 @@ cdef class Batch:
     cdef Session client
     cdef list requests           # of Request
     cdef Fetches fetches         # gets: the requests sent
-    cdef Connection connection   # None: not in the call, or not any more
+    cdef Connection connection   # from `ask` to the batch's end; else None
     cdef list results            # in the order of the requests
-    cdef bint whole              # nothing is asked for
+    cdef bint whole              # direct reads have found all values
     cdef list errors             # the error lines of the server
-    cdef object error            # why there are no results; None: there are
+    cdef object error            # the exception in place of results, or None
 
     # Direct reads for the fetches: Request.found marks the values found.
     cdef int look(self) except -1
-    # Sends as much as the transport takes at once.
+    # Takes a connection, and sends as much as the transport takes at once. An exception ends up in `error`.
     cdef int ask(self, bytes name) except -1
-    # Waits for the answers.
+    # Waits for the answers and gives the connection back. An exception ends up in `error`.
     cdef int take(self, int64_t asked) except -1
     # Whether the batch's time has passed since `asked` (now_ns), during waits for earlier batches. asked 0: no limit.
     cdef bint is_late(self, int64_t asked) except -1

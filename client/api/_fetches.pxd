@@ -19,7 +19,7 @@ cdef class Fetches:
     cdef bint with_cas
     cdef bytes expire
     cdef Py_ssize_t window           # requests with memory at a time; 0: none, or none any more
-    cdef Py_ssize_t sinks            # as many, from the start; the first `naming` requests name these in turn
+    cdef Py_ssize_t sinks            # `window` at the start. The first `naming` requests name so many sinks in turn
     cdef Py_ssize_t naming
     cdef Py_ssize_t missed           # keys in a row without an item
     cdef bint named[FETCHES_MOST]    # for each unanswered request: whether it names its sink

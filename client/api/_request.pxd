@@ -42,8 +42,8 @@ cdef class Request:
     cdef uint32_t found_flags    # GET, GETS, META: of the value found
     cdef bint found              # ... for the serde to load
     cdef object future           # of who waits for the answer; None: nobody does
-    cdef object group            # or the request's Group,
-    cdef Py_ssize_t place        # ... and where
+    cdef object group            # or the Group that gets the result
+    cdef Py_ssize_t place        # ... in its results
     cdef bint sinks              # names the Stream's sink
 
     # Whether anybody waits for its answer.
@@ -60,8 +60,10 @@ cdef Request delete_request(Session session, object key)
 # Formats the request. The memory of its arguments must stay in place until the answer. MemcacheUnknownCommandError: the
 # request is META, and the server knows no meta commands.
 cdef int put_request(Connection c, Request r) except -1
-# The same of META, whose value may come to the sink. True: the server reads its value from memory.
+# put_request for META. sink: the answer's value may come to the sink. True: the server reads the request's value from
+# memory.
 cdef bint put_meta(Connection c, Request r, bint sink) except -1
+# The exception for a server without meta commands.
 cdef object no_meta()
 # The result of META: of the line of its answer, and the value.
 cdef object read_meta(Connection c, Request r, bytes line, bytes value)

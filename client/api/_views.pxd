@@ -40,25 +40,27 @@ cdef class Pins:
     cdef Releases releases       # None: the Connection is closed, and nobody tells the server any more
     cdef unsigned int generation  # of the process of its creation
     cdef unsigned int live       # pins with views
-    cdef dict places             # of the pins' items
+    cdef dict places             # the place of an item -> its Pin
     cdef Pin first               # the list of pins that have lost their views. Some may have new views
     cdef unsigned int gone       # how many of the list have none
 
     # Puts the releases of pins before the request. They count as told then.
     cdef int put(self, Stream s) except -1
-    # The Connection is closed.
+    # The Connection is closed: nobody tells the server any more.
     cdef void leave(self) noexcept
+    # Takes the pins told to the server off the count of the Releases.
     cdef void forget(self) noexcept
     # The pin of the item at a place. None: there is none, or the connection is lost.
     cdef Pin find(self, uint64_t place)
     # The pin for the line just read, the answer to rdma_view. None: the line makes no sense.
     cdef Pin take(self, Stream s)
-    # A list of memoryviews.
+    # New memoryviews of the item's pieces.
     cdef list views_of(self, Pin pin)
+    # A view of the pin has come, or gone.
     cdef void has_view(self, Pin pin) noexcept
     cdef void lost_view(self, Pin pin) noexcept
 
-# None: there can be none on such a stream.
+# None: the stream's server does not share its memory.
 cdef Pins new_pins(Stream s, Releases releases)
 
 

@@ -11,9 +11,9 @@ from rmemcached.direct cimport direct_is_alive, direct_memory
 from rmemcached.sys.clock cimport coarse_ms
 
 cdef enum:
-    TOLD_AT_A_TIME = 128     # in a line; the server takes lines of 2048 bytes
-    TOLD_MS = 100            # the server is told without a request after this time,
-    TOLD_FROM = 64           # ... and when there are so many
+    TOLD_AT_A_TIME = 128     # pins in a line; the server takes lines of 2048 bytes
+    TOLD_MS = 100            # the server hears of a pin without views after this time, even without a request
+    TOLD_FROM = 64           # the server hears at once of so many pins
 
 
 cdef class Releases:
@@ -101,7 +101,7 @@ cdef class Pins:
 
     cdef list views_of(self, Pin pin):
         cdef list views = []
-        # Making an object may run others' code, and pins without views may be told to the server there.
+        # Making an object may run other code, by the garbage collector. This view keeps the pin from a release there.
         self.has_view(pin)
         try:
             for place, length in pin.pieces:
@@ -175,7 +175,7 @@ cdef class PinnedMemory:
         raise TypeError("Client.get_view makes it")
 
     def __dealloc__(self):
-        # A fork's views are not the server's affair.
+        # The server knows nothing of views in a forked child.
         if self.pins is not None and self.pins.generation == fork_count():
             self.pins.lost_view(self.pin)
 

@@ -34,7 +34,7 @@ from rmemcached.client.transport.sockets import open_socket, open_unix
 
 cdef object logger = logging.getLogger("rmemcached.client")
 cdef bytes REPLY = SHM_REPLY_KEY[:SHM_KEY_LENGTH]
-# What the log has of each server's memory.
+# (server, text) of each warning logged by tell_once.
 cdef set told = set()
 
 
@@ -115,8 +115,8 @@ cdef tuple open_shm(server, Offer offer, timeout):
 
 
 cdef tuple ask_for_shm(second, bytes request):
-    # Sends the request. Returns REPLY, or the server's line instead; and the descriptors of the items' memory, if they
-    # came with the reply. Raises OSError.
+    # Sends the request. Returns REPLY or the server's error line, and the descriptors of the items' memory if they came
+    # with REPLY. Raises OSError.
     cdef bytes reply = b""
     cdef list memory = []
     # A server that refuses may close before it has read anything.

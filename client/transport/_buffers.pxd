@@ -27,10 +27,11 @@ cdef struct region:
     char *data
     size_t size
     bint mapped              # the memory is this module's, not the provider's
-    void *pool               # a Pool, which outlives the region; if unused, also the next four
-    region *next             # of the pool
+    void *pool               # a Pool, which outlives the region
+    # Of an unused region:
+    region *next             # in the list of the pool
     region *prev
-    region *newer            # of the process
+    region *newer            # in the list of the process
     region *older
 
 
@@ -43,8 +44,9 @@ cdef class Pool:
     cdef region *unused
 
     # A region of at least `size` bytes. NULL: there is no room, the device cannot register it, or the Pool is closed.
-    # Raises OSError.
+    # Raises OSError, MemoryError.
     cdef region *take(self, size_t size) except? NULL
+    # Gives a region back.
     cdef void give(self, region *one) noexcept
     # Frees the unused regions. Later `give` frees at once.
     cdef void close(self) noexcept
@@ -83,8 +85,9 @@ cdef class Buffer:
     cdef object weak             # a weak reference to this Buffer
     cdef object __weakref__
 
+    # Gives the memory up, unless a forked child calls.
     cdef int release(self) noexcept
-    # A server's mapping of the memory reaches the Buffer no more, but for a copy under way.
+    # Makes the server's present mapping of the memory invalid. A copy under way may still reach the Buffer.
     cdef void renew(self) noexcept
 
 # Counts a registration of values' memory.

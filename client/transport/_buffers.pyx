@@ -45,7 +45,7 @@ cdef enum:
 cdef object warn = warnings.warn
 
 cdef object logger = logging.getLogger("rmemcached.client")
-cdef bint told_shortage = False      # of memory that may be locked
+cdef bint told_shortage = False      # the log has the warning about memory that may not be locked
 
 # Of the process.
 cdef size_t all_bytes = 0            # of regions of pools
@@ -99,7 +99,7 @@ cdef size_t rounded(size_t size) noexcept:
 
 cdef int fill(const verbs_provider *provider, ibv_pd *pd, size_t size, bint server_maps, bint forks,
               region *out) noexcept:
-    # Memory, and its registration. 0 or an errno value.
+    # Makes and registers memory. forks: the memory stays visible in forked children. Returns 0 or an errno value.
     cdef void *memory
     out.size = size
     out.mapped = not server_maps
@@ -141,7 +141,7 @@ cdef int touch(const region *one) noexcept:
 
 
 cdef void unlink(region *one) noexcept:
-    """Takes a region out of the unused ones."""
+    """Takes an unused region out of the lists of its pool and of the process."""
     global unused_bytes, newest, oldest
     cdef Pool pool = <Pool>one.pool
     if one.prev != NULL:
@@ -186,7 +186,8 @@ cdef class Pool:
         self.domain = queue.protection_domain
 
     cdef region *find(self, size_t size) noexcept:
-        # The smallest sufficient region, unless much too large.
+        # The first unused region of less than twice the size, or else the smallest. NULL: all are too small, or larger
+        # than four times the size.
         cdef region *one = self.unused
         cdef region *best = NULL
         while one != NULL:
@@ -236,7 +237,8 @@ cdef class Pool:
         return one
 
     cdef bint go_without(self, size_t length, int error) except -1:
-        # Memory could not be registered: False, since values can travel in messages. The log says so the first time.
+        # Memory could not be registered. A shortage is logged once, and False returned: values travel in messages.
+        # Raises OSError for another problem.
         global told_shortage
         problem = registration_error(self.provider, length, error)
         if problem.errno != ENOMEM:
@@ -443,7 +445,7 @@ cdef str caller():
 
 
 cdef Buffer closed_buffer():
-    # Made before the memory: an exception of a signal's handler here would lose the memory.
+    # To be called before the memory is made: a signal handler may raise here, and the memory would be lost.
     cdef Buffer one = Buffer.__new__(Buffer)
     one.made = caller()
     one.generation = generation
@@ -452,7 +454,7 @@ cdef Buffer closed_buffer():
 
 
 cdef void open_buffer(Buffer one, QueuePair queue) noexcept:
-    # The Buffer has its memory by now, registered for the queue pair's server if there is a queue pair.
+    # Opens a Buffer with memory, registered for the queue pair's server if there is a queue pair.
     lock_state(&shared_state)
     one.open = True
     if queue is not None:
@@ -539,7 +541,7 @@ cdef void unname_buffer(Buffer named) noexcept:
 
 
 cdef PyObject *find_entry(const ibv_pd *pd, const char *data, size_t length) noexcept:
-    # A new reference, or NULL.
+    # find_buffer for a caller with the lock. Returns a new reference, or NULL.
     cdef void *at = buffers
     cdef size_t offset
     while at != NULL:

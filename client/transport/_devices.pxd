@@ -47,9 +47,9 @@ cdef struct shared_device:
 # The domain of a server on the device of a row of transports.py, with another user. node_guid, port_num: rdma_cm's
 # choice; 0: any. OSError: there is no device, or it gives no domain.
 cdef server_domain *open_domain(object row, object server, uint64_t node_guid=*, uint8_t port_num=*) except NULL
-# Another user of a domain with users.
+# Counts another user of a domain with users.
 cdef void join_domain(server_domain *domain) noexcept
-# A user less. No registration of this user is left.
+# Counts a user less. The user has no registration left. The last user's call frees the domain.
 cdef void leave_domain(server_domain *domain) noexcept
 # Closes lost devices without users. open_domain does this for its own device. For rdma_cm this is not enough: rdma_cm
 # does not name a device that the kernel is about to remove, and the kernel waits for its closing.

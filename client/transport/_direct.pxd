@@ -35,7 +35,7 @@ cdef class DirectReader:
     """
     cdef DirectMemory memory
     cdef direct_report report
-    cdef bint told_later     # the hits are to be told to the server now
+    cdef bint told_later     # a line with the report is due, even without a request
 
     # The value of a key as bytes, or None: only the server can tell. text: the encoded key.
     cdef bytes read(self, const char *text, size_t length, uint32_t *flags, uint64_t *cas)

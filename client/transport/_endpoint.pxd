@@ -67,12 +67,16 @@ cdef class Endpoint:
     cdef bint offers_reads           # the server lets items be read by READs
     cdef str memory                  # Offer.memory
 
+    # The steps of a QueuePair's start, in the constructing thread.
     cdef int post_all_receives(self) except -1
     cdef int open_queue(self) except -1
     cdef int open_messages(self) except -1
+    # Takes over the numbers of the offer, and brings the queue pair to RTS.
     cdef int connect_to(self, Offer offer) except -1
+    # By rdma_cm instead: its request and reply, with the exchange in their private data.
     cdef int agree(self, int64_t deadline) except -1
     cdef int accept_welcome(self, const cm_event *event) except -1
+    # The number of READs that this end may have under way.
     cdef unsigned int most_reads(self) noexcept
     # RECEIVES_AT_A_TIME at most. 0, or an errno value.
     cdef int post_receives(self, const uint16_t *indices, unsigned int count) noexcept nogil

@@ -1,7 +1,7 @@
 """The baselines of the fabrics: two cache lines between processes, memcpy, and TCP alone.
 
-Each function is one side of a measurement and returns when its part is done. The loops wait as in loops.pyx:
-with `events` they sleep until the socket is ready, otherwise they poll.
+Each function is one side of a measurement, and returns when this side is done. With `events` the functions sleep until
+the socket is ready; otherwise they poll.
 """
 
 from cpython.array cimport array, clone
@@ -51,10 +51,10 @@ cdef int wait_line(uint64_t *line, uint64_t value) noexcept nogil:
 
 
 def line_ping(memory, uint64_t count, bint first):
-    """A ping-pong through two cache lines of shared memory: half round trips, in seconds.
+    """A ping-pong through two cache lines of shared memory. Returns `count` half round trips, in seconds.
 
-    Each side writes one line and polls the opposite line. Both call this with the same zeroed memory and count.
-    TimeoutError if the peer does not answer.
+    Each side writes one line and polls the other side's line. Both sides pass the same zeroed memory and count, and one
+    side sets `first`. Raises TimeoutError if the peer does not answer.
     """
     cdef uint8_t[::1] view = memory
     cdef uint64_t *ours = <uint64_t *> &view[0 if first else 4 * LINE_SIZE]
@@ -153,7 +153,10 @@ cdef object broken(int result):
 
 
 def tcp_ping(int fd, Py_ssize_t size, int count, bint first, bint events=False):
-    """A ping-pong of `size` bytes over a connected stream socket: half round trips, in seconds."""
+    """Sends `size` bytes to and fro over a connected stream socket. Returns `count` half round trips, in seconds.
+
+    One side has `first` set. Raises ConnectionError.
+    """
     cdef bytearray buffer = bytearray(size)
     cdef uint8_t *data = buffer
     cdef array stamps = clone(template, count + 1, zero=True)
@@ -178,7 +181,10 @@ def tcp_ping(int fd, Py_ssize_t size, int count, bint first, bint events=False):
 
 
 def tcp_stream(int fd, Py_ssize_t size, int count, bint first, bint events=False):
-    """Sends `count` messages of `size` bytes to the peer, which answers the last: bytes per second."""
+    """The side with `first` sends `count` messages of `size` bytes. The peer answers the last message with a byte.
+
+    Returns bytes per second. Raises ConnectionError.
+    """
     cdef bytearray buffer = bytearray(size)
     cdef uint8_t *data = buffer
     cdef uint64_t begin = 0

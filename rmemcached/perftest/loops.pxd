@@ -1,7 +1,7 @@
 """The measured loops of rmemcached-perftest.
 
 A loop runs one side of a test, without Python. It can be left and entered again: the `side` keeps the state of the
-test, and belongs to the thread of its End. Loops return 0 when the test is done, or a `stop`.
+test, and belongs to the thread of its End. Clients return 0 when the test is done, or a `stop`; servers only a `stop`.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -76,21 +76,21 @@ cdef inline uint64_t unlimited() noexcept nogil:
 cdef inline uint64_t credit_id() noexcept nogil:
     return 1 << 32
 
-# Posts `count` receives, 1 to BATCH. 0 or an errno value.
+# Posts `count` receives, 1 to BATCH. Returns 0 or an errno value.
 cdef int give_receives(side *s, uint32_t count) noexcept nogil
-# Takes the remaining completions of the sends of an ended test.
+# Takes the remaining completions of the sends of an ended test. Returns 0, or a `stop`.
 cdef int drain(side *s) noexcept nogil
 
 # The clients of the latency tests. stamps: cycles() at each post and at the end, total + 1 of them; or NULL.
 cdef int ping_send(side *s, uint64_t *stamps) noexcept nogil
 cdef int ping_write(side *s, uint64_t *stamps) noexcept nogil
 cdef int ping_read(side *s, uint64_t *stamps) noexcept nogil
-# Their servers, which end with a `stop` only.
+# Their servers.
 cdef int pong_send(side *s) noexcept nogil
 cdef int pong_write(side *s) noexcept nogil
 # The sender of a bandwidth test.
 cdef int flow(side *s) noexcept nogil
-# Receives, returns credits, and makes progress for the peer. Ends with a `stop` only.
+# The server of the other tests: receives, returns credits, and makes progress for the peer.
 cdef int serve(side *s) noexcept nogil
 # Messages per cycle in the best stretch from the post of a group to the completion of a later group.
 cdef double best_rate(const side *s, uint64_t groups) noexcept nogil

@@ -213,6 +213,7 @@ cdef bint arrived(const side *s, uint64_t number) noexcept nogil:
 
 
 cdef int write_ping(side *s) noexcept nogil:
+    """Posts a WRITE, once the send queue has room. Returns 0, or a `stop`."""
     cdef int result
     while s.posted - s.completed >= s.depth:
         result = collect(s)
@@ -223,7 +224,7 @@ cdef int write_ping(side *s) noexcept nogil:
 
 
 cdef int ping_write(side *s, uint64_t *stamps) noexcept nogil:
-    """The answer is visible in the memory of this side."""
+    """Sends WRITEs, each after the peer's answer has arrived in the memory of this side."""
     cdef int result
     while s.posted < s.total or s.received < s.posted:
         if s.received == s.posted:

@@ -141,7 +141,7 @@ cdef admin_command[ADMIN_COMMANDS] COMMANDS = [
     admin_command(b"slabs", process_slabs_command),
     admin_command(b"cache_memlimit", process_memlimit_command),
     admin_command(b"watch", process_watch_command),
-    # DEBUG_COMMANDS of them, at the end: only where thread.debug_commands allows them
+    # The last DEBUG_COMMANDS commands exist only with thread.debug_commands.
     admin_command(b"debugtime", process_debugtime_command),
     admin_command(b"debugitem", process_debugitem_command),
 ]

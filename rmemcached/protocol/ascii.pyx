@@ -583,7 +583,7 @@ cdef void look_ahead(conn *c, const char *p, const char *end) noexcept nogil:
         if p == NULL:
             break
         n += 1
-    # At least 1: a line without a key is not looked at twice.
+    # The number of commands looked at, the present command included. The caller counts it down, so it is at least 1.
     c.ahead = <uint8_t>max(n, 1)
     if n > 1:
         items_ahead(c.thread.store, keys, n)

@@ -1,6 +1,6 @@
 """The binary protocol. The replies are memcached 1.6.45's (proto_bin.c; memcached's wiki: BinaryProtocolRevamped).
 
-Called by `drive_machine` alone. The packets' format is in `protocol_binary`.
+Called by `drive_machine` alone, in the thread of the connection's worker. The packets' format is in `protocol_binary`.
 """
 
 from rmemcached.protocol.conn cimport conn

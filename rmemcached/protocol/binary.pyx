@@ -120,7 +120,9 @@ cdef char *put_header(const conn *c, char *p, uint16_t status, uint8_t extlen, u
 
 cdef void write_bin(conn *c, uint16_t status, uint16_t keylen, const char *body, size_t length,
                     uint64_t cas) noexcept nogil:
-    """Answers with a short body; its first keylen bytes are the key."""
+    """Queues a response with a short body, of which the first keylen bytes are the key. Without memory for the response
+    the connection closes.
+    """
     cdef mc_resp *resp = resp_text(c, HEADER + length)
     cdef char *p
     conn_set_state(c, conn_new_cmd if resp != NULL else conn_closing)
@@ -554,7 +556,7 @@ cdef inline bint lengths_fit(int lengths, uint8_t extlen, uint16_t nkey, uint32_
 
 cdef bint dispatch_bin_command(conn *c, const protocol_binary_header *h, const char *extras,
                                const char *key) noexcept nogil:
-    """Does the command. False: the command must not have such lengths (an error answered by the caller)."""
+    """Runs the command. False: the lengths of its extras, key or value are not allowed; the caller answers."""
     cdef uint8_t cmd = loud(h.opcode)
     cdef uint16_t nkey = h.keylen
     cdef uint32_t vlen = h.bodylen - nkey - h.extlen

@@ -128,7 +128,7 @@ cdef void resp_finish(conn *c, mc_resp *resp) noexcept nogil:
     if c.resp == resp:
         c.resp = NULL
     else:
-        # A long reply has driven the next item out of the cache.
+        # A long reply has driven the next reply's item out of the processor's cache.
         prefetch(resp.next.item)
     resp_free(c, resp)
 
@@ -143,7 +143,7 @@ cdef struct gathered:
 
 
 cdef inline bint gather_bytes(gathered *g, const char *p, size_t n) noexcept nogil:
-    """Describes n bytes, or as many as may be. False: not all."""
+    """Adds an extent for n bytes, or for as many as the limits allow. False: not for all."""
     if g.count == g.max_iov or g.max_bytes == 0:
         return False
     g.iov[g.count].iov_base = <void *>p

@@ -8,11 +8,13 @@ cdef struct store_clock:
     rel_time_t current_time
     rel_time_t advance          # sum of all store_advance
     uint32_t paused             # clock_tick leaves current_time alone
-    rel_time_t oldest_live      # flush_all: once the clock is here, items last used until then are invalid; 0: none
+    rel_time_t oldest_live      # from this time on, items last used at this time or before are invalid; 0: no flush_all
 
+# Of store_create.
 cdef void clock_init(store *s) noexcept nogil
+# Of store_tick.
 cdef void clock_tick(store *s) noexcept nogil
-# Whether flush_all has invalidated the item.
+# Whether flush_all has invalidated the item. The caller of both functions below holds the item lock.
 cdef bint item_is_flushed(store *s, const item *it) noexcept nogil
 # Whether the item can be dropped, being expired or flushed. A lookup refuses an item one second earlier, when the clock
 # reaches exptime.

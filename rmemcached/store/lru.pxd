@@ -16,7 +16,7 @@ small that an eviction may look at all its items, remembered keys enter the smal
 cdef enum:
     PULL_TRIES = 5              # items in a row passed over by a pull, before the pull gives up
     PULL_MOST = 16              # items moved or dropped by a pull, at most
-    PULL_KEPT = PULL_MOST + 1   # everything evicted or dropped is still referenced: no memory is free yet
+    PULL_KEPT = PULL_MOST + 1   # a pull's result: the items gone are still referenced, and no memory is free yet
     PULL_EVICT = 1              # flag of a pull of COLD: evict its tail
     PULL_CRAWL_BLOCKS = 2       # flag of a pull: leave alone items not seen by the crawler
     S3_ROUNDS = 16              # pulls of an eviction, at most; the last pull spares only referenced items
@@ -33,26 +33,31 @@ cdef struct lru_bump_entry:
     item *it                    # with a reference
     uint32_t hv
 
-cdef struct lru_bump_buf:       # moves from COLD to WARM, waiting for the maintainer. Its lock
+cdef struct lru_bump_buf:       # moves from COLD to WARM, waiting for the maintainer. Guarded by `lock`
     pthread_mutex_t lock
-    uint32_t head               # the entries are [head, tail), modulo the size. bump_lock as well
+    uint32_t head               # the entries are [head, tail), modulo the size. A writer also holds bump_lock
     uint32_t tail
-    uint64_t dropped
+    uint64_t dropped            # moves refused by the full buffer
     lru_bump_entry entries[LRU_BUMP_BUF_SIZE]
 
 cdef struct lru_control:
     # constant
-    lru_bump_buf *bump_bufs     # each thread uses one buffer; NULL: no maintainer
-    uint32_t bump_mask
+    lru_bump_buf *bump_bufs     # a thread always uses the same buffer; NULL: no maintainer
+    uint32_t bump_mask          # number of buffers - 1
     pthread_mutex_t bump_lock   # held by the thread making the moves
-    unsigned int flushing       # atomic; a thread walks through the queues for a flush
+    unsigned int flushing       # atomic; 1 while a thread walks through the queues for a flush
     pthread_mutex_t tune_lock   # guards the settings of `lru` in config; readers of integers need no lock
 
+# The functions below take the locks of queues and buffers themselves. The caller may hold an item lock, but no lock
+# further down in lock_rank.
+
+# Of store_create and store_destroy, without other threads.
 cdef void lru_init(store *s) noexcept nogil
 cdef void lru_destroy(store *s) noexcept nogil
 # Makes the buffers for waiting moves, before the maintainer starts. False: no memory.
 cdef bint lru_bumps_init(store *s) noexcept nogil
-# Makes the waiting moves; whether there were any. The caller holds bump_lock.
+# Makes the waiting moves; returns whether there were any. The caller (the maintainer, store_check) holds bump_lock and
+# no item lock.
 cdef bint lru_maintainer_bumps(store *s) noexcept nogil
 cdef uint64_t lru_bumps_dropped(store *s) noexcept nogil
 
@@ -62,15 +67,16 @@ cdef uint64_t lru_bumps_dropped(store *s) noexcept nogil
 cdef void do_item_update(store *s, item *it) noexcept nogil
 # Looks at the tail of a queue: drops expired and flushed items and moves items on, until an item can stay or `most`
 # items (PULL_MOST at most) are gone. With PULL_EVICT, evicts an item if none had expired. Passes over locked items,
-# PULL_TRIES at most in a row. Returns the number of dropped and moved items; with PULL_EVICT possibly PULL_KEPT.
+# PULL_TRIES at most in a row. Returns the number of dropped and moved items; with PULL_EVICT possibly PULL_KEPT. Called
+# by allocation, the maintainer and the page mover.
 # - total_bytes: of the class; HOT and WARM may each have a share of them.
 # - max_age: items of HOT and WARM move on when unused for so many seconds.
 cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t total_bytes, unsigned int flags,
                        rel_time_t max_age, int most) noexcept nogil
-# S3-FIFO: drops expired and flushed items from the tails of the small and the main queue, up to `most` from either.
-# Returns how many.
+# S3-FIFO: drops expired and flushed items from the tails of the small and the main queue, up to `most` from each.
+# Returns their number.
 cdef int s3_drop(store *s, unsigned int clsid, int most) noexcept nogil
-# S3-FIFO: the items of a class.
+# S3-FIFO: the number of items of a class.
 cdef uint64_t s3_items(store *s, unsigned int clsid) noexcept nogil
 # S3-FIFO: evicts an item of the class, or drops an expired item. A referenced item goes round: its memory would not
 # become free.

@@ -566,10 +566,11 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const timespec *until)
 
 cdef inline int start_quiet_thread(pthread_t *thread, void *(*start)(void *) noexcept nogil, void *arg) noexcept nogil:
-    """Starts a thread that leaves the process's signals to the program's own threads. Returns 0, or an error number.
+    """Starts a thread that handles no signals of the process: the program's own threads get them. Returns 0 or an errno
+    value.
 
-    The signals of a thread's own faults stay open. With these blocked, the kernel would end the process without calling
-    a handler, such as Python's faulthandler, which reports the place of the fault.
+    The signals of faults stay unblocked: for a fault whose signal is blocked, the kernel ends the process without a
+    call of the handler, such as Python's faulthandler.
     """
     cdef sigset_t quiet, before
     cdef int error

@@ -190,6 +190,7 @@ cdef enum:
 
 
 cdef int command(int cm_fd, uint32_t number, const void *data, size_t length, size_t answer) noexcept nogil:
+    """Runs a command. answer: bytes of the kernel's answer, which goes to `response` in data. 0 or an errno value."""
     cdef char whole[COMMAND_MAX]
     cdef rdma_ucm_cmd_hdr header
     assert_that(sizeof(header) + length <= sizeof(whole))
@@ -407,7 +408,7 @@ cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_port *port, ibv_qp *qp
     attr.qp_access_flags = value if state == IBV_QPS_INIT else answer.qp_access_flags
     attr.pkey_index = answer.pkey_index
     attr.port_num = answer.port_num
-    # Before the connection is accepted the kernel knows only the peer's request.
+    # Before the connection is accepted the kernel knows only the number of READs requested by the peer.
     attr.max_rd_atomic = <uint8_t>value if state == IBV_QPS_RTS else answer.max_rd_atomic
     attr.max_dest_rd_atomic = <uint8_t>value if state == IBV_QPS_RTR else answer.max_dest_rd_atomic
     attr.min_rnr_timer = answer.min_rnr_timer

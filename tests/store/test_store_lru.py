@@ -192,7 +192,7 @@ def test_without_the_maintainer_allocation_takes_from_warm() -> None:
             fetch_twice(store, b"%07d" % i)
         fill(store, 1, count)
         assert store.stats()["evictions"] == 1
-        # Also after uses of the items in WARM; the items of COLD wait for their way to WARM then.
+        # Fetch every item. The items of COLD are then queued for WARM, and without the maintainer nobody moves them.
         for i in range(count):
             store.get(b"%07d" % i)
         fill(store, count - 1, count + 1)

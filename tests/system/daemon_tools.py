@@ -186,7 +186,7 @@ def over_libibverbs() -> bool:
 
 
 def rdma_device() -> str:
-    """The device for a peer of the transport in use."""
+    """The name of the device on which a test makes its queue pair to the daemon."""
     return verbs.devices("system")[0] if over_libibverbs() else f"{rdma()}0"
 
 

@@ -6,5 +6,5 @@ cdef enum:
 
 # The peer has sent a part of a payload, or taken a part of a reply.
 cdef void connection_moved(connection *cn) noexcept nogil
-# Looks for all of them, as often as the store's clock says, after each turn.
+# Called after each turn of the loop. Looks for all such connections, each kind when it is due by the store's clock.
 cdef void enforce_timeouts(worker *w) noexcept nogil

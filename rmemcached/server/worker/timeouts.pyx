@@ -45,7 +45,7 @@ cdef void connection_moved(connection *cn) noexcept nogil:
 
 
 cdef bint note_taken(connection *cn, uint32_t now) noexcept nogil:
-    """Notes how much of the socket's output the peer has taken. Whether the peer has taken any since the last look."""
+    """Notes how much of the socket's output is left. Returns whether the peer has taken any since the last look."""
     cdef int queued = 0
     cdef int before = cn.untaken
     if cn.flags & CONNECTION_CM or ioctl(cn.fd, SIOCOUTQ, &queued) != 0:

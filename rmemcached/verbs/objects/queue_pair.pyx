@@ -367,7 +367,7 @@ cdef class QP(Base):
         self.modify(State.RTS, timeout=14, retry_cnt=7, rnr_retry=7, sq_psn=0, max_rd_atomic=ord)
 
     def ready(self, access=0, dest_qp_num=0, ird=16, ord=16):
-        """RESET to RTS."""
+        """Moves the queue pair from RESET to RTS. For the software devices: the peer has no address here."""
         self.to_init(access)
         self.to_rtr(dest_qp_num, ird)
         self.to_rts(ord)
@@ -471,7 +471,7 @@ cdef class QP(Base):
         sock.detach()
 
     def stream(self):
-        """soft_iw: the state of the stream as a dict. private_data: of the MPA reply to connect()."""
+        """For soft_iw: the state of the stream, a dict. After connect(), private_data is from the peer's MPA reply."""
         cdef soft_iw_stream s
         need_soft(self.p, "stream")
         soft_iw_query(self.handle(), &s)

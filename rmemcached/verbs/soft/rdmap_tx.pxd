@@ -1,4 +1,4 @@
-"""Sending: from send queue entries and READ responses to FPDUs. All functions need soft_qp.lock.
+"""Sending: from send queue entries and READ responses to FPDUs. Called by qp.pyx and the fabrics, with soft_qp.lock.
 
 FPDUs leave in batches. tx_build builds a batch from the cursor on. The fabric writes its octets, and tx_commit moves
 the cursor behind the octets taken by the stream. The next batch builds the rest again: only the cursor is kept.
@@ -96,7 +96,7 @@ cdef void tx_commit(soft_qp *qp, tx_batch *b, size_t written) noexcept nogil
 cdef void tx_release(tx_batch *b) noexcept nogil
 # Moves the queue pair to ERR, because the FPDU at the cursor cannot be built. `result` is tx_build's.
 cdef void tx_fault(soft_qp *qp, int result) noexcept nogil
-# Ends a turn: completes finished requests, and notes whether a sender waits until the stream can be written.
+# Ends a turn: completes finished requests. If octets or messages are left, sending goes on when the stream is writable.
 cdef void tx_end_turn(soft_qp *qp) noexcept nogil
 
 # Writes the header of a SEND's FPDU at the cursor.
@@ -105,5 +105,6 @@ cdef void tx_put_send_header(uint8_t *header, const soft_swqe *swqe, const tx_cu
 # Appends pad and CRC to an FPDU of `size` octets. Returns the size including both.
 cdef uint32_t tx_put_trailer(const soft_qp *qp, uint8_t *fpdu, uint32_t size) noexcept nogil
 
-# Sends a Terminate, if the stream takes it at once and no half-written FPDU precedes it.
+# Sends a Terminate, after the rest of a half-written FPDU, but only if the stream takes both at once. segment: the
+# first octets of the faulty segment, `received` in number; or NULL.
 cdef void tx_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received) noexcept nogil

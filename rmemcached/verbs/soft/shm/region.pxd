@@ -12,18 +12,20 @@ cdef enum:
     SHM_WINDOWS_SIZE = 2 * SHM_WINDOWS_MAX  # of the hash table; a power of two
 
 cdef struct shm_context:             # soft_context.fabric_state
-    shm_generation *registry         # of SHM_SLOTS, in shared memory. A slot is given away with soft_context.lock held,
-    int registry_fd                  # and given back with the lock of its region's shard held
-    uint32_t next_slot               # guarded by soft_context.lock, as the next
-    shm_generation next_generation
+    # SHM_SLOTS entries in shared memory. A region gets a slot under soft_context.lock, and gives it back under the lock
+    # of the region's shard.
+    shm_generation *registry
+    int registry_fd
+    uint32_t next_slot               # guarded by soft_context.lock
+    shm_generation next_generation   # guarded by soft_context.lock
     soft_shm_limits limits           # constant once a queue pair has a stream
     soft_shm_usage usage             # atomic
     shm_closer *closers[CLOSERS]     # NULL: the context trusts its peers; constant as the limits
 
 cdef struct shm_region:              # soft_mr.fabric_state
     int memfd
-    uint32_t slot                    # set before any peer knows the STag, as the next
-    shm_generation generation        # atomic. 0: there was no slot, and the region is not shared
+    uint32_t slot                    # set before any peer knows the STag
+    shm_generation generation        # atomic; first set with the slot. 0: no slot was free; the region is not shared
 
 cdef struct shm_window:              # a region of the peer, mapped here; guarded by soft_qp.lock
     uint8_t *base                    # NULL: the entry is free again
@@ -35,8 +37,10 @@ cdef struct shm_window:              # a region of the peer, mapped here; guarde
     uint32_t access
     bint used                        # now or before: a search goes on behind it
 
-cdef struct shm_arrival:             # a region mapped without rights until its owner has sealed it and its pages were
-    void *base                       # examined; guarded by soft_qp.lock. NULL: none
+# A region mapped without rights, until its owner has sealed it and this process has examined its pages. Guarded by
+# soft_qp.lock.
+cdef struct shm_arrival:
+    void *base                       # NULL: none
     int fd
     shm_record offer
     bint looking                     # the region is sealed, and examined slice by slice; read unlocked
@@ -59,19 +63,21 @@ cdef uint64_t shm_written(const soft_qp *qp) noexcept nogil
 cdef void shm_offer(soft_qp *qp, soft_mr *mr) noexcept nogil
 cdef bint shm_is_direct(const soft_qp *qp, const tx_cursor *cur) noexcept nogil
 
-# The next six need soft_qp.lock.
+# The functions below need soft_qp.lock.
 
 # Maps a region offered by the peer, or declines the offer, without an error. Takes the work off the share of this turn.
 # False: no correct peer makes this offer.
 cdef bint shm_accept_offer(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil
 cdef void shm_decline_offer(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil
-# The owner of a region seals it after the peer has mapped it, and then tells the peer, which uses the region from then
-# on. False: no correct peer sends this record.
+# The owner's side: the peer has answered the offer. If the peer has mapped the region, the owner seals it and tells the
+# peer. False: no correct peer sends this record.
 cdef bint shm_offer_answered(soft_qp *qp, const shm_record *record) noexcept nogil
+# The peer's side: the owner has sealed the region, and the peer may use it. False: as above.
 cdef bint shm_offer_sealed(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil
-# Examines the next slices of a large arrived region, as far as the share of this turn lasts. Later records wait: none
-# is read before the region is a window, or declined.
+# Examines the next slices of a large arrived region, as far as the share of this turn lasts. No later record is read
+# before the region is a window, or declined.
 cdef void shm_look_on(soft_qp *qp, uint32_t *share) noexcept nogil
+# Unmaps all windows and the arrived region, at the end of the stream.
 cdef void shm_close_windows(soft_qp *qp) noexcept nogil
 # Carries out the requests from the cursor on that need no help of the peer, as far as the share of this turn lasts.
 # False: the queue pair is in error.

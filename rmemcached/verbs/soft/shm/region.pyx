@@ -288,6 +288,7 @@ cdef bint shm_count_window(soft_qp *qp, uint64_t length) noexcept nogil:
 
 
 cdef void shm_uncount_pair(soft_qp *qp, uint64_t length) noexcept nogil:
+    """For a window left to a closer, which takes it off the context's usage later."""
     assert_held(&qp.lock)
     shm_of(qp).open_windows -= 1
     shm_of(qp).window_bytes -= length
@@ -311,7 +312,7 @@ cdef shm_window *shm_free_entry(shm_window *windows, uint32_t stag) noexcept nog
 
 
 cdef bint shm_rehash_windows(shm_stream *shm) noexcept nogil:
-    """Makes the table anew without its free entries. False: too many are in use."""
+    """Makes the table anew without its free entries. False: too many windows are in use, or there is no memory."""
     cdef shm_window *windows = <shm_window *> calloc(SHM_WINDOWS_SIZE, sizeof(shm_window))
     cdef uint32_t i
     if windows == NULL:
@@ -341,7 +342,9 @@ cdef void shm_sweep(soft_qp *qp, uint32_t count, uint32_t most) noexcept nogil:
 
 
 cdef bint shm_make_room(soft_qp *qp, uint64_t length, uint32_t *share) noexcept nogil:
-    """Counts a window before it is made. If there is no room, sweeps all windows, which uses up the turn."""
+    """Counts a window before it is made. If there is no room, sweeps all windows, which uses up the turn. False: there
+    is no room.
+    """
     cdef shm_stream *shm = shm_of(qp)
     assert_held(&qp.lock)
     shm_sweep(qp, SHM_SWEEP, SHM_SWEEP)
@@ -353,7 +356,7 @@ cdef bint shm_make_room(soft_qp *qp, uint64_t length, uint32_t *share) noexcept 
 
 
 cdef bint shm_answer_offer(soft_qp *qp, const shm_record *offer, uint32_t answer) noexcept nogil:
-    """False: the answer cannot be sent now, and will not be."""
+    """Sends the answer (SHM_MAPPED or 0) if the peer understands answers. False: the answer could not be sent."""
     cdef shm_record record = offer[0]
     assert_held(&qp.lock)
     if not shm_of(qp).answers:
@@ -364,7 +367,7 @@ cdef bint shm_answer_offer(soft_qp *qp, const shm_record *offer, uint32_t answer
 
 
 cdef void shm_decline_offer(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil:
-    # Correct peers seldom make such offers. This peer has had its turn.
+    # Correct peers seldom make such offers: this one ends the peer's turn.
     share[0] = 0
     fetch_add(&shm_context_of(qp.context).usage.declined, 1)
     shm_answer_offer(qp, record, 0)
@@ -407,7 +410,7 @@ cdef bint shm_make_window(soft_qp *qp, const shm_record *record, void *base) noe
 
 
 cdef void shm_spend_offer(soft_qp *qp, uint32_t *share, uint64_t length) noexcept nogil:
-    """Takes the look at each page of a file off the share. Work beyond the share is taken off the turn."""
+    """Takes the work for an offer, a look at each page included, off the share; the rest off the domain's turn."""
     cdef uint64_t work = WORK_OFFER + (length // 8 if length <= SHM_LOOK_MAX else 0)
     assert_held(&qp.lock)
     shm_of(qp).excess += <uint32_t> (work - min(<uint64_t> share[0], work))
