@@ -129,7 +129,7 @@ cdef class Pipeline:
         return r.default if r.ignores and self.client.ignore_exc else error
 
     cdef int load(self, list requests, list results) except -1:
-        # Only now, since a serde may use the client.
+        # Applies the serde to the results. Called after `leave`, since a serde may use the client.
         cdef Request r
         cdef Py_ssize_t i
         for i in range(len(requests)):

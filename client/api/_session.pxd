@@ -57,9 +57,10 @@ cdef class Session:
     cdef int leave(self, Connection c, list errors) except -1
     # The end of a call with the connection in disorder.
     cdef void drop(self, Connection c) noexcept
-    # Tells the server of direct reads: with a request, or in a request. Errors are left to the next command.
+    # Tells the server of direct reads, on an idle connection. Errors are left to the next command.
     cdef int tell_hits(self) except -1
     cdef bint has_hits(self) noexcept
+    # Puts the report of direct reads into the request.
     cdef int put_hits(self, Connection c) except -1
     # Tells the server of released views: in this request, and on the idle connections. Errors are left to the next
     # command.
@@ -67,6 +68,7 @@ cdef class Session:
     cdef int tell_releases(self) except -1
     # tell_hits or tell_releases, when due: after a direct read of `reader`.
     cdef int tell_late(self, DirectReader reader) except -1
+    # `leave`, without a MemcacheError.
     cdef int leave_quietly(self, Connection c) except -1
     # The memory for direct reads from now on, with the lock. None: the client asks for everything.
     cdef void read_from(self, DirectMemory memory) noexcept
@@ -79,6 +81,7 @@ cdef class Session:
     # Closes the idle connections, and connections in calls at the end of the calls.
     cdef void close_all(self) noexcept
 
+    # Takes c out of the list of idle connections, behind `before` (None: c is the first). With the lock.
     cdef Connection take(self, Connection c, Connection before)
     # Takes an idle connection for a caller. None: there is none.
     cdef Connection idle(self, unsigned long caller)
@@ -88,14 +91,20 @@ cdef class Session:
     cdef Connection take_releasing(self)
     # A number for the thread or greenlet, for its whole life.
     cdef unsigned long caller(self) except? 0
+    # Makes the caller the owner of the connection.
     cdef int own(self, Connection c, unsigned long caller) except -1
+    # Whether the owner still lives, and may need the order of its commands. threads: by their idents.
     cdef bint is_owned(self, Connection c, dict threads)
+    # `idle`, with the lock: the caller's connection with unanswered commands comes first.
     cdef Connection find(self, unsigned long caller)
+    # A new connection, authenticated. Raises OSError, TimeoutError, MemcacheError.
     cdef Connection connect(self)
     cdef int authenticate(self, Connection c) except -1
+    # The key with the prefix, for the server. Raises MemcacheIllegalInputError, TypeError.
     cdef bytes encoded_key(self, object key)
     # The same for put_fetch and put_store.
     cdef object sendable_key(self, object key)
+    # Whether a call with this argument waits for no answer. None: default_noreply.
     cdef bint is_quiet(self, object noreply) except -1
     # The bytes to send for a value. The text of its flags goes to numbers.
     cdef object serialize(self, object key, object value, object flags, list numbers)

@@ -128,7 +128,6 @@ cdef class Session:
     # --- calls ---
 
     cdef Connection take(self, Connection c, Connection before):
-        # Takes an idle connection out of the list. before: its predecessor there; None: c is the first.
         if before is None:
             self._idle = c.next
         else:
@@ -267,7 +266,7 @@ cdef class Session:
             s = c.stream
             s.begin()
             if self._reader is not None and self.has_hits():
-                # Neither eviction nor statistics wait for them.
+                # The report goes first: the server's statistics count these reads.
                 self.put_hits(c)
             elif self._reader is None and s.remote:
                 lock_state(&shared_state)
@@ -301,7 +300,7 @@ cdef class Session:
         c.late = 0
         c.left = coarse_ms()
         if c.has_more():
-            # The answers may have a surplus line; or the line belongs to a refusal, whose error tells more.
+            # A surplus line after the answers. An earlier refusal explains more than `unasked`.
             error = errors[0] if errors else c.unasked()
             self.drop(c)
             raise error
@@ -320,7 +319,6 @@ cdef class Session:
         return 0
 
     cdef void read_from(self, DirectMemory memory) noexcept:
-        # The memory belongs to the server of the connection used last; None: there is no such memory.
         if memory is None:
             self._reader = None
         elif self._reader is None or not is_same(self._reader.memory, memory):

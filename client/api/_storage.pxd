@@ -11,7 +11,7 @@ from rmemcached.client.wire._modes cimport store_mode
 cdef object store(Session session, store_mode mode, bytes name, object key, object value, object expire,
                   object noreply, object flags, bytes cas)
 cdef list store_many(Session session, object values, object expire, object noreply, object flags)
-# A dict in lists for sending: its keys; these encoded; its encoded values; texts of their flags, or none.
+# The items of a dict for sending, as lists: keys, encoded keys, encoded values, and the texts of flags, or none.
 cdef tuple prepared(Session session, dict values, object flags)
 # Sends the result of `prepared`. Returns the keys not stored.
 cdef list store_prepared(Session session, tuple values, bytes seconds, bint quiet)

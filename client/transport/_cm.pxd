@@ -12,6 +12,7 @@ cdef class CmRoute:
     cdef uint32_t id         # the connection's identifier on the descriptor
     cdef cm_address where    # the device with a way to the address
 
+    # Waits for the event that a command must bring. error: the command's result, an errno value. OSError, TimeoutError.
     cdef int expect(self, cm_event_type wanted, cm_event *event, int error, int64_t deadline) except -1
 
 # Waits for the next event of the descriptor. TimeoutError, OSError, and errors of signal handlers.

@@ -55,6 +55,7 @@ cdef struct lane_list:
 
 # A new lane with the smallest free number below `most`. NULL: errno is ENOMEM (no memory) or EAGAIN (no number).
 cdef lane_state *lane_make(lane_table *table, unsigned int most) noexcept nogil
+# Takes the lane out of the table and frees it with its inbox.
 cdef void lane_free(lane_table *table, lane_state *lane) noexcept nogil
 # Also frees all lanes.
 cdef void lane_table_free(lane_table *table) noexcept nogil
@@ -62,7 +63,9 @@ cdef void lane_table_free(lane_table *table) noexcept nogil
 cdef inline lane_state *lane_find(const lane_table *table, uint32_t id) noexcept nogil:
     return table.lanes[id] if id < table.size else NULL
 
+# Puts the lane's owner into the list; the owner then sleeps on lane.wake.
 cdef void lane_follow(lane_list *followers, lane_state *lane, lane_want want) noexcept nogil
+# Takes an owner who follows off the list.
 cdef void lane_unfollow(lane_list *followers, lane_state *lane) noexcept nogil
 # Wakes the lane's owner, if it follows.
 cdef void lane_wake(lane_list *followers, lane_state *lane) noexcept nogil

@@ -26,11 +26,12 @@ cdef class Memory:
     cdef bint pooled                 # regions of the pool are used
     cdef size_t ring_from            # bytes; larger values go through the ring of soft_shm
 
-    # For an event loop.
+    # For an event loop: other values go through the ring.
     cdef void join_loop(self) noexcept
 
     # Whether values of so many bytes are copied into and out of regions of the pool.
     cdef bint in_pool(self, size_t length) noexcept
+    # A registration in place, which `release` ends. NULL: errno has the reason.
     cdef ibv_mr *register(self, const void *data, size_t length, int access) noexcept
     cdef void release(self, ibv_mr *mr) noexcept
 
@@ -63,13 +64,18 @@ cdef class Source(Memory):
     cdef bint holds(self) noexcept
     cdef void close(self) noexcept
 
+    # The ways of `expose`; False: not this way. The value lies in a Buffer.
     cdef bint expose_buffer(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
+    # The value is an object of `registered`.
     cdef bint name_object(self, object value, uint64_t *address, uint32_t *key) except -1
-    # Room behind the present copies. NULL: there is none.
+    # Room for a copy behind the present copies. NULL: there is none.
     cdef char *reserve(self, size_t length, uint64_t *address, uint32_t *key) except? NULL
+    # The pieces of a Gathered are registered as a whole.
     cdef bint expose_parts(self, Gathered value, size_t length, uint64_t *address, uint32_t *key) except -1
+    # Makes room in `regions`, for a registration given to `keep`.
     cdef int make_room(self) except -1
     cdef void keep(self, ibv_mr *mr, uint64_t *address, uint32_t *key) noexcept
+    # The value is registered in place.
     cdef bint register_value(self, object value, const char *data, size_t length, uint64_t *address,
                              uint32_t *key) except -1
 
@@ -82,7 +88,7 @@ cdef class Sink(Memory):
     cdef size_t next_size            # of the next region or block
     cdef size_t last                 # bytes of the last value in the sink
     cdef unsigned int misfits        # values in a row that were too small for the sink
-    cdef size_t peak                 # bytes of the largest of them
+    cdef size_t peak                 # bytes of the largest value among them
     cdef bytes early                 # the next value, as expected; None: copied after it has come
     cdef bint copies                 # `early` is set
     cdef char *early_data
@@ -110,7 +116,10 @@ cdef class Sink(Memory):
     cdef void saw_length(self, size_t length) noexcept
     cdef void close(self) noexcept
 
+    # `take` by the copy that began early. None: another length was expected.
     cdef bytes take_early(self, size_t length)
     cdef char *data(self) noexcept
+    # Chooses next_size by the lengths of the last values.
     cdef void learn(self, size_t length) noexcept
+    # `take` of the block itself, without a copy.
     cdef bytes hand_out(self, size_t length)

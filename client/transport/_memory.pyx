@@ -156,7 +156,7 @@ cdef class Source(Memory):
         return to
 
     cdef bint expose_parts(self, Gathered value, size_t length, uint64_t *address, uint32_t *key) except -1:
-        # A software device takes several pieces in place of a single one. False: not these pieces.
+        # A software device registers several pieces as a single region.
         cdef iovec *parts
         cdef ibv_mr *mr
         if self.in_pool(length):
@@ -174,7 +174,7 @@ cdef class Source(Memory):
         return True
 
     cdef int make_room(self) except -1:
-        # For another region.
+        # Room for another registration.
         cdef ibv_mr **grown
         if self.count == self.cap:
             grown = <ibv_mr **>realloc(self.regions, (self.cap * 2 + 8) * sizeof(ibv_mr *))
@@ -285,7 +285,7 @@ cdef class Sink(Memory):
         return self.borrowed.data if self.borrowed != NULL else <char *>self.mr.addr
 
     cdef void learn(self, size_t length) noexcept:
-        # The next value is expected to be as large as the last.
+        # The next value is expected to be as large as the last. SINK_WINDOW small values in a row shrink the sink.
         cdef size_t largest
         cdef size_t least = REGION_MIN if self.pooled else SINK_MIN
         self.last = length
@@ -330,7 +330,7 @@ cdef class Sink(Memory):
         return 0
 
     cdef void copy_on(self, uint64_t written) noexcept nogil:
-        # A place in this region, unlike the place before the request, belongs to the answer.
+        # `written` is stale until a WRITE for this answer has moved the place into this region.
         cdef size_t there = written - <uint64_t><uintptr_t>self.borrowed.data
         if written != self.stale and self.copied < there <= self.last:
             memcpy(self.early_data + self.copied, self.borrowed.data + self.copied, there - self.copied)
@@ -351,7 +351,7 @@ cdef class Sink(Memory):
 
     cdef object lend(self, size_t length):
         cdef region *one = self.borrowed
-        # A region much larger than the value would be lost to others meanwhile.
+        # Copy a small value: no call could use the lent region.
         if one == NULL or length * 4 < one.size:
             return memoryview(self.take(length))
         self.borrowed = NULL
@@ -386,7 +386,7 @@ cdef class Sink(Memory):
 
     cdef void saw_length(self, size_t length) noexcept:
         if self.next_size < length <= <size_t>(REGIONS_MOST if self.pooled and not self.pool.server_maps else SINK_MAX):
-            # A request without an answer may name the present region: `prepare` replaces the region later.
+            # An unanswered request may name the present region: `prepare` replaces this region later.
             self.next_size = length
             self.misfits = 0
             self.peak = 0

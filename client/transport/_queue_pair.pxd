@@ -45,30 +45,30 @@ cdef class QueuePair(Endpoint):
     cdef lane_table lanes
     cdef unsigned int unclosed       # lanes whose CLOSE could not be sent yet
     cdef unsigned int unanswered     # lanes without an owner, and not yet closed by the server
-    cdef unsigned int heard          # messages received (also read without the lock),
-    cdef unsigned int heard_then     # ... as of the first wait for a CLOSE since a message,
-    cdef int64_t waits_since         # ... and now_ns() then
+    cdef unsigned int heard          # messages received; also read without the lock
+    cdef unsigned int heard_then     # `heard` when the wait for a CLOSE began without news from the server
+    cdef int64_t waits_since         # now_ns() at this moment
     cdef lane_state *send_lanes[SEND_BUFFERS]    # whose SENDs these are; NULL: nobody's
     # waiting
     cdef bint sleeping               # a thread sleeps for completions; a poll by another thread must wake it
-    cdef uint32_t slept              # changes when the sleeping thread wakes up, if threads wait for that:
-    cdef unsigned int awaiters       # their number
+    cdef uint32_t slept              # changes when the sleeping thread wakes up, if there are awaiters
+    cdef unsigned int awaiters       # threads in await_sleeper
     cdef bint kicked                 # kick_fd is readable, and the sleeping thread clears it
     cdef lane_list followers         # owners asleep while another thread sleeps for all
     cdef wait_hints hints
-    cdef bint hinted                 # `hints` has some
-    cdef object pool                 # regions for its lanes' values,
-    cdef object registered           # Registrations, or None, and
+    cdef bint hinted                 # `hints` is filled
+    cdef object pool                 # regions for its lanes' values
+    cdef object registered           # Registrations, or None
     cdef DirectMemory direct         # the server's items, or None
     # reads of items without a request (_reads.pxd)
     cdef object remote               # the server's memory as far as known, or None
-    cdef unsigned int reads          # under way,
-    cdef lane_state *reader          # ... for the owner of this lane
+    cdef unsigned int reads          # READs under way
+    cdef lane_state *reader          # the lane whose owner posted these READs; NULL: none
     cdef list leaving                # memory of lanes not closed by the server yet: RdmaStream's
 
     # set-up
     cdef int start(self, int64_t deadline) except -1
-    # messages; all with the lock
+    # messages; all with the lock. _queue_pair.pyx describes each step
     cdef int post_message(self, uint8_t kind, lane_state *lane, size_t payload) noexcept nogil
     cdef char *data_buffer(self) noexcept nogil
     cdef int post_data(self, lane_state *lane, size_t payload) noexcept nogil
@@ -83,7 +83,7 @@ cdef class QueuePair(Endpoint):
     cdef int take_message(self, Stream stream, lane_state *own, unsigned int index, size_t length) noexcept nogil
     cdef void take_sent(self, unsigned int index) noexcept nogil
     cdef int poll_locked(self, Stream stream, lane_state *own) noexcept nogil
-    # As reap.
+    # reap, with the lock.
     cdef int reap_locked(self, Stream stream, lane_state *lane, int polls) noexcept nogil
     cdef void finish_lane(self, lane_state *lane) noexcept nogil
     cdef void wake_wanting(self) noexcept nogil
@@ -102,9 +102,11 @@ cdef class QueuePair(Endpoint):
     cdef void poll_beside_sleeper(self) noexcept nogil
 
     # For the stream on a lane, and its owner.
-    # A new lane. NULL: MemoryError or OSError.
+    # A new lane, with another user of the queue pair. MemoryError, OSError. add_lane: for a caller with the lock of
+    # _state.pxd.
     cdef lane_state *join(self) except NULL
     cdef lane_state *add_lane(self) except NULL
+    # Whether no lane should join any more.
     cdef bint has_ended(self) noexcept
     # Sends as much as goes without waiting. Sets *slept if the server slept on this host, and had to be woken up. 1, or
     # a negative errno.
@@ -126,6 +128,7 @@ cdef class QueuePair(Endpoint):
     # under way. Afterwards the caller releases or keeps the memory, and only then takes 1 off `users`: the last user
     # closes the queue pair.
     cdef bint leave(self, lane_state *lane, bint must_close, int patience) except -1
+    # Whether the server has closed a lane after `leave` returned True. Then the lane is gone.
     cdef bint lane_is_closed(self, lane_state *lane) noexcept
     # Why the connection has ended, as far as known. Waits up to a second, or `limit` ms (-1: the whole second), for the
     # server's last line with the reason.

@@ -38,8 +38,8 @@ from rmemcached.client.exceptions import MemcacheServerError, MemcacheUnexpected
 
 cdef enum:
     POLL_BATCH = 16
-    CLOSE_WAIT = 1000        # ms of the server's silence after which the wait for its CLOSE ends,
-    CLOSE_WAIT_MOST = 5000   # ... and ms of the whole wait at most
+    CLOSE_WAIT = 1000        # ms of silence of the server, which end the wait for a CLOSE
+    CLOSE_WAIT_MOST = 5000   # ms of the whole wait for a CLOSE, at most
 
 
 cdef class QueuePair(Endpoint):
@@ -167,6 +167,7 @@ cdef class QueuePair(Endpoint):
         return self.post_message(MESSAGE_DATA, lane, payload)
 
     cdef int push_locked(self, Stream s, lane_state *lane) noexcept nogil:
+        # Sends as much of the stream's output as goes without waiting. 1, or a negative errno.
         cdef char *payload
         cdef size_t room, left, n
         cdef int r
@@ -210,12 +211,12 @@ cdef class QueuePair(Endpoint):
                 self.finish_lane(lane)
 
     cdef bint must_say(self, lane_state *lane) noexcept nogil:
-        # What has been used is half of what is kept.
+        # Whether the server must hear of the bytes used by the owner, before its room for the lane runs out.
         return lane.unsaid * 2 >= LANE_BYTES
 
     cdef void return_credits(self, Stream s, lane_state *lane) noexcept nogil:
-        # Tells the server how much the owner has used, if it must, and announces receives when half of them are owed,
-        # unless a request can carry both. A request without room cannot: the server may have to send replies first.
+        # Sends the lane's used bytes when must_say, and the credits owed for receives when they are half of all. Output
+        # of the stream carries both, except when the lane has no room: the server may have to send replies first.
         if (lane != NULL and self.must_say(lane) and not lane.closed
                 and (s is None or s.iov_next == s.iov_count or lane.room == 0) and self.data_buffer() != NULL):
             self.post_data(lane, 0)
@@ -243,6 +244,7 @@ cdef class QueuePair(Endpoint):
         return r
 
     cdef int breaks(self, const char *rule) noexcept nogil:
+        # Notes the rule broken by the server. Returns 0, the result of take_message.
         self.broken = rule
         return 0
 
@@ -289,7 +291,7 @@ cdef class QueuePair(Endpoint):
         return self.use_again(index)
 
     cdef int use_again(self, unsigned int index) noexcept nogil:
-        # Posts the receive anew, together with others.
+        # Posts the receive anew, together with others. 0: the queue pair has failed.
         self.used[self.used_count] = <uint16_t>index
         self.used_count += 1
         if self.used_count == RECEIVES_AT_A_TIME:
@@ -300,6 +302,7 @@ cdef class QueuePair(Endpoint):
         return 1
 
     cdef void take_sent(self, unsigned int index) noexcept nogil:
+        # A signaled SEND has completed: its buffer is free.
         if self.send_lanes[index] != NULL:
             self.send_lanes[index].sends -= 1
             self.send_lanes[index] = NULL
@@ -307,7 +310,7 @@ cdef class QueuePair(Endpoint):
         self.free_count += 1
 
     cdef int poll_locked(self, Stream s, lane_state *own) noexcept nogil:
-        # As reap. Returns the number of completions.
+        # Takes the present completions, as reap. Returns their number, or a negative errno.
         cdef ibv_wc wc[POLL_BATCH]
         cdef int i, r
         cdef int n = POLL_BATCH
@@ -437,6 +440,7 @@ cdef class QueuePair(Endpoint):
     # --- waiting ---
 
     cdef void wake_wanting(self) noexcept nogil:
+        # Wakes the followers that need not wait any more.
         cdef lane_state *lane = self.followers.first
         cdef lane_state *following
         while lane != NULL:
@@ -446,6 +450,7 @@ cdef class QueuePair(Endpoint):
             lane = following
 
     cdef lane_want want_of(self, Stream s, lane_state *lane, bint drains) noexcept nogil:
+        # What the owner of a lane waits for besides input.
         assert_held(&self.lock)
         if lane == NULL:
             return WANTS_NOTHING
@@ -460,7 +465,7 @@ cdef class QueuePair(Endpoint):
         return WANTS_SENT if drains else WANTS_NOTHING
 
     cdef bint can_have(self, lane_state *lane, lane_want want) noexcept nogil:
-        # A thread woken in vain wakes the next thread by its next `reap`.
+        # Whether the owner need not wait. A thread woken in vain wakes the next thread by its next `reap`.
         assert_held(&self.lock)
         if want == WANTS_BUFFER:
             return self.data_buffer() != NULL
@@ -535,7 +540,8 @@ cdef class QueuePair(Endpoint):
         pthread_mutex_unlock(&self.lock)
 
     cdef int sleep(self, int64_t deadline) noexcept nogil:
-        # For one thread at a time, without the lock. 1; 0: the queue pair has failed; a negative errno.
+        # Sleeps for completions of the queue pair. For one thread at a time, without the lock. 1; 0: the queue pair has
+        # failed; a negative errno.
         cdef pollfd waiting[5]
         cdef int timeout = -1
         cdef int n
@@ -694,7 +700,8 @@ cdef class QueuePair(Endpoint):
         return closed
 
     cdef void await_close(self, lane_state *lane, int patience) noexcept nogil:
-        # Until the server has closed the lane, was silent for CLOSE_WAIT, or CLOSE_WAIT_MOST or patience (ms) is over.
+        # Waits until the server has closed the lane or was silent for CLOSE_WAIT, up to CLOSE_WAIT_MOST and patience
+        # (both ms).
         cdef int64_t most = now_ns() + 1000000 * <int64_t>min(<unsigned int>CLOSE_WAIT_MOST, <unsigned int>patience)
         cdef int64_t deadline = 0
         cdef unsigned int heard = 0
@@ -713,8 +720,8 @@ cdef class QueuePair(Endpoint):
         self.hand_over()
 
     cdef void poll_beside_sleeper(self) noexcept nogil:
-        # This process may have stood still, and the sleeping thread may have had no processor since. It is woken, since
-        # this poll may take its completions.
+        # Polls although another thread sleeps: if this process stood still, the sleeping thread may not have run since.
+        # Wakes this thread, whose completions the poll may have taken.
         pthread_mutex_lock(&self.lock)
         if not self.failed:
             self.poll_locked(None, NULL)
@@ -724,7 +731,7 @@ cdef class QueuePair(Endpoint):
         pthread_mutex_unlock(&self.lock)
 
     cdef void await_sleeper(self) noexcept nogil:
-        # Until no thread sleeps for the queue pair, which has failed or has a single lane.
+        # Waits until no thread sleeps for the queue pair. The queue pair has failed, or has a single lane.
         cdef uint32_t seen
         pthread_mutex_lock(&self.lock)
         lane_wake_all(&self.followers)

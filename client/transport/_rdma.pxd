@@ -34,15 +34,20 @@ cdef class RdmaStream(Stream):
     cdef int64_t looked              # now_ns() of the last look whether the connection has ended
     cdef LaneMemory memory
 
+    # The stream's end. Memory still used by the server is left to queue.leaving.
     cdef void leave_queue(self, QueuePair queue) noexcept
+    # Whether a set's value of this length goes in messages, in place of a READ by the server.
     cdef bint goes_in_messages(self, size_t length) noexcept
     # Experience with waits belongs to the queue pair: few requests on many lanes teach as much as many on a single
     # lane.
     cdef void take_hints(self) noexcept nogil
     cdef void leave_hints(self) noexcept nogil
+    # Whether all output has left this process.
     cdef bint drained(self) noexcept nogil
+    # Whether to sleep, not poll, for the reply of a server just woken up. woken_took notes the time of the reply.
     cdef bint sleeps_for_woken(self) noexcept nogil
     cdef void woken_took(self, bint slept, int64_t ns) noexcept nogil
+    # Waits for input or, when draining, until drained; sends meanwhile. Results as of the waiting methods of Stream.
     cdef int advance(self, bint draining) noexcept nogil
     cdef int await_more(self, bint draining) noexcept nogil
     cdef int look_late(self, bint draining, uint64_t received) noexcept nogil

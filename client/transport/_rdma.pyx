@@ -184,12 +184,12 @@ cdef class RdmaStream(Stream):
         return Stream.deliver(self, data, length)
 
     cdef bint drained(self) noexcept nogil:
-        # A completed SEND has left this process; nobody makes progress between two calls.
+        # Output must leave before a call ends: nobody makes progress between two calls.
         return self.iov_next == self.iov_count and self.queue.all_sent(self.lane)
 
     cdef bint sleeps_for_woken(self) noexcept nogil:
-        # A woken server runs on this core when this process yields, or on another core; then this process would have to
-        # be woken up as well. The times of replies show which of both happens.
+        # Sleeping pays if the woken server runs on this core, and costs another wake-up if the server runs elsewhere.
+        # The times of replies show the faster way.
         cdef bint better = self.woken_ns[1] <= self.woken_ns[0]
         self.woken += 1
         return better if self.woken % WOKEN_TRY else not better
@@ -361,5 +361,5 @@ cdef class RdmaStream(Stream):
     # --- memory named in requests ---
 
     cdef bint goes_in_messages(self, size_t length) noexcept:
-        # Of a call's first value the server keeps so much at once. Later values would wait for each other.
+        # The server keeps so many bytes of the call's first value at once. Later values would wait for the first.
         return self.iov_count == 0 and self.wlen + length + END_LENGTH <= self.message_limit

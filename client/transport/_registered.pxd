@@ -36,12 +36,13 @@ cdef class Registrations:
     cdef unsigned int wasted         # objects in a row registered in vain
     cdef unsigned int skipped
 
-    # The registration of the object, for requests until `give`. None: there is none.
+    # The registration of the object, for requests until `give`. None: the object is not registered.
     cpdef Registration take(self, bytes value)
     cpdef int give(self, Registration one) except -1
     # Drops all registrations. No request names an object.
     cpdef int close(self) except -1
 
+    # The steps of `take`, with the lock.
     cdef Registration taken(self, bytes value)
     cdef bint is_worth(self, bytes value) except -1
     cdef bint make_room(self, size_t length) except -1

@@ -14,6 +14,7 @@ cdef struct spinning:
     polling_pause pause
     unsigned int lone_yields     # the last so many found nobody else for the core
 
+# Begins the experience of a new stream. ns: the Client's option.
 cdef void spin_begin(spinning *s, int64_t ns) noexcept nogil
 # Nanoseconds of spinning for the coming wait.
 cdef int64_t spin_budget(spinning *s) noexcept nogil
@@ -22,4 +23,5 @@ cdef int64_t spin_budget(spinning *s) noexcept nogil
 cdef bint spin_yield(spinning *s, int64_t *now, int64_t expected) noexcept nogil
 # Whether nobody else wants the core, by the experience of past yields: then a yield at each turn is not needed.
 cdef bint spin_has_core(const spinning *s) noexcept nogil
+# Notes a wait's end. paid: the reply came while spinning.
 cdef void spin_result(spinning *s, bint paid) noexcept nogil

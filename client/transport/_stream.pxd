@@ -72,28 +72,35 @@ cdef class Stream:
     cdef bint in_loop        # an event loop drives the stream: long work is cut in pieces
     cdef bint late           # the caller's time is over, or there is an event loop: close waits for no answer
 
-    # requests: the first call is begin, the last one commit
+    # requests: the first call is begin, the last call commit; then the output can be pushed. MemoryError
     cdef int begin(self) except -1
     # The call is over.
     cdef void end(self) noexcept
     cdef int take_buffers(self) except -1
     cdef void give_buffers(self) noexcept
+    # Makes room for `more` bytes in wbuf, which may move.
     cdef int grow(self, size_t more) except -1
     cdef int put(self, const char *data, size_t length) except -1
     # A place for `length` bytes. The caller adds to wlen as many bytes as it has written.
     cdef char *room(self, size_t length) except NULL
     cdef int put_number(self, uint64_t value) except -1
     cdef int put_hex(self, uint64_t value) except -1
+    # A large value, sent from its place, where the caller keeps it until the command is over.
     cdef int put_reference(self, const char *data, size_t length) except -1
     cdef int commit(self) except -1
-    # replies
+    # replies; these methods may wait
     cdef int read_line(self) noexcept nogil
+    # dst_left bytes to dst, and the \r\n behind them (classic: also END). -EBADMSG: other input.
     cdef int read_body(self) noexcept nogil
     cdef int read_end(self) noexcept nogil
+    # Whether read_line need not wait.
     cdef bint has_line(self) noexcept nogil
     # for the transports
+    # Takes n bytes, now sent, off the front of iov.
     cdef void sent(self, size_t n) noexcept nogil
+    # Makes room for input in rbuf. 1, -ENOMEM, -EMSGSIZE.
     cdef int reserve_input(self, size_t length) noexcept nogil
+    # Copies input to dst, or behind rend. 1, -ENOMEM, -EMSGSIZE.
     cdef int deliver(self, const char *data, size_t length) noexcept nogil
 
     # the transport's part
