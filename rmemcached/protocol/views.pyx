@@ -44,7 +44,7 @@ cdef inline char *put_piece(char *p, const char *memory, const void *data, size_
 
 
 cdef unsigned int count_pieces(item *it) noexcept nogil:
-    """No fewer than there are; PIECES_MOST + 1 stands for any more."""
+    """The number of pieces in a line about the item, at most. PIECES_MOST + 1: too many."""
     cdef unsigned int pieces = 1
     cdef const item_chunk *ch
     if ITEM_has(it, ITEM_CHUNKED):
@@ -56,7 +56,7 @@ cdef unsigned int count_pieces(item *it) noexcept nogil:
 
 
 cdef char *put_pieces(char *p, const char *memory, item *it) noexcept nogil:
-    """The chain does not change as long as there is a reference."""
+    """Writes the pieces of the value. The caller's reference keeps the item's chain of chunks unchanged."""
     cdef iovec iov[PIECES_AT_A_TIME]
     cdef size_t length = <size_t>it.nbytes - 2
     cdef size_t offset = 0

@@ -42,6 +42,7 @@ cdef void completions_close(rdma_thread *t) noexcept nogil
 # Finds or makes a queue with room for `count` completions of a further queue pair, and makes room in t.kept. NULL: out
 # of resources.
 cdef rdma_cq *completions_reserve(rdma_thread *t, uint32_t count) noexcept nogil
+# Gives this room back, after the queue pair's end.
 cdef void completions_release(rdma_thread *t, rdma_cq *queue, uint32_t count) noexcept nogil
 
 # From here on completions find the connection.

@@ -116,7 +116,7 @@ cdef void completions_close(rdma_thread *t) noexcept nogil:
 # ---- numbers of queue pairs ------------------------------------------------------------------------------------------
 
 cdef inline rdma_conn **number_bucket(const rdma_thread *t, uint32_t number) noexcept nogil:
-    """Devices give consecutive numbers."""
+    """The bucket of a queue pair's number. Devices give consecutive numbers, so the low bits are a good hash."""
     return &t.numbers[number & (t.numbers_size - 1)]
 
 

@@ -73,14 +73,15 @@ cdef void lane_write_completed(rdma_wr *entry) noexcept nogil
 cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil
 
 # --- for rdma/lanes ---
-# Sends waiting CLOSE messages, the longest waiting first, as far as there is room; frees waiting CLOSE messages unsent.
+# Sends waiting CLOSE messages, the longest waiting first, as far as there is room.
 cdef void lane_closes_send(rdma_conn *rc) noexcept nogil
+# Frees the waiting CLOSE messages unsent.
 cdef void lane_closes_free(rdma_conn *rc) noexcept nogil
 # Takes the lane out of the list of its place.
 cdef void lane_leave_place(rdma_lane *lane) noexcept nogil
-# Lets a lane go on that gave way; tries again to post for a lane. The lane has left its place, and may be gone
-# afterwards.
+# Lets a lane go on that gave way. The lane has left its place, and may be gone afterwards.
 cdef void lane_go_on(rdma_lane *lane) noexcept nogil
+# Tries again to post for a lane. As above.
 cdef void lane_retry(rdma_lane *lane) noexcept nogil
 # Ends the lane, or makes the last READ end it. last_words: for the client; constant, or NULL.
 cdef void lane_end(rdma_lane *lane, const char *last_words) noexcept nogil

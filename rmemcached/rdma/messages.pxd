@@ -29,7 +29,8 @@ cdef struct message_blocks:
 cdef void messages_enter(rdma_thread *t) noexcept nogil
 cdef void messages_leave(rdma_thread *t) noexcept nogil
 
-# Adds receives for `credits` more credits to the shared receive queue. NULL: out of resources.
+# Adds receives for `credits` more credits to the shared receive queue. NULL: out of resources. receives_release gives
+# the credits back.
 cdef ibv_srq *receives_reserve(rdma_thread *t, uint32_t credits) noexcept nogil
 cdef void receives_release(rdma_thread *t, uint32_t credits) noexcept nogil
 # Posts the shared receive with this index: a new receive, or a receive whose message is done with. False: out of

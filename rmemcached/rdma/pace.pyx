@@ -13,7 +13,7 @@ cdef bint pace_tries(rdma_pace *pace) noexcept nogil:
 
 
 cdef uint32_t pace_gap(rdma_pace *pace, int64_t limit) noexcept nogil:
-    """The gap to be polled through, by the last gaps."""
+    """The gap to poll through: the second longest of the last gaps. UINT32_MAX: the gaps are too long for polling."""
     cdef uint32_t longest = 0
     cdef uint32_t second = 0
     cdef uint32_t gap

@@ -69,7 +69,7 @@ cdef struct rdma_thread:
 cdef ibv_send_wr *thread_chain(rdma_thread *t, uint64_t wr_id, unsigned int flags) noexcept nogil
 cdef void add_element(ibv_send_wr *wr, void *addr, size_t length, uint32_t lkey) noexcept nogil
 
-# Puts a connection at the end of t.ready; takes a connection out of t.ready. A repeated call changes nothing.
+# Puts a connection at the end of t.ready, or takes a connection out of t.ready. A repeated call changes nothing.
 cdef void thread_ready(rdma_conn *rc) noexcept nogil
 cdef void thread_unready(rdma_conn *rc) noexcept nogil
 # Whether the connections have used up this turn: the connections in t.ready are served in the next turn.

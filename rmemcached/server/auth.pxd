@@ -19,7 +19,7 @@ cdef struct auth_users:
 
 cdef void auth_init(auth_users *users) noexcept nogil
 cdef void auth_destroy(auth_users *users) noexcept nogil
-# Reads the file. Raises AuthFileError; the users there were stay.
+# Replaces the users by the users in the file. Raises AuthFileError, and then the present users stay.
 cdef void auth_load(auth_users *users, path) except *
 # Whether there is such a user with this password.
 cdef bint auth_check(auth_users *users, const char *user, size_t nuser, const char *password,

@@ -8,5 +8,5 @@ from rmemcached.store.store cimport store_config
 # `out`.
 cdef object fill_settings(settings *out, wanted)
 cdef void fill_store_config(store_config *out, wanted) except *
-# Of a name in Settings or of a Listener.
+# The protocol of this name, in Settings or in a Listener.
 cdef protocol named_protocol(name)

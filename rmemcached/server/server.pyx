@@ -116,7 +116,7 @@ cdef int server_loop(server *s) noexcept nogil:
 
 
 cdef bint watch(int epfd, int fd, uint64_t what) noexcept nogil:
-    """False: errno."""
+    """Adds a descriptor to the epoll set; `what` is the data of its events. False, with errno: epoll refuses."""
     cdef epoll_event ev
     ev.events = EPOLLIN
     ev.data.u64 = what
@@ -249,7 +249,7 @@ cdef class Server:
         self.fill_store_hooks(&config)
         s.store = store_create(&config, &problem)
         if s.store == NULL and self.settings.rdma_direct == "own" and not config.direct_remote:
-            # Nobody has asked for direct reads: start without.
+            # Nobody has asked for direct reads: the daemon starts without them.
             first = (<bytes>problem).decode()
             self.share_nothing()
             fill_store_config(&config, self.settings)
@@ -342,7 +342,7 @@ cdef class Server:
                 watchers_stop(s.watchers)
         if s.workers != NULL:
             for i in range(s.settings.num_threads):
-                # An unset tail of its queue: worker_init was not called.
+                # worker_init sets queue_tail.
                 if s.workers[i].queue_tail != NULL:
                     worker_destroy(&s.workers[i])
             free(s.workers)

@@ -4,9 +4,9 @@
 # refuses.
 cdef bint arena_reserve(store *s, size_t length) noexcept nogil
 cdef void arena_release(store *s) noexcept nogil
-# With the slabs lock held: make the arena accessible up to top, in whole extents; make its memfd, if there is one, long
-# enough. False: the system refuses.
+# Makes the arena accessible up to top, in whole extents. The caller holds the slabs lock. False: the system refuses.
 cdef bint arena_open_to(store *s, size_t top) noexcept nogil
+# Makes the arena's memfd, if there is one, long enough for top. The caller holds the slabs lock. False: as above.
 cdef bint arena_lengthen(store *s, size_t top) noexcept nogil
 # Readies memfd for clients: from now on its pages stay where they are, and no process can write to them through the
 # file. Returns the arena's length for clients, in whole huge pages: the used part, or as much as -m allows. 0: the

@@ -37,9 +37,11 @@ cdef bint huge_start(store *s) noexcept nogil
 # Ends the thread; store.stopping is set.
 cdef void huge_stop(store *s) noexcept nogil
 cdef void huge_destroy(store *s) noexcept nogil
-# For a caller with the slabs lock: more of the arena is in use; a huge page is full; a slab page went to the system.
+# The slabs call the next three functions, with the slabs lock. More of the arena is in use.
 cdef void huge_arena_grows(store *s) noexcept nogil
+# All chunks of huge page `number` of the arena have been used.
 cdef void huge_want(store *s, uint32_t number) noexcept nogil
+# The memory of slab page `page` went back to the system.
 cdef void huge_forget(store *s, uint32_t page) noexcept nogil
 # Puts the first length bytes of the arena, unused so far, into huge pages where possible, and takes their memory (-L).
 # False: the system has less memory.

@@ -216,7 +216,7 @@ cdef void connection_gone(connection *cn) noexcept nogil:
     if cn.rdma == NULL:
         connection_end(cn, True)
         return
-    # Its end would be reported again until all is done; then connection_rdma_failed is called.
+    # Epoll would report the end of the lifeline in every turn. connection_rdma_failed follows when all input is served.
     epoll_ctl(cn.w.epfd, EPOLL_CTL_DEL, cn.fd, NULL)
     rdma_conn_finish(cn.rdma)
 

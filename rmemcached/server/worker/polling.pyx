@@ -15,7 +15,7 @@ cdef bint may_poll(polling *p, int64_t now) noexcept nogil:
     cdef int64_t polled = now - p.since if p.since else 0
     cdef int64_t earned
     if p.share < 100 and polled == 0:
-        # The first time is counted from the system's start: without the limit the product could overflow.
+        # At first p.earned is 0, and the difference is the time since the system's start: its product could overflow.
         earned = min(now - p.earned, <int64_t>CREDIT_MAX * 100) * p.share // 100
         p.credit = min(p.credit + earned, <int64_t>CREDIT_MAX)
         p.earned = now
@@ -23,7 +23,7 @@ cdef bint may_poll(polling *p, int64_t now) noexcept nogil:
 
 
 cdef bint polling_on(polling *p) noexcept nogil:
-    """With busy processes on the core, each yield costs the worker their time slices, and a sleeper is woken sooner.
+    """Where busy processes share the core, each yield costs their time slices, and a sleeping worker is woken sooner.
     Then the worker does not poll for a while.
     """
     cdef int64_t now

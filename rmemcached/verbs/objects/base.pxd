@@ -21,6 +21,7 @@ cdef class Base:
     cdef Base parent
     cdef object children             # a WeakSet of Base
 
+    # Makes this object the parent of the child.
     cdef void adopt(self, Base child)
     # Destroys the handle, if any. Subclasses override it; called with no children open.
     cdef int release(self) except -1

@@ -49,8 +49,6 @@ cdef class Context(Base):
             raise VerbsError(2, f"no such device: {name}")
 
     cdef bint open(self, const verbs_provider *provider, str name) except -1:
-        """False if the provider has no such device; `provider` may be NULL. Raises VerbsError if the provider cannot
-        list its devices or open this device."""
         cdef int i, count = 0
         cdef ibv_device **found
         if provider == NULL:

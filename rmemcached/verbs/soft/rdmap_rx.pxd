@@ -56,10 +56,11 @@ cdef struct rx_reception:            # one read of the stream; on the stack of t
     uint32_t want                    # octets of all elements
 
 # A queue pair has a receive buffer while a fabric receives, and as long as the buffer holds octets. The queue pairs of
-# a domain share a spare buffer, so it stays hot. rx_get_buffer leaves NULL without memory; rx_borrow keeps a buffer
-# that the queue pair has. False: no memory, and the queue pair is in error.
+# a domain share a spare buffer, so it stays hot. rx_get_buffer leaves NULL without memory.
 cdef void rx_get_buffer(soft_qp *qp) noexcept nogil
+# Before receiving: gives the queue pair a buffer, if it has none. False: no memory, and the queue pair is in error.
 cdef bint rx_borrow(soft_qp *qp) noexcept nogil
+# After receiving: takes an empty buffer from the queue pair.
 cdef void rx_return(soft_qp *qp) noexcept nogil
 # Prepares for a new stream. Message numbers stay: only a reset of the queue pair restarts them.
 cdef void rx_open(soft_qp *qp) noexcept nogil

@@ -5,8 +5,8 @@ cdef enum:
     TCP_TRY = 2                      # up to so many streams are tried without asking epoll
     TCP_BATCH = 8                    # of one epoll_wait; each sends a frame of up to 64 KB, also at the turn's end
     TCP_DRAIN = 16 << 20             # octets discarded before a close
-    TCP_YIELD_LONG = 200000          # nanoseconds in sched_yield; a longer call was another thread's time slice,
-    TCP_YIELD_PAUSE = 1000000000     # ... and no call follows for so long
+    TCP_YIELD_LONG = 200000          # nanoseconds; a longer sched_yield was another thread's time slice
+    TCP_YIELD_PAUSE = 1000000000     # nanoseconds without sched_yield after such a long call
 
 
 cdef inline tcp_stream *tcp_of(const soft_qp *qp) noexcept nogil:
@@ -137,7 +137,7 @@ cdef void tcp_measure(soft_qp *qp) noexcept nogil:
 
 
 cdef void tcp_want_writable(soft_qp *qp) noexcept nogil:
-    """Asks epoll for EPOLLOUT while octets wait that could not be written."""
+    """Asks epoll for EPOLLOUT while the sender is blocked."""
     cdef epoll_event event
     cdef int i
     assert_held(&qp.lock)
@@ -239,10 +239,11 @@ cdef bint tcp_send_short(soft_qp *qp) noexcept nogil:
 
 
 cdef void tcp_yield(soft_domain *domain) noexcept nogil:
-    """Lets the peer copy the octets while they are in the cache; the kernel uses the same pages again, too.
+    """Yields to the peer on the same core, so the peer copies the octets while they are in the cache, and the kernel
+    uses their pages again.
 
-    Where other threads want the core, the call costs a time slice, and this thread serves nobody meanwhile. Then the
-    function makes no call for a while.
+    Where other threads want the core, a yield costs a time slice, and this thread serves nobody meanwhile. Then the
+    function does not yield for a while.
     """
     cdef int64_t before = now_ns()
     cdef int64_t after
@@ -255,7 +256,7 @@ cdef void tcp_yield(soft_domain *domain) noexcept nogil:
 
 
 cdef bint tcp_transmit_share(soft_qp *qp, uint32_t *share) noexcept nogil:
-    """False: the queue pair is in error."""
+    """Sends until nothing is left, the socket is full or the share is used up. False: the queue pair is in error."""
     cdef tx_batch b
     cdef int result
     cdef ssize_t n
@@ -337,7 +338,7 @@ cdef ssize_t tcp_read(soft_qp *qp, rx_target *target) noexcept nogil:
 
 
 cdef bint tcp_receive_all(soft_qp *qp, uint32_t *share) noexcept nogil:
-    """tcp_receive in any state. It also finds errors and the end of the stream."""
+    """tcp_receive in any state, also at an error or the end of the stream."""
     cdef rx_reception r
     cdef uint64_t fpdus
     cdef ssize_t n
@@ -358,7 +359,7 @@ cdef bint tcp_receive_all(soft_qp *qp, uint32_t *share) noexcept nogil:
 
 
 cdef bint tcp_receive_short(soft_qp *qp, uint32_t *share) noexcept nogil:
-    """tcp_receive, with a receive buffer."""
+    """tcp_receive once the queue pair has a receive buffer."""
     cdef uint32_t room = qp.rx.read_size
     cdef uint64_t fpdus = qp.counters.rx_fpdus
     cdef ssize_t n
@@ -420,7 +421,9 @@ cdef bint tcp_deadline(soft_qp *qp) noexcept nogil:
 
 
 cdef void tcp_progress(soft_domain *domain, bint waits) noexcept nogil:
-    """Tries a few streams: this is cheaper than asking epoll. In a joined channel the program hands in the events."""
+    """Serves the streams of the domain: tries all if they are few, which is cheaper than asking epoll. In a joined
+    channel the program hands in the events, and the function does nothing.
+    """
     cdef bint few = domain.nlinks <= TCP_TRY
     cdef soft_link *link = domain.links
     cdef uint32_t coming = domain.nlinks
@@ -437,7 +440,7 @@ cdef void tcp_progress(soft_domain *domain, bint waits) noexcept nogil:
         return
     link = domain.links
     while link != NULL:
-        # The stream has the whole turn, if the others had nothing to do the last time.
+        # The stream has the whole turn if the remaining streams had nothing to do in the last pass.
         domain.coming = min(coming, domain.busy)
         left = domain.left
         tcp_ready(link.qp, EPOLLIN, domain)
