@@ -228,7 +228,7 @@ cdef class Connection:
     cdef int values_sent(self) except -1:
         cdef Stream s = self.stream
         if s.iov_next < s.iov_count:
-            # The server answers a refused value before all of it was sent.
+            # The server has refused a value before all of it was sent.
             self.send()
         return memory_of(s).unexpose() if s.remote else 0
 
@@ -272,7 +272,6 @@ cdef class Connection:
         return n
 
     cdef int read_inline(self, char *to, size_t length) except -1:
-        # A value in the stream.
         cdef Stream s = self.stream
         cdef int r
         s.dst = to
@@ -294,7 +293,7 @@ cdef class Connection:
         if isinstance(error, (MemcacheUnknownCommandError, MemcacheUnknownError)) or line.startswith(b"ERROR"):
             raise error
         if self.stream.doubtful:
-            # The answer to this command may be still to come.
+            # The error may belong to an earlier command without a reply, and this command's answer may still come.
             raise error
         errors.append(error)
         return 0

@@ -45,7 +45,7 @@ cdef QueuePair queue_of(Stream s):
 
 
 cdef object view_of(object memory):
-    # Of an object with the buffer protocol, or DLPack (torch, JAX, CuPy; the memory must be the processor's).
+    # A memoryview of an object with the buffer protocol, or DLPack (torch, JAX, CuPy; in the processor's memory).
     if PyObject_CheckBuffer(memory) or not hasattr(memory, "__dlpack__"):
         return memoryview(memory)
     try:
@@ -92,7 +92,7 @@ cdef object too_long(object key, Py_ssize_t size, Py_ssize_t length):
 
 
 cdef object fetch_on(Session session, Connection c, object key, fetch_form form, bytes expire, uint32_t *flags):
-    # A call after its `enter` of c.
+    # Fetches a value, or MISS, on the entered connection. Leaves or drops c.
     cdef Stream s = c.stream
     cdef list errors = []
     cdef list known = None
@@ -205,8 +205,8 @@ cdef object view_again(Session session, object key, uint32_t *flags):
     text = text_of(key, &length)
     lock_state(&shared_state)
     try:
-        # Nobody makes pins meanwhile. So a pin found here is older than this look-up of the key's place, and the
-        # server has not been told of its end: the place has had no other item.
+        # With the lock nobody makes or releases pins: a pin found here is older than this look-up, and the server still
+        # keeps its item. So the place has had no other item since.
         pins = None
         if reader.find(text, length, &hit) == DIRECT_FOUND:
             pins = session.pins_with(reader.memory, hit.place)
@@ -393,7 +393,7 @@ cdef dict fetch_many(Session session, list names, list encoded, bint with_cas, b
         session.drop(c)
         raise
     session.leave(c, errors)
-    # Only now, since a serde may use this client.
+    # After `leave`, since a serde may use this client.
     for given, number in loads.items():
         value = found[given]
         if with_cas:
@@ -404,7 +404,7 @@ cdef dict fetch_many(Session session, list names, list encoded, bint with_cas, b
 
 
 cdef Py_ssize_t fetch_into(Session session, bytes key, char *to, Py_ssize_t length) except -2:
-    # The length of the value, or -1.
+    # Fetches a value into memory. Returns its length; -1: no item. A longer value is not copied.
     cdef Connection c = session.enter(False, b"get_into")
     cdef Stream s = c.stream
     cdef list errors = []
@@ -435,6 +435,7 @@ cdef Py_ssize_t fetch_into(Session session, bytes key, char *to, Py_ssize_t leng
 
 
 cdef Py_ssize_t read_into(Connection c, bytes key, char *to, Py_ssize_t length, list errors) except -2:
+    # The answer to a fetch, with results as of fetch_into.
     if c.reply.code == REPLY_VA:
         c.check_value(key, False)
         return c.value_into(to, length)
@@ -444,7 +445,8 @@ cdef Py_ssize_t read_into(Connection c, bytes key, char *to, Py_ssize_t length, 
 
 
 cdef object fetch_small(Session session, list given, list which, list results):
-    # The exception for a too long value, or None.
+    # The part of get_many_into with requests sent together: for given[i], i of which. Returns the exception for a too
+    # long value, or None.
     cdef Connection c = session.enter(False, b"get_many_into")
     cdef list errors = []
     cdef list known = None

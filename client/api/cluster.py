@@ -98,7 +98,7 @@ class ClusterClient(Servers[Client], ClusterMeta):
                 try:
                     thread.start()
                 except RuntimeError as error:
-                    # There are too many, or the interpreter ends.
+                    # The process has too many threads, or the interpreter ends.
                     logger.warning("the list of servers could not be refreshed: %s", error)
                 else:
                     self._refreshing = thread

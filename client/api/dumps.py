@@ -121,15 +121,14 @@ class Lines(Generic[T], Iterator[T]):
             plain.close()
 
     def shut_down(self) -> None:
-        """Ends the wait of a thread for a line. The connection is to be closed by close_after_reading then."""
+        """Ends the wait of a thread for a line. The caller then closes the connection by close_after_reading."""
         plain = self._plain
         if plain is not None:
             with contextlib.suppress(OSError):
                 plain.shutdown(socket.SHUT_RDWR)
 
     def close_after_reading(self) -> None:
-        """`close`, when no thread waits for a line any more: its descriptor could belong to something else
-        meanwhile."""
+        """Waits until no thread reads, then closes: a thread must not read from a descriptor closed and used again."""
         with self._reading:
             self.close()
 

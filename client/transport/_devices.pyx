@@ -111,7 +111,7 @@ cdef void leave_domain(server_domain *domain) noexcept:
 
 
 cdef void leave_device(shared_device *d) noexcept:
-    """Takes a user off."""
+    """Counts a user less. Closes a lost device after its last user."""
     assert_that(d.users > 0)
     d.users -= 1
     if devices[d.which] == d and device_lost(d):

@@ -58,7 +58,7 @@ cdef void stop_copying(forked_memory *one) noexcept nogil:
 
 
 cdef void before_fork() noexcept nogil:
-    # Here, not in the child: the parent, or a server, may write to the memory as soon as the parent goes on.
+    # Copy here, not in the child: the parent or a server may write to the memory right after the fork.
     cdef forked_memory *one
     pthread_mutex_lock(&lock)
     one = copied
@@ -79,6 +79,7 @@ cdef void after_fork_in_parent() noexcept nogil:
 
 
 cdef bint replace(forked_memory *one) noexcept nogil:
+    # Moves the copy to the place of the shared memory. False: there is no copy, or the system refuses.
     if one.copy == MAP_FAILED:
         return False
     return mremap(one.copy, one.size, one.size, MREMAP_MAYMOVE | MREMAP_FIXED, one.data) != MAP_FAILED

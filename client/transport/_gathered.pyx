@@ -43,7 +43,7 @@ cdef class Gathered:
                 raise BufferError(f"a part of a value has Python objects or pointers (format {view.format!r})")
             nbytes += view.nbytes
         if self.views:
-            # They may be under way.
+            # A request may name the present parts.
             raise TypeError("a Gathered has its parts already: make another one")
         self.views = views
         self.nbytes = nbytes

@@ -43,12 +43,12 @@ cdef unsigned int used[KEPT_MOST]    # `fresh_ones` at the last use
 cdef unsigned int count = 0
 cdef size_t kept_bytes = 0
 cdef place seen[SEEN_MOST]
-cdef unsigned int made = 0           # how many of these there ever were
+cdef unsigned int made = 0           # entries ever written to `seen`
 cdef unsigned int fresh_ones = 0     # objects made because no kept object could be used again
 
 
 cdef bytes fresh(size_t length):
-    # The kernel fills pages of 2 MB faster than small pages, wherever there are whole ones.
+    # Asks for pages of 2 MB, which the kernel fills faster than small pages.
     cdef bytes value = PyBytes_FromStringAndSize(NULL, length)
     cdef size_t begin = (<size_t>PyBytes_AS_STRING(value) + HUGE_PAGE - 1) & ~<size_t>(HUGE_PAGE - 1)
     cdef size_t end = (<size_t>PyBytes_AS_STRING(value) + length) & ~<size_t>(HUGE_PAGE - 1)
@@ -58,7 +58,7 @@ cdef bytes fresh(size_t length):
 
 
 cdef bint comes_again(const PyObject *at, size_t length) noexcept:
-    # Whether there was an object of this size at this place, dropped meanwhile.
+    # Whether an earlier object of this size was at this place, and is gone. If not, notes the object.
     global made
     cdef unsigned int i
     for i in range(<unsigned int>SEEN_MOST):
@@ -71,7 +71,7 @@ cdef bint comes_again(const PyObject *at, size_t length) noexcept:
 
 
 cdef void keep(bytes value) noexcept:
-    # Objects kept before stay: as a rule they are at lower addresses, and malloc gives back memory above them.
+    # Without room, older objects stay: as a rule they are at lower addresses, and malloc gives back memory above them.
     global count, kept_bytes
     if count < KEPT_MOST and kept_bytes + PyBytes_GET_SIZE(value) <= RESULTS_MOST:
         Py_INCREF(value)
@@ -105,7 +105,7 @@ cdef bytes new_result(size_t length):
     fresh_ones += 1
     i = 0
     while i < count:
-        # Objects of sizes no longer needed, or of a program that gathers values.
+        # Drop objects of sizes no longer needed, and values that the program gathers.
         if fresh_ones - used[i] > <unsigned int>(FREE_MOST if Py_REFCNT(kept[i]) == 1 else VAIN_MOST):
             drop(i)
         else:

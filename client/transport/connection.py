@@ -26,8 +26,8 @@ from .transports import PLAIN, ROWS, Transport
 
 logger = logging.getLogger("rmemcached.client")
 
-# A module is locked during its import. In a child forked meanwhile the lock stays for ever: the client imports all
-# modules for connecting at once. Looking up a host's name needs this codec.
+# The client imports all modules for connecting here: in a child forked during a later import, the module's lock would
+# stay for ever. Looking up a host's name needs this codec.
 codecs.lookup("idna")
 
 
@@ -139,8 +139,8 @@ class Choice:
         return stream, PLAIN
 
     def recognise(self) -> tuple[bool, bool]:
-        """The server's abilities by self.plain (authentication.recognise). Connects anew when the server ends the
-        connection because of the question, or may be about to, and does not ask again then."""
+        """(classic, unmarked): the server's abilities, asked for on self.plain (authentication.recognise). If the
+        server ends the connection because of the question, connects again and does not repeat the question."""
         client = self.client
         refused = self.refused
         while not client.closes_on_meta:
@@ -150,7 +150,7 @@ class Choice:
             except (MemcacheUnexpectedCloseError, ConnectionResetError):
                 self.open_again()
                 if refused:
-                    # The line before may have been too much: without this line, the server tells its abilities.
+                    # The server may have ended the connection because of the exchange before. Ask without an exchange.
                     refused = False
                     client.closes_on_rdma = True
                     continue
@@ -172,7 +172,7 @@ class Choice:
             client.unmarked = True
         if client.unmarked:
             self.open_again()
-        # Last: from here on the rest of the threads does not ask.
+        # Set last: from here on no thread asks.
         client.closes_on_meta = True
 
     def open_again(self) -> None:
@@ -264,10 +264,9 @@ def name_connecting(error: OSError, client: Options, wanted: str) -> None:
 def open_stream(client: Options, wanted: str, logged: str | None, alone: bool = False) -> tuple[Any, str, str]:
     """(stream, transport's name, log text about it) of a new connection of the client.
 
-    wanted: of TRANSPORTS. logged: the last text in the log, or None. The log gets another transport, and the fact when
-    gets begin or cease to ask the server, as with another server in the same place. alone: no other connection shares
-    the queue pair. Raises MemcacheServerError (TransportUnavailable when an end lacks the transport), OSError,
-    TimeoutError.
+    wanted: of TRANSPORTS. logged: the last text in the log, or None; a different text is logged: of another transport,
+    or when gets begin or cease to ask the server. alone: no other connection shares the queue pair. Raises
+    MemcacheServerError (TransportUnavailable when an end lacks the transport), OSError, TimeoutError.
     """
     choice = Choice(client, wanted, alone)
     try:

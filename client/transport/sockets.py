@@ -180,7 +180,7 @@ def wrap(plain: socket.socket, context: SSLContext, server: Server) -> socket.so
 def name_failure(error: OSError, server: Server, command: str) -> None:
     """Adds server and command to the text of an error with an errno."""
     if hasattr(error, "library"):
-        # The text of ssl's errors is this alone.
+        # The text of an error of ssl is strerror alone.
         error.strerror = f"{server_text(server)}: {command}: {error.strerror}"
     else:
         error.strerror = f"{error.strerror or os.strerror(error.errno or 0)} during {command}"

@@ -16,9 +16,9 @@ class Transport(NamedTuple):
 
     name: str
     scheme: str | None = None  # in URLs
-    device: bytes | None = None  # its name; None: of the system, by its or the environment's choice
-    # Opens the second connection, and gives the connection to the queue pair: of the Client's options, the queue pair,
-    # the server's Offer and the lifeline. Raises MemcacheServerError, OSError, TimeoutError. None: there is none.
+    device: bytes | None = None  # its name; None: a device of the system, perhaps named by the environment
+    # attach(client's options, queue pair, server's Offer, lifeline) opens the second connection and gives it to the
+    # queue pair. Raises MemcacheServerError, OSError, TimeoutError. None: the transport has no second connection.
     attach: Callable[..., None] | None = None
     plain: bool = False  # the connection to the server's port itself, without a queue pair
     by_cm: bool = False  # rdma_cm connects the queue pair: there is no exchange of lines
@@ -49,8 +49,8 @@ ROWS = {
         Transport(
             "soft_shm", "shm", b"soft_shm0", attach_shm, soft=True, looks=16, inline=1024, near=True, automatic=True
         ),
-        # Its gain by polling is lost where requests are paced (docs/notes/waiting.md): "auto" does not try it. A READ
-        # costs a round trip and four system calls. READs of an item are two, and wake the daemon as a request does.
+        # "auto" does not try soft_iw: paced requests lose its gain by polling (docs/notes/waiting.md). A READ by the
+        # server costs a round trip and four system calls. An item takes two READs, which wake the daemon like requests.
         Transport("soft_iw", "iwarp", b"soft_iw0", attach_iw, soft=True, inline=1024, set_messages=2, reads=False),
         PLAIN,
     )

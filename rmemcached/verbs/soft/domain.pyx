@@ -212,7 +212,7 @@ cdef uint32_t domain_take_batch(soft_domain *domain, const epoll_event *ready, i
     cdef int i
     assert_domain(domain)
     for i in range(count):
-        # Skipped are events of event_fd, there only for waiting threads, and of the program's descriptor.
+        # Skip events of event_fd, which only wake waiting threads, and of the program's descriptor.
         if ready[i].data.u64 & ~<uint64_t> EVENTS:
             found += 1
             domain.coming = <uint32_t> (count - i)
@@ -237,7 +237,7 @@ cdef uint32_t domain_poll_descriptors(soft_domain *domain) noexcept nogil:
         return 0
     if not domain.watched:
         domain_watch(domain)
-    # epoll puts reported descriptors behind unreported ones.
+    # epoll puts reported descriptors behind unreported descriptors.
     while n == domain.fabric.batch and seen < PROGRESS_EVENTS and (seen == 0 or domain.left > 0):
         found += domain_poll_batch(domain, &n)
         seen += n
