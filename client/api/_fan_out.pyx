@@ -151,7 +151,7 @@ cdef int run(list batches, bytes name, bint sends_values, bint looks) except -1:
         for batch in batches:
             if batch.error is None and not batch.whole and batch.connection is None:
                 batch.ask(name)
-        # Servers fetching values may have waited for this side, which did nothing for them meanwhile.
+        # No limit for sent values: the servers may have waited for this side, which served other servers.
         asked = 0 if sends_values else now_ns()
         for batch in batches:
             if batch.error is None and not batch.whole:
@@ -166,7 +166,7 @@ cdef int run(list batches, bytes name, bint sends_values, bint looks) except -1:
 
 
 cdef dict found(Batch batch):
-    # Only now, since a serde may use the client.
+    # To be called after all answers, since a serde may use the client.
     cdef dict values = {}
     cdef Request r
     for r, value in zip(batch.requests, batch.results):

@@ -57,7 +57,7 @@ def in_list(servers: Iterable[Any]) -> list[Any]:
         raise ValueError(f"servers is a list, such as ['10.0.0.1', '10.0.0.2:11212'], not {servers!r}")
     found = list(servers)
     if isinstance(servers, tuple) and len(found) == 2 and isinstance(found[0], str) and not isinstance(found[1], str):
-        # A list with its port among its servers.
+        # A single server: (host, port).
         raise ValueError(f"servers is a list, not one server: [{servers!r}]")
     return found
 
@@ -170,7 +170,7 @@ class Servers(Generic[_Client]):
 
     @property
     def _lock(self) -> threading.RLock:
-        # While servers change. A forked child cannot wait for the parent's threads.
+        # Held while servers change. A forked child makes a new lock: no thread there releases the parent's lock.
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._guard = threading.RLock()
@@ -252,7 +252,7 @@ class Servers(Generic[_Client]):
     # --- servers with failures ---
 
     def _look_around(self) -> None:
-        """The work before a call."""
+        """Before a call: begins a refresh when due, and gives dead servers their keys back."""
         if self._refresh_at is not None and monotonic() >= self._refresh_at and self._is_time_to_refresh():
             self._refresh_soon()
         if self._dead:
@@ -305,7 +305,7 @@ class Servers(Generic[_Client]):
             raise MemcacheError("All servers seem to be down right now")
 
     def _place(self, method: str, key: Any) -> tuple[str, _Client] | None:
-        """The server for a call with a key, by name, and its client; None: there is none, and the caller ignores this.
+        """The server for a call with a key, by name, and its client. None: no server may be asked: a miss.
 
         Raises MemcacheIllegalInputError, TypeError.
         """

@@ -9,9 +9,9 @@ from rmemcached.sys.debug cimport assert_that
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE
 
 cdef enum:
-    LARGE = 1 << 17          # bytes of values for which each request of a call names its own memory,
-    SINKS = 3                # ... so many at a time,
-    SINKS_BYTES = 1 << 26    # ... for so much in all
+    LARGE = 1 << 17          # bytes; after a value of this size, each request of a call names memory of its own
+    SINKS = 3                # such requests at a time, at most
+    SINKS_BYTES = 1 << 26    # bytes of their memory, at most
     SMALL_RUN = 32           # values in a row without need of memory, after which requests name none
 
 
@@ -49,8 +49,8 @@ cdef class LaneMemory:
 
     cdef bint name_sink(self, bint lends, memory_name *name) except -1:
         assert_that(not self.sink_named)
-        # For a series of small values, the name of the memory is most of a request. A large value comes in messages
-        # then, and later values have memory again.
+        # After a series of small values requests name no memory: the name would be most of a request. The next large
+        # value comes in messages, and later requests name memory again.
         if self.small_values == SMALL_RUN or not self.sink.prepare(lends):
             return False
         name.address = self.sink.address()
@@ -62,7 +62,7 @@ cdef class LaneMemory:
     cdef bint name_target(self, char *to, size_t size, memory_name *name) except -1:
         cdef Buffer found = name_buffer(self.queue.pd, to, size)
         if found is None and not self.sink.pooled and size >= LARGE:
-            # Registering is an entry in a table here.
+            # Where no pool is used, registering is only an entry in a table.
             self.borrowed = self.sink.register(to, size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
         if self.borrowed != NULL:
             name.key = self.borrowed.rkey

@@ -53,8 +53,8 @@ atomic, also without the GIL."""
 
 
 locks: dict[Key, threading.RLock] = {}
-"""Held by a thread making a queue pair; others wait for its queue pair. A signal handler of the same thread may make
-another."""
+"""Each held by the thread that makes a queue pair, while other threads wait for the queue pair. Reentrant: a signal
+handler of the thread may make another queue pair."""
 
 connecting: dict[Key, set[int]] = {}
 """The threads that make a queue pair through rdma_cm. There no thread waits for another thread's queue pair, so the
@@ -64,7 +64,7 @@ counting = threading.RLock()
 """Held between a look at `connecting` and its change."""
 
 unshared: set[Key] = set()
-"""Where the last connection had no lanes for others: nobody need wait for the next connection."""
+"""Keys whose last connection had no lanes for others: threads do not wait for the next connection."""
 
 
 def forget() -> None:
@@ -92,7 +92,8 @@ def others_wait(client: Options, wanted: str) -> bool:
 def key_of(client: Options, wanted: str) -> Key:
     keepalive = client.socket_keepalive
     probes = keepalive and (keepalive.idle, keepalive.intvl, keepalive.cnt)
-    # Lane 0 of a queue pair is authenticated with its lifeline, also when another Client has it next.
+    # Clients with the same key may share a queue pair. With the credentials, because lane 0 is authenticated with its
+    # lifeline, also for the next Client on this lane.
     return client.server, wanted, client.rdma_cm_port, probes, client.credentials
 
 

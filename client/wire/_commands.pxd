@@ -15,12 +15,12 @@ cdef enum:
 cdef bytes encode_key(object key, bytes prefix, bint unicode_keys)
 # The same for put_fetch and put_store: an ASCII str is returned unchanged, if there is no prefix.
 cdef object sendable_key(object key, bytes prefix, bint unicode_keys)
-# Where its text is.
+# The text of a result of sendable_key, in place and as bytes.
 cdef const char *text_of(object key, size_t *length) noexcept
 cdef bytes bytes_of_key(object key)
-# The same for bytes.
+# The encoded key, if memcached takes the key.
 cdef bytes checked_key(bytes key)
-# The same bytes, of an object of a subclass of bytes.
+# A copy as bytes, for an object of a subclass of bytes.
 cdef bytes exact_bytes(object value)
 # bytes, a contiguous memoryview or a Gathered: the bytes to send for a value.
 cdef object encode_value(object value, str encoding)
@@ -42,8 +42,8 @@ cdef int put_bytes(Stream s, bytes text) except -1
 cdef int put_mark(Stream s) except -1
 # mg, without its end, for a sink to follow.
 cdef int put_fetch(Stream s, object key, bint with_flags, bint with_cas, bytes expire) except -1
-# For a remote stream: the name of the sink, or of the caller's memory, for the value of a fetch; or nothing: the value
-# comes in the stream.
+# For a remote stream: the name of the sink, or of the caller's memory, for the value of a fetch. Nothing, if the value
+# is to come in the stream.
 cdef int put_sink(Stream s, bint lends) except -1
 cdef int put_target(Stream s, char *to, size_t size) except -1
 # ms. flags, expire: None for 0; cas: None but for STORE_CAS. True: the server reads the value from memory and answers

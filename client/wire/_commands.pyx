@@ -84,7 +84,7 @@ cdef inline bint is_plain(const char *text, Py_ssize_t length) noexcept:
         return False
     while i + 8 <= length:
         memcpy(&eight, text + i, 8)
-        # A byte below 33 borrows from its highest bit.
+        # The subtraction sets the highest bit of a byte below 33.
         if (eight - LOWEST) & ~eight & HIGHEST_BITS:
             return False
         i += 8
@@ -123,7 +123,6 @@ cdef bytes encode_key(object key, bytes prefix, bint unicode_keys):
 
 
 cdef bytes exact_bytes(object value):
-    # Of an object of a subclass.
     return PyBytes_FromStringAndSize(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
 
 
@@ -136,7 +135,7 @@ cdef object encode_value(object value, str encoding):
             return value.encode(encoding)
         except UnicodeEncodeError as error:
             raise MemcacheIllegalInputError(f"Data values must be binary-safe: {error}") from error
-    # A number or a date of NumPy's, whose text is its value, gives its memory as well.
+    # Numbers and dates of NumPy have a buffer, too, but are stored as text.
     if not PyObject_CheckBuffer(value) or getattr(value, "ndim", None) == 0:
         # The pieces of a value, as get_view returns them.
         if type(value) is list and value and all([isinstance(piece, memoryview) for piece in value]):
@@ -160,7 +159,7 @@ cdef object encode_value(object value, str encoding):
 
 
 cdef object integer_of(object value, str name, str kinds="integer"):
-    # As int. The text of a bool would be a word.
+    # The value as an int. Not of a bool, whose text would be a word.
     if type(value) is int:
         return value
     try:

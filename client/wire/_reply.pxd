@@ -27,13 +27,13 @@ cdef struct reply_line:
     size_t cas_length
     bint in_memory           # @: the value is in the memory named in the request
 
-# Parses a line of the classic protocol into the equivalent meta reply.
+# Parses a line of the classic protocol into the equivalent meta reply. Returns as parse_reply.
 cdef int parse_classic(const char *line, size_t length, reply_line *out) noexcept nogil
 # Parses a line without its \r\n. 1, or -EBADMSG: the line begins like a meta reply and is malformed.
 cdef int parse_reply(const char *line, size_t length, reply_line *out) noexcept nogil
 
-# Reads the next line and parses it. Of an error line of a command without a reply, the next line. Returns as the
-# Stream's methods.
+# Reads and parses the next line. Skips error lines of commands without a reply, up to the answer to the mark. Returns
+# as the Stream's methods.
 cdef int read_reply(Stream s, reply_line *reply) noexcept nogil
 # read_reply of the present input; -EAGAIN: there is no whole line.
 cdef int next_reply(Stream s, reply_line *reply) noexcept nogil

@@ -180,7 +180,7 @@ cdef int read_reply(Stream s, reply_line *reply) noexcept nogil:
             return r
         if s.noreplies == 0:
             return 1
-        # Before the answer to mn come errors of commands sent without a reply.
+        # Skip error lines of commands without a reply, up to the answer to the mark.
         if reply.code == REPLY_MN:
             s.noreplies = 0
 

@@ -54,7 +54,7 @@ cdef inline bint is_noreply(const token *t) noexcept nogil:
 
 cdef bint get_key(conn *c, const key_ahead *k, bint ahead) noexcept nogil:
     """Appends the VALUE block of a key, if the key has an item. False: out of memory, the connection is closing. ahead:
-    items_ahead has had the key."""
+    items_ahead has prepared the key."""
     cdef char name[CONN_NAME]
     cdef const char *key = k.key
     cdef size_t nkey = k.nkey

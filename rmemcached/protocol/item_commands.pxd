@@ -34,12 +34,13 @@ cdef inline rel_time_t expiry(store *s, int32_t exptime) noexcept nogil:
     return realtime(s, exptime if exptime >= 0 else <int32_t>REALTIME_MAXDELTA + 1)
 
 cdef inline bint overused(item *it) noexcept nogil:
+    """Whether the item has too many references for another reference."""
     return relaxed_load(&it.refcount) > REFCOUNT_LIMIT
 
 cdef inline item *fetch_item(conn *c, const char *key, size_t nkey, bint touch, rel_time_t exptime,
                              const key_ahead *ahead) noexcept nogil:
     """Gets the item of a key, with a reference; `touch` gives the item the expiry time exptime. NULL: no item. Counts
-    the command as a hit or a miss. ahead: the key, if items_ahead has had the key, else NULL."""
+    the command as a hit or a miss. ahead: the key as prepared by items_ahead, or NULL."""
     cdef store *s = c.thread.store
     cdef thread_stats *stats = &c.thread.stats
     cdef item *it
@@ -144,6 +145,7 @@ cdef inline void count_delta(conn *c, const item *it, bint incr) noexcept nogil:
         counter_add(&stats.slab[ITEM_clsid(it)].decr_hits, 1)
 
 cdef inline void log_deleted(conn *c, item *it, log_delete_cmd cmd) noexcept nogil:
+    """Tells watchers of an item's deletion."""
     cdef log_item logged
     if log_wants(c.thread.log, LOG_DELETIONS):
         logged = log_item(ITEM_key(it), it.nkey, it.nbytes, ITEM_clsid(it))

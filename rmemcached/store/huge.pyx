@@ -92,7 +92,9 @@ cdef bint _huge_may_make_ahead(store *s) noexcept nogil:
 
 
 cdef void _huge_try(store *s, uint32_t number, bint ahead) noexcept nogil:
-    """Makes a huge page without the slabs lock, if the memory there, or used before, has been written."""
+    """Makes a huge page, if its memory has been written (ahead: the memory used before). Releases the slabs lock for a
+    while.
+    """
     assert_held(&s.slabs.lock)
     # The page right before a huge page made ahead is partly used, as a rule. So look at the page before both.
     cdef uint32_t looked = number - 2 if ahead else number
@@ -114,7 +116,7 @@ cdef void _huge_try(store *s, uint32_t number, bint ahead) noexcept nogil:
         s.huge.refusals = 0
         relaxed_store(&s.huge.made, s.huge.made + 1)
     else:
-        # EINVAL: before Linux 6.1, or switched off for this process, or only here.
+        # EINVAL: Linux is older than 6.1, or refuses huge pages to this process, or only to this memory.
         s.huge.refusals = s.huge.refusals + 1 if reason == EINVAL else 0
         s.huge.refused = s.huge.refusals == HUGE_REFUSALS
 
