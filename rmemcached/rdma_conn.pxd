@@ -54,9 +54,10 @@ cdef struct rdma_lane_hooks:
     # rdma_conn_lanes.
     pthread_mutex_t *lock
 
-# --- a worker's part of a device --- number: the worker's number, for tokens. epfd: the worker's epoll set, with the
-# descriptors of a software device's queue pairs; their events have the bit SOFT_EVENT (verbs/soft.pxd) in their data
-# and go to soft_channel_event. NULL: out of resources.
+# --- a worker's part of a device ---
+# number: the worker's number, for tokens. epfd: the worker's epoll set, with the descriptors of a software device's
+# queue pairs; their events have the bit SOFT_EVENT (verbs/soft.pxd) in their data and go to soft_channel_event. NULL:
+# out of resources.
 cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint32_t number, int epfd, drive_fn drive,
                                      rdma_failed_fn failed, const rdma_lane_hooks *lanes) noexcept nogil
 # Its connections have been destroyed.
@@ -78,6 +79,7 @@ cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil
 # Whether there are queue pairs with transfers made by this process (rdma_device.soft); whether these queue pairs had
 # something to do in the last turn.
 cdef bint rdma_thread_in_use(const rdma_thread *t) noexcept nogil
+# Whether these queue pairs had something to do in the last turn.
 cdef bint rdma_thread_was_busy(const rdma_thread *t) noexcept nogil
 # The first call of a worker's turn: its connections may move about `work` octets of values and messages in this turn. A
 # device of the system copies nothing in this process, and ignores `work`. True: the last turn was used up, so there may
@@ -124,6 +126,7 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
 # cm_fd. Else the caller watches cm_fd: cm_ended reports the connection's end.
 cdef rdma_conn *rdma_cm_accept(rdma_thread **threads, void *owner, int cm_fd,
                                const rdma_request *request) noexcept nogil
+# The part of a device to which the connection belongs.
 cdef rdma_thread *rdma_conn_thread(rdma_conn *rc) noexcept nogil
 # The server's address of a connection through rdma_cm. Any thread.
 cdef const sockaddr_in6 *rdma_cm_local(rdma_conn *rc) noexcept nogil

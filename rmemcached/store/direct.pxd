@@ -24,8 +24,8 @@ cdef struct direct_index:
     int fd                      # of header and index, for clients
     size_t covered              # bytes of the arena whose items the index can name
     size_t opened               # accessible bytes from the header on
-    uint64_t alive              # where in the mutex the kernel writes. Constant, as is
-    bint lives                  # ... whether the mutex is locked
+    uint64_t alive              # constant: where in the mutex the kernel writes
+    bint lives                  # constant: whether the mutex is locked
     pthread_t thread
     bint joinable
     uint64_t readers            # clients with the memory now
@@ -43,6 +43,7 @@ cdef void direct_stop(store *s) noexcept nogil
 cdef void direct_destroy(store *s) noexcept nogil
 
 # --- for a caller with the item lock of hv ---
+# Enters an item, if the index has room, or takes an item out.
 cdef void direct_insert(store *s, item *it, uint32_t hv) noexcept nogil
 cdef void direct_remove(store *s, item *it, uint32_t hv) noexcept nogil
 # Puts fresh in the item's slot, or enters fresh.

@@ -39,8 +39,8 @@ cdef struct ghost_table:
     char pad_after_constants[CACHE_LINE]
     # atomic
     uint32_t clock              # keys remembered so far, modulo 2^32
-    uint32_t length             # for how many of these a key is remembered
-    uint32_t early              # ... and during how many its return counts as early
+    uint32_t length             # a key is remembered until the clock has advanced by so much
+    uint32_t early              # a key's return is early until the clock has advanced by so much
     uint32_t next               # the clock of the next measurement
     uint32_t measuring          # a thread measures
     uint32_t small              # the small queues' share of the items, in 1/GHOST_WHOLE

@@ -43,8 +43,8 @@ cdef struct slabs:
     # constant
     unsigned int power_largest  # id of the class with the largest chunks
     uint32_t class_size[MAX_NUMBER_OF_SLAB_CLASSES]
-    int memfd                   # store_config.direct: of the arena, else -1;
-    int shared_fd               # ... a read-only descriptor of the file, for clients
+    int memfd                   # of the arena, with store_config.direct; else -1
+    int shared_fd               # a read-only descriptor of the same file, for clients; else -1
     char *mapping               # the whole reserved range, from mmap
     size_t mapping_length
     char *arena                 # in mapping, aligned to a huge page, behind room for an index and DIRECT_LIFE
@@ -84,11 +84,13 @@ cdef item *slabs_alloc(store *s, unsigned int clsid, bint new_page) noexcept nog
 cdef void slabs_free(store *s, item *it) noexcept nogil
 # Frees a chunk. The slabs lock is held in this function and in the next two.
 cdef void do_slabs_push(store *s, item *it, unsigned int clsid) noexcept nogil
+# Takes a free chunk out of the list of its class.
 cdef void do_slabs_unlink_free_chunk(store *s, item *it, unsigned int clsid) noexcept nogil
 # Takes an unused chunk of the page being emptied.
 cdef void do_move_take(store *s, item *chunk) noexcept nogil
 # Whether a chunk lies on the page being emptied. The caller has the slabs lock, or is the mover.
 cdef bint on_moving_page(store *s, void *chunk) noexcept nogil
+# The index of such a chunk, in page_move.taken.
 cdef uint32_t move_chunk_index(store *s, void *chunk) noexcept nogil
 
 # --- pages ---

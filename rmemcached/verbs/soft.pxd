@@ -64,29 +64,27 @@ cdef ibv_mr *soft_alloc_mr(ibv_pd *pd, size_t length, int access) noexcept nogil
 # max_sge pieces lie within 64 KB.
 cdef ibv_mr *soft_reg_list(ibv_pd *pd, const iovec *memory, uint32_t count) noexcept nogil
 
-# For a program with its own epoll set, for the channel and for others that the program serves. One thread alone posts
-# to the channel's queue pairs, makes progress for them and calls these functions.
-#
-# soft_channel_join puts the channel's descriptors into the program's epoll set, before the first queue pair of the
-# channel gets its stream. EBUSY: a queue pair or a progress thread exists already; no progress thread can be started
-# later either. Events with the bit SOFT_EVENT in their data belong to the channel. The program hands each to
-# soft_channel_event, before it destroys any queue pair and before it waits again. `coming`: the number of such events
-# still in its hands, including this event. False: the turn is over, and epoll will report the event again; the program
-# should hand it in first then. soft_event_qp gives the queue pair of an event. After soft_channel_join the channel's
-# own descriptor is never readable, poll_cq makes no progress, and the program does not arm the channel's queues: it
-# asks soft_cq_pending whether poll_cq would find a completion.
-#
-# soft_channel_poll makes progress without a system call, and returns whether there was work. A polled soft_shm queue
-# pair costs its peer no system call, a waiting queue pair does. The program waits for the epoll set only after
-# soft_channel_arm has returned false and no queue has a completion: epoll then reports an event for new work. True:
-# work is there already, and the program calls soft_channel_poll.
+# --- a channel in the program's own epoll set ---
+# One thread alone posts to the channel's queue pairs, makes progress for them and calls the functions of this section.
 cdef enum:
-    SOFT_EVENT = 8
+    SOFT_EVENT = 8                   # a bit in the data of events that belong to such channels
+# Puts the channel's descriptors into the program's epoll set, before the first queue pair of the channel gets its
+# stream. From then on the channel's own descriptor is never readable, poll_cq makes no progress, the program does not
+# arm the channel's queues, and no progress thread can be started. EBUSY: a queue pair or a progress thread exists.
 cdef int soft_channel_join(ibv_comp_channel *channel, int epfd) noexcept nogil
+# Takes an event with SOFT_EVENT. The program hands in each such event before it destroys any queue pair and before it
+# waits again. `coming`: the number of such events still in its hands, including this event. False: the turn is over,
+# and epoll will report the event again; the program should hand in this event first then.
 cdef bint soft_channel_event(const epoll_event *event, uint32_t coming) noexcept nogil
+# The queue pair of an event.
 cdef ibv_qp *soft_event_qp(const epoll_event *event) noexcept nogil
+# Whether poll_cq would find a completion.
 cdef bint soft_cq_pending(const ibv_cq *cq) noexcept nogil
+# Makes progress without a system call. Returns whether there was work. A polled soft_shm queue pair costs its peer no
+# system call, a waiting queue pair does.
 cdef bint soft_channel_poll(ibv_comp_channel *channel) noexcept nogil
+# To be called before a wait for the epoll set. False: epoll reports an event for new work, and the program may wait if
+# no queue has a completion. True: work is there already, and the program calls soft_channel_poll.
 cdef bint soft_channel_arm(ibv_comp_channel *channel) noexcept nogil
 
 # For a program with one thread for all posts and all progress of a channel: the program may begin the channel's turns
@@ -94,19 +92,20 @@ cdef bint soft_channel_arm(ibv_comp_channel *channel) noexcept nogil
 # number of queue pairs. Once the work is used up, only short messages still leave before the next turn, and
 # get_cq_event fails with EAGAIN instead of waiting (on a joined channel: always). The function returns the unused work
 # of the last turn: all of the work if there was nothing to do; 0 or less if more may be left. If the channel was
-# joined, the thread takes no locks from now on except those of queue pairs. soft_channel_end_turns is the thread's last
-# call, before another thread may destroy any object of the channel.
+# joined, the thread takes no locks from now on except those of queue pairs.
 cdef int64_t soft_channel_begin_turn(ibv_comp_channel *channel, uint32_t work) noexcept nogil
+# The thread's last call, before another thread may destroy any object of the channel.
 cdef void soft_channel_end_turns(ibv_comp_channel *channel) noexcept nogil
 
 # For a program that only waits for one queue of a channel: sleeps until there may be a completion to poll, with one
 # system call, and makes progress for the events. The queue need not be armed. One thread at a time may call, and no
 # thread destroys a queue pair meanwhile. timeout: milliseconds; -1: for ever. Returns 0 after the timeout, -1 with
-# errno as epoll_wait, else bits of soft_wakeup. soft_channel_watch adds a descriptor of the program to the wait.
+# errno as epoll_wait, else bits of soft_wakeup.
 cdef enum soft_wakeup:
     CHANNEL_WORK = 1
     CHANNEL_PROGRAM = 2              # the program's descriptor is readable
 cdef int soft_cq_wait(ibv_cq *cq, int timeout) noexcept nogil
+# Adds a descriptor of the program to the wait.
 cdef int soft_channel_watch(ibv_comp_channel *channel, int fd) noexcept nogil
 
 # Starts a thread that makes progress for all completion queues of the context, including queues made later. The thread
@@ -156,9 +155,9 @@ cdef void soft_mr_renew(ibv_mr *mr) noexcept nogil
 cdef void soft_srq_newest_first(ibv_srq *srq) noexcept nogil
 # For a queue pair with an SRQ and without a stream so far: the queue pair takes at most `allowed` receives. A peer
 # beyond the limit ends its own stream, and leaves the receives of other peers alone. When the queue pair has come to
-# ERR, a receive completion with IBV_WC_WR_FLUSH_ERR and this wr_id reports it. soft_qp_allow raises the limit; one
-# thread calls it, without a lock.
+# ERR, a receive completion with IBV_WC_WR_FLUSH_ERR and this wr_id reports the error.
 cdef void soft_qp_limit(ibv_qp *qp, uint32_t allowed, uint64_t wr_id) noexcept nogil
+# Raises the limit. One thread at a time, without a lock.
 cdef void soft_qp_allow(ibv_qp *qp, uint32_t more) noexcept nogil
 
 # How a queue pair gets its stream, by fabric.

@@ -40,7 +40,7 @@ cdef struct soft_iw_stream:          # state of a stream, and the results of its
     bint crc
     uint16_t ird                     # of this side
     uint16_t ord
-    uint16_t peer_ird                # as the peer has said; 0: it has not
+    uint16_t peer_ird                # announced by the peer; 0: not announced
     uint16_t peer_ord
     size_t private_length
     uint8_t private_data[MPA_PRIVATE_MAX]  # initiator: of the reply or reject
@@ -61,4 +61,5 @@ cdef int soft_iw_reject(int fd, const void *frame, size_t received, const void *
 # Parses a Request frame. 1: *out is set; 0: more octets are needed; -1 with EPROTO: not an acceptable MPA Request.
 cdef int soft_iw_parse_request(const void *buf, size_t received, soft_iw_request *out) noexcept nogil
 
+# The present state of the queue pair's stream.
 cdef void soft_iw_query(ibv_qp *qp, soft_iw_stream *out) noexcept nogil
