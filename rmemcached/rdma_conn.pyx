@@ -72,7 +72,7 @@ include "rdma/lanes.pyx"
 cdef enum:
     SERVED_PER_TURN = 256        # connections
     TURN_COMPLETIONS = 64        # of a connection
-    COMPLETIONS_LEAST = 8        # ... if many go on
+    COMPLETIONS_LEAST = 8        # the same if many connections go on, at least
     SPARE_DESCRIPTORS = 16       # descriptors left to plain connections, and a sixteenth of all
 
 cdef struct cm_id:               # a connection of rdma_cm
@@ -83,6 +83,7 @@ cdef struct cm_id:               # a connection of rdma_cm
 # ---- completions -----------------------------------------------------------------------------------------------------
 
 cdef void take_first(rdma_conn *rc, const message_header *header) noexcept nogil:
+    """Takes the client's first message, which must be READY."""
     if header.kind != MESSAGE_READY:
         queue_fail(&rc.q, b"a first message that is not READY", IBV_WC_SUCCESS)
         return
@@ -227,7 +228,7 @@ cdef unsigned int share_of_turn(const rdma_thread *t) noexcept nogil:
 
 
 cdef inline void begin_turn(rdma_conn *rc) noexcept nogil:
-    """A connection served twice in a turn of the worker has a single share."""
+    """Gives the connection its share of the worker's turn, once in a turn."""
     cdef const rdma_thread *t = rc.q.t
     if rc.turn != t.turn:
         rc.turn = t.turn
@@ -395,7 +396,7 @@ cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil:
 # ---- making and end --------------------------------------------------------------------------------------------------
 
 cdef bint bring_up(rdma_conn *rc, const exchange_request *req, const cm_id *cm) noexcept nogil:
-    """The queue pair to INIT, receives posted, then to RTR and RTS."""
+    """Brings the queue pair to INIT, posts its receives, and brings the queue pair to RTR and RTS. False: an error."""
     cdef rdma_device *dev = rc.q.t.dev
     cdef ibv_qp *qp = rc.q.qp
     cdef qp_address peer
@@ -431,7 +432,8 @@ cdef bint choose_psn(rdma_conn *rc) noexcept nogil:
 
 
 cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *req, const cm_id *cm) noexcept nogil:
-    """cm: the connection of rdma_cm; NULL: the peer's address is in req. Returns NULL if out of resources."""
+    """Makes a connection with a queue pair in RTS. cm: the connection of rdma_cm; NULL: the peer's address is in req.
+    Returns NULL if out of resources."""
     cdef rdma_conn *rc
     if not rdma_device_admit(t.dev):
         return NULL
@@ -454,7 +456,7 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
 
 
 cdef const char *why_not_made(rdma_thread *t) noexcept nogil:
-    """After conn_make has failed."""
+    """The error line for the client after conn_make has failed."""
     if relaxed_load(&t.dev.queue_pairs) >= t.dev.limits.max_qps:
         counter_add(&t.counters.refused_queue_pairs, 1)
         return b"SERVER_ERROR rdma: too many queue pairs (rdma_max_qps)"

@@ -45,8 +45,8 @@ from rmemcached.client.urls import read_transports
 cdef enum:
     KEYS = READS - 1         # in a round; a READ of the clock goes with the READs of their buckets
     CLOCK_NS = 100000000     # the server's clock is read again after this time
-    STALL_NS = 2000000000    # how far the server's clock may fall behind ours until the server is asked,
-    DRIFT_ONE_OF = 10000     # ... beside the drift between the clocks of two hosts
+    STALL_NS = 2000000000    # a server whose clock falls behind ours by more is asked
+    DRIFT_ONE_OF = 10000     # the clocks of two hosts drift apart by a part in so many, at most
     PART_NS = 1000000000     # the time between two requests for keys of unregistered memory
     PARTS_MOST = 1 << 15
     ENTRIES = 4096           # remembered places of keys' items: one for each value of the lower hash bits
@@ -59,10 +59,10 @@ cdef struct memory_part:     # registered by the server
     uint32_t key
 
 cdef enum read_step:         # of a key
-    WANTS_BUCKET             # a READ of its bucket is to be posted,
-    READS_BUCKET             # ... is under way
-    WANTS_ITEM               # the same of its item
-    READS_ITEM
+    WANTS_BUCKET             # a READ of its bucket is to be posted
+    READS_BUCKET             # a READ of its bucket is under way
+    WANTS_ITEM               # a READ of its item is to be posted
+    READS_ITEM               # a READ of its item is under way
     FOUND
     ASKS                     # only the server can say
 
@@ -74,8 +74,8 @@ cdef struct sought:          # a key of a round
     bint guessed             # `slot` is remembered, not read
     int looked               # the number of `slot` in its bucket, if not
     uint64_t slot
-    size_t size              # bytes of the READ of its item,
-    size_t at                # ... and its place in the buffer
+    size_t size              # bytes of the READ of its item
+    size_t at                # the place of the item in the buffer
 
 cdef struct remembered:      # the place of a key's item, once read
     uint32_t hv
@@ -83,14 +83,14 @@ cdef struct remembered:      # the place of a key's item, once read
     uint64_t slot            # where; 0: nothing is remembered
 
 
-cdef int64_t flushed_ns = 0      # when this process last flushed a server; the GIL, or a value that is near
+cdef int64_t flushed_ns = 0      # when this process last flushed a server. A thread may see a change a little later
 
 
 cdef class RemoteMemory(ReadBuffer):
     """A server's memory, as read by a queue pair."""
     cdef direct_header header        # as read; the clock is read again and again
     cdef direct_report report        # this and the following fields belong to the reading call
-    cdef bint told_later             # the hits are to be told to the server now
+    cdef bint told_later             # a line with the report is due, even without a request
     cdef uint64_t base               # the server's address of the header
     cdef memory_part *parts
     cdef unsigned int count
@@ -101,8 +101,8 @@ cdef class RemoteMemory(ReadBuffer):
     cdef bint busy                   # a call reads; the GIL, or the lock of _state.pxd
     cdef int64_t clock_ns            # when the READ of the clock was posted; 0: never
     cdef int64_t posted_ns           # when the READ under way was posted
-    cdef int64_t lag_ns              # how far the server's clock was behind ours then,
-    cdef int64_t least_ns            # ... and the least such lag lately
+    cdef int64_t lag_ns              # how far the server's clock was behind ours at clock_ns
+    cdef int64_t least_ns            # the least such lag lately
     cdef int64_t asked_ns            # when a key of unregistered memory was last asked for; 0: never
     cdef uint64_t wanted             # a place whose memory has no key yet; 0: none
 
@@ -170,7 +170,7 @@ cdef inline uint64_t clock_place() noexcept nogil:
 
 
 cdef int complete(Connection c) except -1:
-    # Whatever was posted has been read.
+    # Waits until all posted READs have completed.
     cdef RdmaStream s = c.stream
     cdef int64_t deadline = 0
     cdef int r = 0
@@ -278,7 +278,7 @@ cdef void guess(RemoteMemory m, sought *k) noexcept nogil:
 
 
 cdef bint post_one(RdmaStream s, RemoteMemory m, sought *k, unsigned int number, size_t *at) noexcept nogil:
-    # Whether its next READ is under way. at: where an item can go in the buffer.
+    # Posts the next READ for a key. False: no READ is due, or there is no room. at: a free place in the buffer.
     cdef uint64_t place
     if s.queue.reads == READS:
         return False
@@ -305,8 +305,8 @@ cdef bint post_one(RdmaStream s, RemoteMemory m, sought *k, unsigned int number,
 
 cdef unsigned int post_round(RdmaStream s, RemoteMemory m, sought *keys, unsigned int count,
                              bint due) noexcept nogil:
-    # Posts READs as far as there is room, after a READ of the clock if `due`. Without the clock's READ, none. Their
-    # number.
+    # Posts READs as far as there is room, after a READ of the clock if `due`; no READ if the clock cannot be read.
+    # Returns the number of READs.
     cdef unsigned int posted = 0
     cdef bint reads = m.lives()
     cdef size_t at = ITEMS_AT
@@ -366,7 +366,7 @@ cdef int take(RemoteMemory m, sought *k, unsigned int number, direct_hit *hit) n
 
 cdef int read_round(Connection c, RemoteMemory m, sought *keys, unsigned int count, list found,
                     Py_ssize_t first) except -1:
-    # Puts the values found for these keys into found[first:]; None: only the steps of the keys are set.
+    # Reads the items of the keys. Puts the values found into found[first:]; without a list only sets the keys' steps.
     cdef RdmaStream s = c.stream
     cdef int64_t now = now_ns()
     cdef bint due = now - m.clock_ns > CLOCK_NS or m.clock_ns <= flushed_ns
@@ -399,7 +399,7 @@ cdef int tell(Connection c, RemoteMemory m, bint asks) except -1:
 
 
 cdef bint enter(RdmaStream s):
-    # Whether the caller reads alone now.
+    # Takes queue.remote for this caller alone. False: another call reads, or the server is always asked.
     cdef QueuePair queue = s.queue
     cdef RemoteMemory m
     cdef bint entered

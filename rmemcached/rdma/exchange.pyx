@@ -81,7 +81,7 @@ cdef bint key_is(const char *text, size_t length, const char *name) noexcept nog
 
 cdef bint take_value(exchange_request *out, const char *key, size_t nkey, const char *value,
                      size_t nvalue) noexcept nogil:
-    """False: the value is malformed or out of range. Unknown keys are ignored."""
+    """Takes a value of the client's line. False: malformed, or out of range. Unknown keys are ignored."""
     cdef number_key[13] numbers = [
         number_key(b"version", 0, UINT32_LAST, &out.version),
         number_key(b"qpn", 0, RDMA_QPN_MAX, &out.qpn),

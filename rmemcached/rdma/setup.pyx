@@ -3,7 +3,7 @@ cdef enum:
 
 
 cdef inline rdma_conn **token_bucket(rdma_thread *t, const uint8_t *token) noexcept nogil:
-    """By a random octet."""
+    """The bucket of a token, by a random octet."""
     return &t.streamless[token[RDMA_TOKEN_LENGTH - 1] % STREAMLESS_BUCKETS]
 
 
@@ -68,7 +68,7 @@ cdef void setup_end(rdma_conn *rc) noexcept nogil:
 
 
 cdef bint setup_give(rdma_conn *rc, int *memory) noexcept nogil:
-    """Whether the client gets the items' memory; then fills in its descriptors."""
+    """Gives the client the items' memory, if allowed. True: `memory` has the descriptors."""
     cdef const rdma_device *dev = rc.q.t.dev
     rc.given = rc.direct and dev.transport.near and dev.limits.direct != DIRECT_NOBODY \
         and store_direct_give(rc.q.t.worker.store, &memory[0], &memory[1])

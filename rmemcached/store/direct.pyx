@@ -42,7 +42,7 @@ cdef bint _direct_open(store *s, size_t top) noexcept nogil:
 
 
 cdef inline bint _direct_layout_holds() noexcept nogil:
-    """Whether the items and chunks of direct.pxd are store.pxd's."""
+    """Whether items and chunks have the same layout in direct.pxd and in store.pxd."""
     cdef item it
     cdef direct_item read
     cdef item_chunk ch
@@ -114,7 +114,9 @@ cdef void _direct_close(store *s) noexcept nogil:
 
 
 cdef bint _direct_begin_life(store *s) noexcept nogil:
-    """False: the system has no such mutexes, or no memory."""
+    """Makes and locks the mutex that tells clients whether the daemon lives. False: the system has no such mutexes, or
+    no memory.
+    """
     cdef pthread_mutex_t *life = <pthread_mutex_t *>_direct_end_of_index(s)
     cdef uint64_t word = 0
     if mprotect(life, DIRECT_HEADER, PROT_READ | PROT_WRITE) != 0 or not lock_for_life(life):
@@ -128,7 +130,7 @@ cdef bint _direct_begin_life(store *s) noexcept nogil:
 
 
 cdef bint _direct_fill_header(store *s, size_t length) noexcept nogil:
-    """False: the arena has too many chunks, or there is no memory."""
+    """Fills in the header of a new index. False: the arena has too many chunks, or there is no memory."""
     assert_held(&s.direct.lock)
     cdef direct_header *h = s.direct.mapped
     cdef uint64_t items, nbytes
@@ -221,7 +223,7 @@ cdef void direct_destroy(store *s) noexcept nogil:
     cdef int error
     store_direct_end(s)
     if s.direct.lives:
-        # Otherwise the kernel would write there at the end of the locking thread.
+        # The kernel would write to a mutex still locked at the end of the locking thread.
         error = pthread_mutex_unlock(<pthread_mutex_t *>_direct_end_of_index(s))
         assert_that(error == 0)
         pthread_mutex_destroy(<pthread_mutex_t *>_direct_end_of_index(s))

@@ -70,7 +70,7 @@ cdef int64_t closer_resume(shm_closer *closer) noexcept nogil:
     while hold != NULL:
         following = hold.next
         if now >= hold.until and pieces_done(closer, shm_of(hold.qp)):
-            # Records in the socket wake its waiting thread. From the end of its hold on the queue pair may be freed.
+            # Records in the socket wake the thread waiting there. End the hold last: the queue pair may be freed then.
             hold_watch(hold, EPOLLIN)
             hold_end(closer, hold)
         elif hold.until and (first == 0 or hold.until < first):

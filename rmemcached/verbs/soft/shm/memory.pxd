@@ -24,10 +24,10 @@ cdef bint shm_has_size(int fd, size_t size) noexcept nogil
 cdef bint shm_is_sealed(int fd) noexcept nogil
 
 # Maps such a memfd without any right, with one extra page, which no file of this size has. Mapping neither touches nor
-# locks a page, also with mlockall(MCL_FUTURE). NULL: no mapping now, and nobody is to blame.
+# locks a page, also with mlockall(MCL_FUTURE). NULL: the system refuses, through no fault of the peer.
 cdef void *shm_map(int fd, size_t size) noexcept nogil
 cdef void shm_unmap(void *memory, size_t size) noexcept nogil
-# The number of octets present from `at` on, the beginning of a page, up to the first hole: whole pages, in memory now.
+# The number of octets in memory now, from the page at `at` up to the first missing page.
 # The mapping has the same rights everywhere, and at most SHM_LOOK_MAX octets. 0 also if the system gives no answer.
 cdef size_t shm_present(const void *memory, size_t at, size_t size) noexcept nogil
 # The same for a slice of a larger file: whether the next SHM_SLICE octets are all present. `trusted`: no process with

@@ -34,7 +34,7 @@ cdef bint shm_take_ring(soft_qp *qp, void *ring) noexcept nogil:
         if not shm_has_size(fd, SHM_SIZE) or not shm_is_sealed(fd):
             return False
         shm.ring_present = <uint32_t> shm_present(ring, 0, SHM_SIZE)
-    # The page behind the ring stays, as long as pages of the ring are asked for, and has the same rights.
+    # Keep the extra page behind the ring, with the same rights, for later calls of shm_present.
     return shm.ring_present > 0 and mprotect(ring, SHM_SIZE + PAGE_SIZE, PROT_READ) == 0
 
 
@@ -92,7 +92,9 @@ cdef void shm_unmap_stream(shm_stream *shm) noexcept nogil:
 
 
 cdef void shm_close(soft_qp *qp) noexcept nogil:
-    """The memory stays mapped until the next attachment or the queue pair's end: other threads may read it."""
+    """Ends the stream. Its memory stays mapped until the next attachment or the queue pair's end, since other threads
+    may still read there.
+    """
     cdef shm_stream *shm = shm_of(qp)
     assert_held(&qp.lock)
     store_release(&shm.ours.closed, 1)
@@ -226,7 +228,7 @@ cdef void shm_note_writes(soft_qp *qp, const tx_batch *b, size_t written) noexce
 
 
 cdef bint shm_transmit_share(soft_qp *qp, uint32_t *share) noexcept nogil:
-    """False: the queue pair is in error."""
+    """Sends until nothing is left, the ring is full or the share is used up. False: the queue pair is in error."""
     cdef shm_stream *shm = shm_of(qp)
     cdef tx_batch b
     cdef int result
@@ -281,7 +283,7 @@ cdef void shm_transmit(soft_qp *qp) noexcept nogil:
 
 
 cdef bint shm_receive_all(soft_qp *qp, uint32_t *share) noexcept nogil:
-    """shm_receive, which takes a receive buffer when needed."""
+    """The loop of shm_receive. Takes a receive buffer when needed, for the caller to return."""
     cdef shm_stream *shm = shm_of(qp)
     cdef rx_reception r
     cdef uint64_t head, fpdus, word

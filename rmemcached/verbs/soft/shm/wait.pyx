@@ -2,9 +2,9 @@
 
 cdef enum:
     SHM_IDLE_POLLS = 256             # polls in vain until a stream waits, if more than SHM_ALWAYS_POLLED are polled
-    SHM_CHECK_WAKEUPS = 4000         # nanoseconds between looks at the sockets while some streams wait for a wake-up,
-    SHM_CHECK_IDLE = 16000           # up to so many after looks in vain,
-    SHM_CHECK_ENDS = 5000000         # and while none waits, to notice the death of peers
+    SHM_CHECK_WAKEUPS = 4000         # nanoseconds between looks at the sockets while some streams wait for a wake-up
+    SHM_CHECK_IDLE = 16000           # the same after looks in vain, at most
+    SHM_CHECK_ENDS = 5000000         # the same while no stream waits: the death of a peer shows there
 
 
 cdef inline shm_domain *shm_domain_of(const soft_domain *domain) noexcept nogil:
