@@ -339,7 +339,7 @@ cdef void *devices_main(void *arg) noexcept nogil:
     cdef pollfd waiting[3]
     cdef char why[WHY_SIZE]
     cdef unsigned int pause = 1      # looks between two attempts to open a device
-    cdef unsigned int left = 1       # until the next
+    cdef unsigned int left = 1       # looks until the next attempt
     cdef int64_t due = now_ns() + LOOK_NS
     d.owner = thread_id()
     while True:

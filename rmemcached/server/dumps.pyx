@@ -15,7 +15,7 @@ from rmemcached.store.store cimport (
 )
 
 cdef enum:
-    FLUSH_BYTES = 32 * 1024      # are gathered before they are sent
+    FLUSH_BYTES = 32 * 1024      # of the dump, gathered before they are sent
     STALL_MS = 1800 * 1000       # a reader taking nothing for so long loses its connection
 
 cdef struct dumps:               # constant
@@ -42,7 +42,7 @@ cdef bint item_found(void *arg, item *it) noexcept nogil:
 
 
 cdef bint wait_writable(dump *d) noexcept nogil:
-    """False: the reader is gone or does not read, or all dumps are to end."""
+    """Waits until the socket takes more. False: the reader is gone or does not read, or all dumps are to end."""
     cdef pollfd fds[2]
     cdef int n = 0
     fds[0].fd = d.fd

@@ -286,7 +286,7 @@ cdef inline void do_move_take(store *s, item *chunk) noexcept nogil:
 
 
 cdef inline item *do_slabs_alloc(store *s, unsigned int clsid, bint new_page, bint *carved) noexcept nogil:
-    """carved: the chunk was never used, and its memory may not be resident."""
+    """Takes a free chunk, or NULL. carved: the chunk was never used, and its memory may not be resident."""
     assert_held(&s.slabs.lock)
     cdef slab_class *p = &s.slabs.classes[clsid]
     cdef item *it = NULL

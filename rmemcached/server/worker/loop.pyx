@@ -23,7 +23,7 @@ cdef inline void connection_event(connection *cn, uint32_t events) noexcept nogi
 # ---- the sources -----------------------------------------------------------------------------------------------------
 
 cdef inline bint begin_sources(worker *w) noexcept nogil:
-    """Whether a source has used up its last turn."""
+    """Begins the turn of each active source. Returns whether one has used up its last turn."""
     cdef unsigned int i
     cdef bint used_up = False
     for i in range(w.nsources):
@@ -33,7 +33,7 @@ cdef inline bint begin_sources(worker *w) noexcept nogil:
 
 
 cdef inline int arm_sources(worker *w) noexcept nogil:
-    """Returns the timeout of epoll_wait. 0: a source has work, and those behind it are not asked."""
+    """Arms the sources and returns the timeout of epoll_wait. Stops at the first source with work: then 0."""
     cdef unsigned int i
     cdef int longest
     cdef int timeout = TICK_MS if w.nstreams or w.ncm or w.idle_timeout else -1
@@ -48,7 +48,7 @@ cdef inline int arm_sources(worker *w) noexcept nogil:
 
 
 cdef inline bint poll_sources(worker *w) noexcept nogil:
-    """Whether a source has something to serve."""
+    """Polls each active source. Returns whether one has something to serve."""
     cdef unsigned int i
     cdef bint found = False
     for i in range(w.nsources):

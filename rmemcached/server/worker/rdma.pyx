@@ -106,7 +106,7 @@ cdef void end_late_setups(rdma_source *r) noexcept nogil:
 # ---- the source's table ----------------------------------------------------------------------------------------------
 
 cdef bint rdma_begin(source *s) noexcept nogil:
-    """Devices busy in the last turn share this turn. An idle device may have the share of one more busy device."""
+    """Divides the turn among the devices busy in the last. An idle one may have the share of one more busy device."""
     cdef rdma_source *r = <rdma_source *>s
     cdef unsigned int k, share
     cdef unsigned int busy = 0
@@ -233,7 +233,7 @@ cdef void run_devices(rdma_source *r, unsigned int which, int64_t now) noexcept 
 
 
 cdef void serve_devices(rdma_source *r, unsigned int ready) noexcept nogil:
-    """Devices with endless work come last: their turns would delay the clients of the rest."""
+    """Serves the devices of `ready`, those with endless work last: their turns would delay the clients of the rest."""
     cdef unsigned int k, last = 0
     cdef int64_t now = r.came
     if now == 0 and r.polling.gap_max:

@@ -4,7 +4,7 @@ cdef enum:
     BULK_READ_SIZE = 2048        # read at once where a payload larger than the read buffer may follow
 
 cdef enum flush_result:
-    FLUSH_BROKEN                 # the connection is
+    FLUSH_BROKEN                 # the connection is broken
     FLUSH_SOCKET_FULL
     FLUSH_TURN_OVER              # the socket has room, but the connection has used up its share of the turn
     FLUSH_DONE                   # all has left

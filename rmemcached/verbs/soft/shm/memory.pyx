@@ -83,8 +83,8 @@ cdef size_t shm_present(const void *memory, size_t at, size_t size) noexcept nog
     assert_that(at % PAGE_SIZE == 0 and size <= SHM_LOOK_MAX)
     if mincore(<uint8_t *> memory + at, (pages + 1) * PAGE_SIZE, found) < 0:
         return 0
-    # If this process could not open the file for writing, the kernel reports every page as present, even the extra page,
-    # which never is. The kernel decides once for all pages of a look. The file's owner may change the mode at any time.
+    # If this process could not open the file for writing, the kernel reports every page as present, even the extra
+    # page, which never is. The kernel decides once for all pages of a look. The file's owner may change the mode.
     if found[pages] & 1:
         return 0
     while n < pages and found[n] & 1:
