@@ -28,7 +28,7 @@ FLAG_INTEGER = 1 << 1
 FLAG_LONG = 1 << 2
 FLAG_COMPRESSED = 1 << 3
 FLAG_TEXT = 1 << 4
-# pymemcache and python-memcached have no such flags.
+# The flags of this project's own serdes: pymemcache and python-memcached do not know them.
 FLAG_BUFFERS = 1 << 16
 FLAG_ARRAY = 1 << 17
 FLAG_ZSTD = 1 << 18
@@ -198,7 +198,7 @@ class Pickle5Serde:
         views: list[memoryview] = []
 
         def keep(buffer: pickle.PickleBuffer) -> bool:
-            # True: the buffer goes into the pickle.
+            # Called by pickle. True: the buffer goes into the pickle.
             try:
                 view = buffer.raw()
             except BufferError:

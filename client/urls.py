@@ -15,13 +15,13 @@ from .transport.arguments import as_port, looks_like_port
 from .transport.sockets import DEFAULT_PORT, Server
 from .transport.transports import ROWS
 
-# Each scheme, and its transport. None: the argument or option names the transport.
+# The transport of each scheme. None: the argument or option names the transport.
 SCHEMES = {
     "memcached": "auto",
     **{row.scheme: row.name for row in ROWS.values() if row.scheme},
     "unix": None,
 }
-# These leave the choice to the argument or option of the same name.
+# The schemes that leave the choice to the argument `transport`, or the option of that name.
 OPEN_SCHEMES = ("memcached", "unix")
 
 ENVIRONMENT = "RMEMCACHED_TRANSPORT"
@@ -37,7 +37,7 @@ FALSE = ("0", "false", "no", "off")
 
 
 def as_boolean(text: str) -> bool:
-    """Raises ValueError."""
+    """True or False for one of the words above. Raises ValueError."""
     if text.lower() in TRUE:
         return True
     if text.lower() in FALSE:
@@ -83,7 +83,7 @@ DEFAULTS: dict[str, Any] = {
 
 URL = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
 CONTROL = re.compile("[\x00-\x1f\x7f]")
-UNFIT = re.compile(r"[\x00-\x20\x7f/?#@\[\]\\]")  # in a host
+UNFIT = re.compile(r"[\x00-\x20\x7f/?#@\[\]\\]")  # characters that no host has
 FORMS = "a server is 'host', 'host:port', '[v6]:port', (host, port), '/path' of a UNIX socket, or a URL"
 QUOTING = "what is special in it is percent-encoded: %2F for /, %3F for ?, %23 for #, %40 for @"
 
@@ -131,7 +131,7 @@ def explained(url: str, error: ValueError) -> str:
 
 
 def decoded(text: str) -> str:
-    """Without percent-encoding. Raises ValueError."""
+    """The text without percent-encoding. Raises ValueError."""
     try:
         return unquote(text, errors="strict")
     except UnicodeDecodeError:
@@ -154,7 +154,7 @@ def checked_host(host: Any) -> str:
 
 
 def checked_port(port: Any) -> int:
-    """Raises ValueError."""
+    """The port as a number. Raises ValueError."""
     try:
         return as_port(port)
     except ValueError as error:
@@ -216,11 +216,7 @@ def host_and_port(parts: SplitResult) -> tuple[str, int]:
 
 
 def check_brackets(url: str) -> None:
-    """Behind an IPv6 address comes a port or nothing: some versions of urlsplit refuse more text, but with no clear
-    error.
-
-    Raises ValueError.
-    """
+    """Raises ValueError if more than a port follows an IPv6 address: urlsplit's own error, if any, is not clear."""
     place = re.split("[/?#]", url.partition("://")[2], maxsplit=1)[0].rpartition("@")[2]
     beside = place.rpartition("]")[2].partition(":")[0]
     if beside and place.startswith("[") and "]" in place:
@@ -259,7 +255,7 @@ def query_options(parts: SplitResult) -> dict[str, Any]:
 def parse_parts(url: str) -> tuple[Server, dict[str, Any]]:
     """parse_url, with errors that do not name the URL."""
     if CONTROL.search(url):
-        # urlsplit leaves some out.
+        # urlsplit would leave some of them out without an error.
         raise ValueError("it has control characters, such as the end of a line: leave them out")
     check_brackets(url)
     parts = urlsplit(url)

@@ -71,7 +71,7 @@ class BrokenError(EndError):
 
 
 def seconds_per_cycle():
-    """Measured once, against CLOCK_MONOTONIC, in 20 ms."""
+    """The length of a cycle. The first call measures it, against CLOCK_MONOTONIC, in 20 ms."""
     global cycle_time
     cdef uint64_t first
     cdef int64_t begin, now
@@ -115,10 +115,10 @@ cdef class End:
     cdef array times
     cdef double seconds
     cdef bint started
-    cdef uint64_t start              # cycles
+    cdef uint64_t start              # in cycles, as is `end`
     cdef uint64_t end
     cdef readonly str device
-    cdef readonly object fabric      # a row, see below
+    cdef readonly object fabric      # a Fabric, see below
     cdef readonly int mtu
 
     def __init__(self, str device not None, int port=0, int gid_index=-1, *, int control, size_t size,
@@ -402,7 +402,7 @@ cdef class End:
             s.room = groups
 
     def run(self, str loop not None):
-        """Runs a loop of the test, or continues it. DONE, or CONTROL when the control connection is readable.
+        """Runs or continues a loop of the test. Returns DONE, or CONTROL when the control connection is readable.
 
         "ping" and "flow" are measured. "pong" answers SENDs or WRITEs, "serve" everything else; both end with CONTROL
         only. Raises BrokenError when a work request fails.

@@ -12,7 +12,7 @@ cdef enum:
 # points into `to`. seed: of the order, changed by each call.
 cdef direct_answer read_lines(direct_memory *m, const char *key, size_t nkey, bint verify, uint64_t *seed, char *to,
                               direct_hit *hit) noexcept nogil
-# As direct_run, by read_lines.
+# As direct_run, but reads by read_lines.
 cdef const char *lines_run(direct_memory *m, uint64_t seed, uint64_t keys, bint verify, uint32_t *stop,
                            uint64_t *counts) noexcept nogil
 # Reads a key with a rising number as its value, until *stop. No value may be less than *told was before the read, or
