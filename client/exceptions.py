@@ -15,7 +15,7 @@ except ImportError:
     _theirs = None
     _Error = Exception
 
-# Exception itself without pymemcache: a base of all classes here anyway.
+# Without pymemcache these are Exception itself, which is a base of all classes here anyway.
 _ClientError = getattr(_theirs, "MemcacheClientError", Exception)
 _UnknownCommandError = getattr(_theirs, "MemcacheUnknownCommandError", Exception)
 _IllegalInputError = getattr(_theirs, "MemcacheIllegalInputError", Exception)

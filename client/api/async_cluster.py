@@ -86,7 +86,7 @@ class AsyncClusterClient(Servers[AsyncClient], AsyncClusterMeta):
         return differs
 
     def _refresh_soon(self) -> None:
-        # The loop alone would not keep the task.
+        # The loop has only a weak reference to the task: without self._refreshing it could vanish.
         loop = asyncio.get_running_loop()
         if self._refreshing is None or self._refreshing.done() or self._refreshing.get_loop() is not loop:
             self._refreshing = loop.create_task(self._refresh_quietly())

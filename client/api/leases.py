@@ -21,7 +21,7 @@ PAUSE_MOST = 0.1
 
 
 class Caller(NamedTuple):
-    """A step's means: of a Client or an AsyncClient, whose results are awaitable."""
+    """What a step calls. For an AsyncClient the results are awaitable."""
 
     client: Any
     compute: Callable[[], Any]
@@ -38,7 +38,7 @@ def steps(
     if not is_integer(lease) or lease < 1:
         raise ValueError(f"lease is whole seconds from 1 up, not {lease!r}")
     for name, seconds in (("expire", expire), ("refresh", 0 if refresh is None else refresh)):
-        # Before the value is computed.
+        # Checked here, before the value is computed.
         if not is_integer(seconds):
             raise ValueError(f"{name} is whole seconds, not {seconds!r}")
     return _steps(key, expire, lease, wait, refresh, stale)
@@ -59,7 +59,7 @@ def _steps(
     while True:
         item = yield lambda by: by.client.meta_get(key, cas=True, vivify=lease, recache=refresh)
         if item is None:
-            # ignore_exc: the server has not answered.
+            # With ignore_exc: the server has not answered.
             return (yield compute)
         if item.won:
             break
@@ -72,7 +72,7 @@ def _steps(
         pause = min(2 * pause, PAUSE_MOST)
     try:
         value = yield compute
-        # If the item is still the won item.
+        # Stores the value if the item is still the won one.
         yield lambda by: by.client.meta_set(key, value, expire=expire, cas=item.cas)
     except BaseException:
         if item.value is None or item.stale:

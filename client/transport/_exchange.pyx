@@ -29,7 +29,7 @@ cdef bint makes_sense(unsigned int version, unsigned int credits, size_t msgsize
 
 
 cdef int read_offer(Offer offer, dict tokens, bint attaches) except -1:
-    # Fills the offer. KeyError, ValueError, OverflowError: a token is missing, is none, or does not fit.
+    # Fills the offer. KeyError, ValueError, OverflowError: a token is missing, malformed or out of range.
     offer.qpn = int(tokens["qpn"])
     offer.psn = int(tokens.get("psn", 0))
     offer.lid = int(tokens.get("lid", 0))

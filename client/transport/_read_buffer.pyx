@@ -28,7 +28,7 @@ cdef enum:
 cdef class ReadBuffer:
 
     def __dealloc__(self):
-        # In a forked child the registration is the parent's. The queue pair has ended.
+        # The queue pair has ended. In a forked child the registration stays: it is the parent's.
         if self.mr != NULL and self.pid == getpid():
             self.provider.dereg_mr(self.mr)
         free(self.buffer)

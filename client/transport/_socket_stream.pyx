@@ -53,7 +53,7 @@ cdef class SocketStream(Stream):
         self.slice = SLICE if timeout is None or timeout > SLICE else self.limit
         self.needs_gil = True
         self.waits = True
-        # gevent's belong to the event loop of a thread.
+        # Sockets of other classes, such as gevent's, belong to the event loop of a thread.
         self.of_thread = not isinstance(sock, plain_socket)
         self.inline_limit = <size_t>-1
         self.sock = sock
@@ -73,7 +73,7 @@ cdef class SocketStream(Stream):
             if getpid() == self.pid:
                 sock.shutdown(SHUT_RDWR)
         except Exception:
-            # The server was faster.
+            # The server has closed the connection already.
             pass
         try:
             sock.close()

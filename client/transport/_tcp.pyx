@@ -129,7 +129,7 @@ cdef class TcpStream(Stream):
             r = self.push()
             if r <= 0 or self.iov_next == self.iov_count:
                 return r
-            # A server whose replies nobody takes stops reading.
+            # Replies are read meanwhile: a server whose replies nobody takes stops reading.
             r = self.reserve_input(RECEIVE_MIN)
             if r <= 0:
                 return r
@@ -183,11 +183,11 @@ cdef class TcpStream(Stream):
                 if now >= until:
                     spin_result(&self.spin, False)
                     break
-                # The server may be waiting for this very core.
+                # The server may need this core to answer.
                 if not spin_yield(&self.spin, &now, 0):
                     break
         while True:
-            # The system call knows the whole time-out only.
+            # The time-out of recv begins anew with each call. If a part has passed already, poll waits for the rest.
             if self.until:
                 r = self.wait(POLLIN)
                 if r <= 0:
@@ -200,7 +200,8 @@ cdef class TcpStream(Stream):
                 return -errno
             if not fcntl(self.fd, F_GETFL) & O_NONBLOCK:
                 return -ETIMEDOUT
-            # An owner of a copy of the descriptor, as of Client.sock, may have given it a time-out.
+            # The socket is non-blocking: the owner of a copy of the descriptor, as of Client.sock, may have set a
+            # time-out.
             r = self.wait(POLLIN)
             if r <= 0:
                 return r

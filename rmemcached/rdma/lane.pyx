@@ -21,7 +21,7 @@ cdef void lane_unpin(conn *c, uint32_t id) noexcept nogil:
     lane.rc.pins -= pins_remove(lane.rc.q.t, &lane.pins, id)
 
 
-# A lane has no socket to lend to a side thread.
+# No watch and no dump: a lane has no socket to lend to a side thread.
 cdef conn_engine lane_engine = conn_engine(
     exchange=lane_exchange, watch=NULL, dump=NULL, pin=lane_pin, unpin=lane_unpin, direct=setup_reads,
     given=setup_given, remote=True, datagrams=False)
@@ -468,7 +468,7 @@ cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil:
     lane.reads -= 1
     lane.read_bytes -= length
     if lane.ending or lane.peer_closed:
-        # The server gives up the value.
+        # The value is given up: no further READs.
         if lane.reads == 0:
             lane_end(lane, lane.last_words)
         return

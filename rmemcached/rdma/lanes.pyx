@@ -28,7 +28,7 @@ cdef inline bint lanes_runnable(const rdma_conn *rc) noexcept nogil:
 
 
 cdef void lanes_resume_runnable(rdma_conn *rc) noexcept nogil:
-    """The longest waiting lane first. Lanes may give way again."""
+    """Goes on with runnable lanes, the longest waiting first. Lanes may give way again."""
     cdef unsigned int left = rc.runnable.count
     cdef rdma_lane *lane
     assert_owner(rc.q.t.worker.owner)
@@ -54,7 +54,7 @@ cdef inline void retry_first(lane_list *list) noexcept nogil:
 
 
 cdef void drop_waiting(rdma_conn *rc) noexcept nogil:
-    """The client has ended: waiting lanes drop their replies, a few lanes in a turn, the longest waiting first."""
+    """Has waiting lanes drop their replies, since the client has ended. A few in a turn, the longest waiting first."""
     cdef unsigned int left = DROPPED_PER_TURN
     while left and rc.want_write.first != NULL and not rc.q.failed:
         left -= 1
@@ -70,7 +70,7 @@ cdef void drop_waiting(rdma_conn *rc) noexcept nogil:
 
 
 cdef void lanes_retry_blocked(rdma_conn *rc) noexcept nogil:
-    """Each lane at most once, while there is room."""
+    """Retries blocked lanes while there is room, each lane at most once."""
     cdef unsigned int left = rc.want_read.count
     if rc.q.closing:
         drop_waiting(rc)

@@ -92,7 +92,7 @@ cdef bint shared_grow(rdma_thread *t) noexcept nogil:
     if not blocks_grow(t, &t.receives):
         return False
     for i in range(<uint32_t>BLOCK_MESSAGES):
-        # The first in the block are taken first.
+        # Posted backwards: a queue that takes the newest receive first begins at the start of the block.
         if not receives_post(t, first + BLOCK_MESSAGES - 1 - i):
             return False
     return True

@@ -31,7 +31,7 @@ cdef const char *pins_add(rdma_thread *t, lane_pins *pins, item *it, uint32_t *i
     if pins.first_free == pins.size and not pins_grow(pins, most):
         counter_add(&t.counters.refused_views, 1)
         return b"SERVER_ERROR rdma: out of memory for one more view"
-    # Counted first, so no two lanes get the last place.
+    # The pin is counted before the check, so that no two lanes get the last place.
     if fetch_add(&dev.pins, 1) >= dev.limits.views:
         fetch_sub(&dev.pins, 1)
     elif (fetch_add(&dev.pinned_bytes, nbytes) + nbytes > dev.limits.view_bytes

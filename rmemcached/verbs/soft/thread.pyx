@@ -16,7 +16,7 @@ cdef int thread_watch(soft_context *context, soft_domain *domain) noexcept nogil
     cdef epoll_event event
     assert_held(&context.thread_lock)
     if domain.mark:
-        # The domain belongs to a thread of the program.
+        # A thread of the program makes the domain's progress.
         errno.errno = EBUSY
         return -1
     domain_lock(domain)

@@ -141,7 +141,7 @@ cdef int soft_iw_accept(ibv_qp *ibqp, int fd, const void *frame, size_t received
     if request.enhanced:
         if request.ird != MPA_DEPTH_MASK and qp.ord > request.ird:
             qp.ord = request.ird
-        # A peer that refuses negotiation gets none (RFC 6581 section 9.1).
+        # A peer that refuses to negotiate a depth gets no answer about it (RFC 6581 section 9.1).
         ird_word = <uint16_t> MPA_DEPTH_MASK if request.ord == MPA_DEPTH_MASK else qp.ird
         ord_word = <uint16_t> MPA_DEPTH_MASK if request.ird == MPA_DEPTH_MASK else qp.ord
         if request.peer_to_peer:
