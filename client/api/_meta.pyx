@@ -187,13 +187,13 @@ cdef Request meta_noop_request(Session session):
 
 
 cdef Request exists_request(Session session, object key):
-    # mg of a stale item would take the win.
+    # The command is me, since mg of a stale item would win the recaching.
     return new_meta(b"exists", key, debug_line(session, key),
                     lambda line, value: description_of(line) is not None)
 
 
 cdef Request remaining_request(Session session, bytes name, object key, object default):
-    # ttl, or last_access.
+    # For ttl and last_access.
     cdef str word = "exp" if name == b"ttl" else "la"
 
     def of(line, value):

@@ -174,7 +174,7 @@ cdef class Endpoint:
         cdef str host = ""
         cdef unsigned int reads = self.most_reads()
         if self.near:
-            # Items are not read by READs there.
+            # From a near server items are not read by READs.
             reads = 1
             host = " host={} netns={} direct=1".format(*host_identity())
         return (
@@ -265,7 +265,7 @@ cdef class Endpoint:
         return 0
 
     cdef unsigned int most_reads(self) noexcept:
-        # READs of this end under way.
+        # The most READs of this end under way at a time.
         return <unsigned int>max(min(<int>READS, <int>self.port.max_rd_atomic), 1)
 
     cdef int post_receives(self, const uint16_t *indices, unsigned int count) noexcept nogil:
@@ -313,7 +313,7 @@ cdef class Endpoint:
         return heard.decode("ascii", "replace").strip()
 
     cdef void take_event(self) noexcept nogil:
-        # The queue was armed once.
+        # Takes one event: the queue was armed once.
         cdef ibv_cq *cq
         cdef void *context
         if self.provider.get_cq_event(self.channel, &cq, &context) == 0:
@@ -325,7 +325,7 @@ cdef class Endpoint:
             event = cm_ended(self.fd)
             if event != 0:
                 store_release(&self.lifeline_ended, True)
-                # The event is taken, and no longer wakes the thread that sleeps for the queue pair.
+                # cm_ended has taken the event, which no longer wakes the thread that sleeps for the queue pair.
                 if self.kick_fd >= 0:
                     eventfd_signal(self.kick_fd)
             if event == CM_DEVICE_REMOVAL:

@@ -42,7 +42,7 @@ cdef class Registrations:
     cdef Registration taken(self, bytes value):
         cdef Registration one = self.kept.pop(id(value), None)
         if one is not None:
-            # Further uses of the same object tell nothing about the rest.
+            # Further uses of the same object tell nothing about the rest of the objects.
             if not one.found:
                 self.wasted = 0
             one.found = True
@@ -82,7 +82,8 @@ cdef class Registrations:
         return 0
 
     cdef bint is_worth(self, bytes value) except -1:
-        # Many objects come only once. An object in the same place and of the same size is taken for the same object.
+        # Registers an object at its second use: many objects come only once. An object in the same place and of the
+        # same size is taken for the same object.
         if <size_t>PyBytes_GET_SIZE(value) > REGISTERED_BYTES:
             return False
         if self.seen.get(id(value)) != PyBytes_GET_SIZE(value):
@@ -100,7 +101,7 @@ cdef class Registrations:
 
     cdef bint make_room(self, size_t length) except -1:
         cdef Registration one
-        # Objects without another owner go first.
+        # Objects without an owner beside this cache go first.
         for one in list(self.kept.values()):
             if one.transfers == 0 and Py_REFCNT(<PyObject *>one.value) == 1:
                 self.drop(one)

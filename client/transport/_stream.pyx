@@ -104,7 +104,7 @@ cdef class Stream:
             free_buffers(given)
 
     cdef void end(self) noexcept:
-        # The next call reads the rest of the input.
+        # Any input left stays in the buffers, for the next call.
         if self.rpos == self.rend:
             self.give_buffers()
 
@@ -313,7 +313,7 @@ cdef class Stream:
         return self.read_end() if self.classic else 1
 
     cdef int read_end(self) noexcept nogil:
-        # For a classic get. After an interruption the caller may repeat the call.
+        # Reads the line END of a classic get. After an interruption the caller may repeat the call.
         cdef int r
         self.behind_value = True
         r = self.read_line()

@@ -26,10 +26,10 @@ cdef class Turn:
 
 cdef int take_descriptor(sock) except -1:
     cdef int fd
-    # socket.socket's own method is written in Python.
+    # socket.socket's own detach is written in Python, where a signal handler could interrupt it.
     if isinstance(sock, plain_socket):
         return plain_socket.detach(sock)
-    # gevent's or eventlet's, whose loop may know the descriptor by its number.
+    # A socket of gevent or eventlet: its loop may know the descriptor by its number, so the stream gets a duplicate.
     fd = os.dup(sock.fileno())
     try:
         sock.close()
