@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import logging
 import socket
-from collections.abc import Callable
 from typing import Any
 
 from ..exceptions import (
@@ -82,10 +81,10 @@ class Choice:
         if reason is not None:
             self.reasons.append(reason)
             self.pinned = PLAIN
-        self.rows = candidates(self.client, self.pinned)
         if self.alone or (self.pinned is not None and self.pinned.plain):
             return self.open_by_cm() or self.open_one()
-        opened = self.join_or_open_by_cm() if any(row.by_cm for row in self.rows) else self.join()
+        by_cm = any(row.by_cm for row in candidates(self.client, self.pinned))
+        opened = self.join_or_open_by_cm() if by_cm else self.join()
         if opened is None:
             with exchange.one_at_a_time(self.client, self.wanted):
                 # Another thread may have made a queue pair meanwhile.
@@ -103,7 +102,7 @@ class Choice:
 
     def open_by_cm(self) -> tuple[Any, Transport] | None:
         """(stream, row) through rdma_cm, or None when another transport may be tried."""
-        for row in self.rows:
+        for row in candidates(self.client, self.pinned):
             if row.by_cm and (stream := self.try_rdma_cm(row)) is not None:
                 return stream, row
         return None
@@ -112,9 +111,13 @@ class Choice:
         """join, else open_by_cm. No thread waits for its turn: a server without an answer over rdma_cm would use up the
         patience of other threads, which could not fall back any more."""
         try:
-            return self.join(exchange.join_or_reserve) or self.open_by_cm()
+            with exchange.one_count():
+                opened = self.join()
+                if opened is None:
+                    exchange.reserve(self.client, self.wanted, self)
+            return opened or self.open_by_cm()
         finally:
-            exchange.release_place(self.client, self.wanted)
+            exchange.release(self.client, self.wanted, self)
 
     def open_one(self) -> tuple[Any, Transport]:
         """(stream, row) of a connection to the server's port, its own or on a queue pair that others can join."""
@@ -122,7 +125,8 @@ class Choice:
         if self.pinned is None and self.client.closes_on_rdma:
             self.reasons.append("the server closes connections that ask for RDMA")
         try:
-            for row in self.rows:
+            # Another thread may have learned meanwhile that the server closes connections that ask for RDMA.
+            for row in candidates(self.client, self.pinned):
                 if not row.by_cm and (stream := self.try_rdma(row)) is not None:
                     return stream, row
             classic, unmarked = self.recognise()
@@ -182,11 +186,10 @@ class Choice:
         self.plain.settimeout(exchange.patience(self.client))
         self.refused = False
 
-    def join(self, way: Callable[..., Any] = exchange.join) -> tuple[Any, Transport] | None:
+    def join(self) -> tuple[Any, Transport] | None:
         """(stream, row) on a queue pair made by another Client, or None."""
         try:
-            found: tuple[Any, Transport] | None = way(self.client, self.wanted)
-            return found
+            return exchange.join(self.client, self.wanted)
         except OSError:
             # The queue pair has no lane left, or has just ended.
             return None

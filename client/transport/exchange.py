@@ -56,9 +56,9 @@ locks: dict[Key, threading.RLock] = {}
 """Each held by the thread that makes a queue pair, while other threads wait for the queue pair. Reentrant: a signal
 handler of the thread may make another queue pair."""
 
-connecting: dict[Key, set[int]] = {}
-"""The threads that make a queue pair through rdma_cm. There no thread waits for another thread's queue pair, so the
-queue pairs count before they are there."""
+connecting: dict[Key, set[object]] = {}
+"""Attempts to make a queue pair through rdma_cm. There no thread waits for another thread's queue pair, so the queue
+pairs count before they are there."""
 
 counting = threading.RLock()
 """Held between a look at `connecting` and its change."""
@@ -119,19 +119,19 @@ def join(client: Options, wanted: str) -> tuple[RdmaStream, Transport] | None:
     return stream_of(client, queue), queue.row
 
 
-def join_or_reserve(client: Options, wanted: str) -> tuple[RdmaStream, Transport] | None:
-    """As join. None: the caller makes a queue pair through rdma_cm, counted until release_place."""
-    with Turn(counting, None):
-        connecting.setdefault(key_of(client, wanted), set()).discard(threading.get_ident())
-        joined = join(client, wanted)
-        if joined is None:
-            connecting[key_of(client, wanted)].add(threading.get_ident())
-    return joined
+def one_count() -> Turn:
+    """Held between join and reserve."""
+    return Turn(counting, None)
 
 
-def release_place(client: Options, wanted: str) -> None:
-    """The calling thread makes no queue pair through rdma_cm any more."""
-    connecting.get(key_of(client, wanted), set()).discard(threading.get_ident())
+def reserve(client: Options, wanted: str, attempt: object) -> None:
+    """Counts an attempt to make a queue pair through rdma_cm, until release."""
+    connecting.setdefault(key_of(client, wanted), set()).add(attempt)
+
+
+def release(client: Options, wanted: str, attempt: object) -> None:
+    """The attempt has ended, if it was counted."""
+    connecting.get(key_of(client, wanted), set()).discard(attempt)
 
 
 def share(client: Options, wanted: str, queue: QueuePair) -> RdmaStream:

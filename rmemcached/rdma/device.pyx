@@ -1,6 +1,6 @@
 """Opens and closes devices, registers item memory, counts queue pairs (see device.pxd)."""
 
-from libc.errno cimport ERANGE
+from libc.errno cimport EIO, ERANGE
 from libc.stdint cimport uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
@@ -100,7 +100,7 @@ cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noe
         assert_that(dev.extents[index] == NULL)
         mr = dev.provider.reg_mr(dev.pd, addr, length,
                                  IBV_ACCESS_LOCAL_WRITE | (IBV_ACCESS_REMOTE_READ if dev.remote else 0))
-        error = 0 if mr != NULL else errno
+        error = 0 if mr != NULL else errno or EIO
     if mr != NULL:
         store_release_pointer(&dev.extents[index], mr)
         fetch_add(&dev.extent_registrations, 1)
@@ -114,7 +114,7 @@ cdef int rdma_device_add_index(rdma_device *dev, void *addr, size_t length) noex
     pthread_mutex_lock(&dev.lock)
     if dev.indexed < <unsigned int>MAX_INDEX:
         mr = dev.provider.reg_mr(dev.pd, addr, length, IBV_ACCESS_REMOTE_READ)
-        error = 0 if mr != NULL else errno
+        error = 0 if mr != NULL else errno or EIO
     if mr != NULL:
         dev.index[dev.indexed] = mr
         store_release(&dev.indexed, dev.indexed + 1)
@@ -148,7 +148,7 @@ cdef int rdma_device_try_memory(rdma_device *dev, size_t length) noexcept nogil:
         return error
     mr = dev.provider.reg_mr(dev.pd, memory, length, IBV_ACCESS_LOCAL_WRITE)
     if mr == NULL:
-        error = errno
+        error = errno or EIO
     else:
         dev.provider.dereg_mr(mr)
     free(memory)
