@@ -89,8 +89,8 @@ cdef class Load:
     `multiget` keys. only: one of ONLY, the kind of all requests instead. "delete": of each key once, which ends a run;
     "miss": gets of missing keys; "new": sets of new keys, which have 32 bytes or more, differ for each seed and start
     anew with each run. depth: requests under way on a connection; the next follows an answer, or with `batch` all
-    answers. think: seconds between an answer and the next request, with batch, think_varies: by an exponential
-    distribution with this mean.
+    answers. think: seconds between the answers on a connection and its next requests (implies batch). think_varies:
+    drawn from an exponential distribution with this mean.
 
     rate: requests a second, over all connections; each leaves at its due time, not at the answer of another. 0: closed
     loop. rate_varies: at random (Poisson). verify: compare every byte of values, not only keys and lengths. complete: a

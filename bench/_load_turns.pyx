@@ -164,7 +164,7 @@ cdef ssize_t send_socket(connection *c, const char *p, size_t length) noexcept n
 
 
 cdef ssize_t send_stream(connection *c, const char *p, size_t length) noexcept nogil:
-    # The same; or a negative errno.
+    # The number of bytes taken by the stream now, LOST, or another negative number: -errno.
     cdef int r
     (<Stream>c.stream).iov[0].iov_base = <void *>p
     (<Stream>c.stream).iov[0].iov_len = length

@@ -44,7 +44,7 @@ NO_DATAGRAMS = "UC and UD: the software RNIC has reliable connections only, as i
 
 
 class DeviceSide(fabrics.Side):
-    """A process of the two, also on a device of the system."""
+    """One of the two processes, as fabrics.Side; connects devices of the system, too."""
 
     def connect(self, name: str, which: int) -> None:
         end = self.ends[name]

@@ -257,7 +257,8 @@ cdef void direct_unmap(direct_memory *m) noexcept nogil
 cdef bint direct_prefault(const direct_memory *m, uint64_t *at, uint64_t *mapped) noexcept nogil
 # Whether the daemon lives and still writes this memory.
 cdef bint direct_is_alive(const direct_memory *m) noexcept nogil
-# Whether clients take found values: the daemon lives, and its clock moves, as seen from this time namespace.
+# Whether direct reads can succeed: the daemon lives, and has set its clock in the last seconds (without a moving clock
+# nobody knows the expired items). False in another time namespace, where the clock seems to stand still.
 cdef bint direct_is_read(const direct_memory *m) noexcept nogil
 # Looks for the key. Any thread may call this.
 cdef direct_answer direct_find(const direct_memory *m, const char *key, size_t nkey, direct_hit *hit) noexcept nogil

@@ -92,7 +92,8 @@ cdef class Buffer:
 
 # Counts a registration of values' memory.
 cdef void count_registration() noexcept
-# A Buffer for the queue pair's server; None: no server reaches the Buffer. ValueError, MemoryError, OSError.
+# A new Buffer of `size` bytes for the queue pair's server. queue: None for a Buffer that no server reaches. Raises
+# ValueError, MemoryError, OSError.
 cdef Buffer new_buffer(QueuePair queue, size_t size)
 # A Buffer of the caller's memory. A server on this host (soft_shm) does not reach it: such memory cannot be mapped.
 cdef Buffer register_memory(QueuePair queue, object view)

@@ -1,4 +1,4 @@
-"""The file of -Y: users and passwords (authfile.c)."""
+"""The file of -Y: users and passwords (memcached: authfile.c). server/auth reads it at the start and at SIGHUP."""
 
 from __future__ import annotations
 

@@ -104,7 +104,8 @@ cdef void add_lane(void *arg, const conn *c, uint32_t id) noexcept nogil:
 
 
 cdef size_t worker_rows(worker *w, conn_row *rows, size_t room) noexcept nogil:
-    """Describes at most `room` connections of a worker."""
+    """Describes at most `room` connections of a worker, UDP sockets and lanes included. Returns their number. Any
+    thread may call this: it takes the list_lock of w."""
     cdef rel_time_t now = store_time(w.thread.store)
     cdef size_t n = 0
     cdef connection *cn

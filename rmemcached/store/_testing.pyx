@@ -640,7 +640,8 @@ cdef class Store:
         st.store_direct_end(self.s)
 
     def used(self, uint32_t hv, uint64_t place):
-        """item_note_read."""
+        """Notes a client's direct read of the item at this place (item_note_read). Returns False if the item is gone.
+        """
         return st.item_note_read(self.s, hv, place)
 
     def race(self, int threads, uint64_t ops, bytes key, bint use_cas):

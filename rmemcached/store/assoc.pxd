@@ -2,6 +2,8 @@
 
 An item lock guards all buckets whose index ends in the lock's index, and the items in them. There are fewer locks than
 buckets, so a bucket keeps its lock when the table grows.
+
+store.pxd declares item_unlock, store_debug_lock and store_debug_unlock.
 """
 
 cdef enum:

@@ -3,6 +3,8 @@
 Each run looks at the changes of every class since the last run, and adds them up over a window of runs. A class with
 many free chunks, left alone for a whole window, gives a page to the pool. Otherwise the class that evicts the youngest
 items gets a page of the class with the oldest items, if its evicted items are much younger.
+
+store.pxd declares the settings: slabs_set_automove and others.
 """
 
 cdef struct window_data:        # a run's figures of a class

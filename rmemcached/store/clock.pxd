@@ -1,4 +1,7 @@
-"""The store's clock, set once a second by store_tick, and the expiry of items by this clock."""
+"""The store's clock, set once a second by store_tick, and the expiry of items by this clock.
+
+store.pxd declares the functions for callers of the store: store_time, realtime and others.
+"""
 
 cdef struct store_clock:
     # constant

@@ -3,6 +3,8 @@ memcached: crawler.c.
 
 lru_queue.crawl of a crawled queue is the crawler's next item. memcached's crawler has an item of its own in the queue
 instead.
+
+store.pxd declares the crawler's commands: lru_crawler_crawl and others.
 """
 
 cdef enum:

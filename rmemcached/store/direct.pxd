@@ -11,6 +11,8 @@ direct_init to direct_destroy.
 
 A thread changes a bucket with an item lock held. All items of a bucket have the same lock, because there are no fewer
 buckets than locks, and a hash's last bits choose both.
+
+store.pxd declares the functions for the server: store_direct_give and others.
 """
 
 cdef struct direct_index:

@@ -1,4 +1,7 @@
-"""Allocation and lookup of items. memcached: items.c."""
+"""Allocation and lookup of items. memcached: items.c.
+
+store.pxd declares the functions for the protocols: item_alloc, item_get, item_touch and others.
+"""
 
 cdef struct item_counters:
     uint64_t cas_id             # atomic: the last CAS value; written by every set

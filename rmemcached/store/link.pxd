@@ -3,6 +3,9 @@ linked items. A linked item can be found; giving back the last reference frees a
 
 slabs_clsid names an item's queue: class id | queue << SLAB_CLASS_BITS. It changes with the item lock held while the
 item is in no queue.
+
+This header is for the store's other parts. store.pxd declares the functions for the protocols: item_remove,
+do_item_link, do_item_set_cas and others.
 """
 
 cdef enum:

@@ -11,6 +11,8 @@ the small queue's tail: a fetched item goes to the main queue. Otherwise evictio
 fetched item goes round once more. In both cases the item then has one fetch less. An item without fetches is evicted,
 and its key remembered. New items enter the small queue, or the main queue if their key is remembered. In a class so
 small that an eviction may look at all its items, remembered keys enter the small queue as well, with a fetch counted.
+
+store.pxd declares do_item_bump, store_flush_all and the settings: lru_tune, lru_set_segmented, lru_set_temp_ttl.
 """
 
 cdef enum:

@@ -1,5 +1,5 @@
 """The maintainer thread keeps the queues of all classes within their limits, and starts crawls where they pay.
-memcached: items.c.
+memcached: items.c. store.pxd declares lru_maintain.
 """
 
 cdef struct maintainer:

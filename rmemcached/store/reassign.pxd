@@ -1,4 +1,7 @@
-"""Requests for slab pages: any thread makes them, the page mover carries them out. memcached: slabs.c."""
+"""Requests for slab pages: any thread makes them, the page mover carries them out. memcached: slabs.c.
+
+store.pxd declares slabs_reassign, which makes a request.
+"""
 
 cdef enum:
     MOVE_REQUESTS = 8           # page moves waiting for the mover, at most

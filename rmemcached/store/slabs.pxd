@@ -6,6 +6,8 @@ of the page has no flags before its owner sets some.
 
 While the page mover empties a page, nobody allocates the page's chunks: a free chunk, or a chunk freed meanwhile, is
 *taken* (do_move_take). The page is empty when all its chunks are taken.
+
+store.pxd declares item_pin, item_unpin, store_pin_memory and store_set_memory_limit.
 """
 
 cdef enum:

@@ -463,7 +463,7 @@ cdef void do_item_set_flags(store *s, item *it, unsigned int flags) noexcept nog
 cdef void do_item_clear_flags(store *s, item *it, unsigned int flags) noexcept nogil
 # Changes the expiry time of an item that is, or was, linked. The caller holds the item lock.
 cdef void do_item_set_exptime(store *s, item *it, rel_time_t exptime) noexcept nogil
-# Changes the CAS value in the same way.
+# Changes the CAS value of such an item, and its seal. The caller holds the item lock.
 cdef void do_item_set_cas(store *s, item *it, uint64_t cas) noexcept nogil
 # Chooses the client that recaches a stale item. The caller has a reference to the item, and has read this CAS value.
 # True: the caller's client recaches it, and the item gets ITEM_TOKEN_SENT. False: another client does, or the item has

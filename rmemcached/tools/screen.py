@@ -352,7 +352,7 @@ def prefix_part(reading: Reading, view: View, lines: int | None, width: int) -> 
 
 
 def title(reading: Reading, one_line: bool) -> Text:
-    """Returns a server's name and versions, or the reason of their absence."""
+    """Returns the heading of a server: its name, then versions, uptime, threads and memory, or why they are missing."""
     text = Text(no_wrap=one_line, overflow="ellipsis" if one_line else "fold")
     text.append(f"{reading.name}: ", "bold")
     if reading.error:

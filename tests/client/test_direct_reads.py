@@ -253,7 +253,7 @@ def test_numbers_are_never_torn(server: Server, client: Client, key: str) -> Non
 
 
 def test_cas_of_several_processes(server: Server, client: Client, key: str) -> None:
-    """Each increment counts: no cas takes another's value for its own."""
+    """No increment of two processes is lost: value and CAS value of a direct `gets` belong together."""
     client.set(key, b"0")
     script = (
         "import sys\n"

@@ -217,7 +217,8 @@ def test_no_server(connect: Connect) -> None:
 
 
 def test_a_block_that_the_server_cannot_hold(connect: Connect, rmemcached_server: Callable[..., Server]) -> None:
-    """A block larger than the server's memory is a miss, and the rest of its batch is stored, empty blocks too."""
+    """A block larger than the server's memory is a miss, and the rest of its batch is stored. Empty blocks are stored,
+    too."""
     adapter = connect(rmemcached_server("-m", "64", "-t", "1"))
     ok, error, done = adapter.store(["a", "b"], [memoryview(b""), memoryview(bytearray(5))])
     assert done == [True, True] and ok and not error

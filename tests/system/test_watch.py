@@ -168,7 +168,7 @@ def test_commands_over_rdma_are_logged(rmemcached_server: ServerFactory) -> None
 
 
 def test_a_stream_that_its_queue_pair_takes_ends_well(rmemcached_server: ServerFactory) -> None:
-    """The connection ends as the stream begins, without an error."""
+    """The log has a normal end, and no error, for a connection that a queue pair takes as its stream."""
     server = rmemcached_server()
     with Conversation(server) as control:
         alone(control)

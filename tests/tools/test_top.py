@@ -129,7 +129,7 @@ def test_it_shows_what_happens(rmemcached_server: ServerFactory, terminal: Calla
         shown.until(rf"^> {re.escape(server.place)}\s+0\s+-\s+0\s")
         assert "rmemcached 0.1.0, memcached 1.6.45" in shown.text()
         load(server, 300, 100)
-        # Rates are per second, of half a second.
+        # The sample with these 400 gets is of about half a second: the pattern leaves the rate open, and 75 % are hits.
         shown.until(rf"^> {re.escape(server.place)}\s+[\d.]+k?\s+75\.0\s")
         shown.until(r"^get\s+[\d.]+k?\s+75\.0\s")
         assert re.search(r"lanes\s+1\s*$", shown.text(), re.MULTILINE)

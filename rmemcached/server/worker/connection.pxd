@@ -18,7 +18,7 @@ cdef void log_end(const connection *cn, const conn *c, close_reasons reason) noe
 cdef void end_lanes(worker *w) noexcept nogil
 # Frees the structures of connections that have ended with all their lanes.
 cdef void free_dead(worker *w) noexcept nogil
-# Changes the events reported by epoll.
+# Makes epoll report these events: EPOLLOUT while output waits for room, else EPOLLIN. For worker/socket_io.
 cdef void connection_interest(connection *cn, uint32_t events) noexcept nogil
 # Moves unparsed bytes out of the worker's buffer into the connection's own. False: out of memory.
 cdef bint keep_input(connection *cn) noexcept nogil

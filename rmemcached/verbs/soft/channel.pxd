@@ -1,4 +1,5 @@
-"""Completion channels: how a program waits, or polls, for all completion queues of a channel (soft.pxd)."""
+"""Completion channels: how a program waits, or polls, for all completion queues of a channel. soft.pxd declares the
+calls for programs."""
 
 cdef struct soft_channel:
     ibv_comp_channel ibv             # fd: the domain's epoll set, or its eventfd once joined; refcnt of CQs is atomic

@@ -1,4 +1,4 @@
-"""Completion queues."""
+"""Completion queues. soft.pxd declares soft_cq_pending."""
 
 cdef enum:                           # soft_cq.armed
     ARMED_NOT

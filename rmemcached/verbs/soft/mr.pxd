@@ -58,6 +58,7 @@ cdef bint mr_invalidate(soft_pd *pd, uint32_t stag) noexcept nogil
 cdef void *mr_alloc_memory(soft_context *context, size_t size, int access, void **state) noexcept nogil
 cdef void mr_free_memory(void *memory, size_t size, void *state) noexcept nogil
 
-# Entries of the provider's table. soft_alloc_mr and soft_reg_list are here too.
+# Entries of the provider's table. mr.pyx also defines soft_alloc_mr, soft_reg_list and soft_mr_renew, declared in
+# soft.pxd.
 cdef ibv_mr *soft_reg_mr(ibv_pd *pd, void *addr, size_t length, int access) noexcept nogil
 cdef int soft_dereg_mr(ibv_mr *mr) noexcept nogil

@@ -99,7 +99,8 @@ cdef void qp_retire(soft_qp *qp) noexcept nogil
 # Closes the stream, flushes both queues and moves the queue pair to ERR. The send queue entry `culprit` completes with
 # sq_status, the oldest receive with rq_status, unless these are IBV_WC_SUCCESS.
 cdef void qp_error(soft_qp *qp, uint32_t culprit, int sq_status, int rq_status) noexcept nogil
-# Moves the queue pair to ERR because the stream has broken, with no request to blame.
+# Moves the queue pair to ERR because the stream has broken, with no request to blame. Makes IBV_EVENT_QP_FATAL, unless
+# the queue pair is in RESET or ERR already.
 cdef void qp_lost(soft_qp *qp) noexcept nogil
 # Sends a Terminate, if possible, and moves the queue pair to ERR. sq_status is for the oldest READ under way.
 cdef void qp_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received, int sq_status,
@@ -109,7 +110,7 @@ cdef void qp_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint
 cdef void rwqe_fill(soft_rwqe *rwqe, ibv_sge *sges, const ibv_recv_wr *wr) noexcept nogil
 
 # Entries of the provider's table, and post_recv. qp.pyx also defines soft_query_counters, soft_share_counters,
-# soft_qp_limit, soft_qp_allow, soft_qp_terminated and soft_qp_fault, declared in soft.pxd.
+# soft_qp_limit, soft_qp_allow, soft_qp_terminated, soft_qp_fault and others, declared in soft.pxd.
 cdef int soft_post_recv(ibv_qp *qp, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noexcept nogil
 cdef ibv_qp *soft_create_qp(ibv_pd *pd, ibv_qp_init_attr *init) noexcept nogil
 cdef int soft_destroy_qp(ibv_qp *qp) noexcept nogil

@@ -36,8 +36,8 @@ cdef bint shm_mappable(int fd, size_t size) noexcept nogil:
     cdef struct_statfs system
     if seals < 0 or not seals & F_SEAL_SHRINK or fstat(fd, &status) < 0 or fstatfs(fd, &system) < 0:
         return False
-    # Only files in memory have seals, so the answer comes from this kernel alone. Huge pages are another file system.
-    # They may be missing when they are touched.
+    # Only files in memory (tmpfs, hugetlbfs) have seals, so this kernel alone answers fstat and fstatfs. hugetlbfs is
+    # refused: its pages may be missing when they are touched, and then the access ends in SIGBUS.
     return system.f_type == TMPFS_MAGIC and status.st_size >= 0 and <uint64_t> status.st_size >= size
 
 

@@ -23,5 +23,5 @@ cdef bint shm_may_read(const shm_stream *shm) noexcept nogil
 cdef void shm_close_passed(soft_qp *qp, int fd) noexcept nogil
 # Closes the received descriptors, in a closer thread where closing may take long.
 cdef void shm_drop_fds(soft_qp *qp) noexcept nogil
-# The same for descriptors of mapped files: the mappings hold the files, so these closes are short.
+# Closes received descriptors of mapped files in this thread: the mappings hold the files, so these closes are short.
 cdef void shm_close_mapped(shm_reader *reader) noexcept nogil
