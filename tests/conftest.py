@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spares collections of garbage the modules and tests, which are none."""
+    """Excludes the modules and the collected tests, which live until the end, from later collections of garbage."""
     gc.collect()
     gc.freeze()
 

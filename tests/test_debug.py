@@ -28,7 +28,7 @@ print(end.run("serve"), flush=True)
 threading.Thread(target=lambda: print(end.run("serve"))).start()
 """
 
-# A daemon in a process with a store beside the daemon's.
+# A process with a daemon, and with a store besides the daemon's that nobody frees.
 LEAKING_DAEMON = """
 import sys
 from rmemcached.cli import main

@@ -169,7 +169,7 @@ def captions() -> dict[str, list[str]]:
 
 
 def test_the_site_has_few_pages_in_six_sections() -> None:
-    """A reader can look over all of them. Notes of the laboratory are in the repository, and not on the site."""
+    """The site has so few pages that a reader can look over all of them. The laboratory's notes are not on the site."""
     sections = captions()
     assert list(sections) == ["Start", "Guide", "Operators", "How it works", "Reference", "Performance"]
     pages = [page for listed in sections.values() for page in listed]

@@ -61,7 +61,7 @@ def test_files_of_modules_for_tests(testing: bool, tmp_path: Path) -> None:
 
 
 def test_every_command_is_in_the_wheel(tmp_path: Path) -> None:
-    """setup.py has to list each folder of modules, to make it a package."""
+    """The wheel has the module of every command: setup.py lists each folder of modules as a package."""
     setup("setup.py", "-q", "build_py", "--build-lib", str(tmp_path), testing=False)
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     modules = {place.partition(":")[0].replace(".", "/") + ".py" for place in scripts.values()}
@@ -109,7 +109,7 @@ def test_source_distribution_lists_the_same_modules(unpacked: tuple[set[str], Pa
 
 
 def test_metadata(unpacked: tuple[set[str], Path]) -> None:
-    """The metadata are complete, and have no address without an owner."""
+    """The metadata are complete, and name no site."""
     found = HeaderParser().parsestr((unpacked[1] / "PKG-INFO").read_text())
     assert (found["Name"], found["Version"], found["License-Expression"]) == ("rmemcached", __version__, "BSD-3-Clause")
     assert found["Author"] == "the rmemcached authors" and found["Requires-Python"] == ">=3.11"
@@ -168,7 +168,7 @@ def test_the_environment_of_readme_works(folder: str, tmp_path: Path) -> None:
     ],
 )
 def test_machines_that_the_code_is_not_made_for(machine: tuple[str, int, int], what: str) -> None:
-    """A build on such a machine ends with a line, and so does the daemon of a foreign wheel with wrong pages."""
+    """A build on a foreign machine ends with a line, and so does a daemon on a kernel with pages of another size."""
     check = runpy.run_path(str(ROOT / "setup.py"), run_name="list")["check_machine"]
     check("little", 8, 4096)
     with pytest.raises(SystemExit) as refused:
@@ -182,7 +182,7 @@ def test_machines_that_the_code_is_not_made_for(machine: tuple[str, int, int], w
 
 @pytest.mark.parametrize("in_its_place", ["a file", "a link to nothing"])
 def test_tree_without_links(in_its_place: str, unpacked: tuple[set[str], Path], tmp_path: Path) -> None:
-    """Archives and file systems without links have a file with the name of the target."""
+    """A build makes the links missing in its tree: archives and file systems without links have other files there."""
     tree = tmp_path / "tree"
     shutil.copytree(unpacked[1], tree, symlinks=True)
     for name, folder in LINKS.items():
@@ -215,7 +215,7 @@ COMMANDS = ["-m rmemcached -u root", "-m rmemcached.devices", "-m rmemcached.per
     ["-c import rmemcached.client", "-c import rmemcached.verbs as verbs; verbs.devices()", *COMMANDS],
 )
 def test_tree_without_a_build_says_so(command: str, without_a_build: Path) -> None:
-    """Python is started in the folder, where the sources hide an installed package."""
+    """Python started in a tree without a build names the ways out: the sources hide an installed package there."""
     option, words = command.split(maxsplit=1)
     arguments = [words] if option == "-c" else words.split()
     done = subprocess.run(

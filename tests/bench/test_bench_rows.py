@@ -71,7 +71,7 @@ def medians(figures: document.Document) -> dict[tuple[str, str], float]:
 
 
 def test_direct(tmp_path: Path) -> None:
-    # So few items have more than 12 B each: the bound is missed.
+    # The index takes more than 12 B for each of so few items: the bound is missed, and the status is 1.
     words = "direct --seconds 0.05 --items 30000 --rounds 1"
     figures, text, _ = measured(tmp_path, *words.split(), status=1)
     found = medians(figures)
@@ -135,7 +135,7 @@ def test_bounds(tmp_path: Path) -> None:
     groups = [case["group"] for case in figures["cases"]]
     assert [groups.count(name) for name in dict.fromkeys(groups)] == [6, 2, 12, 6, 6, 4, 1, 2, 4]
     bounded = [row for row in figures["results"] if "bound" in row]
-    # Over TCP everywhere, and where the floor is the bound, over a UNIX socket too.
+    # The 43 bounds are of TCP. Where the floor is the bound, there is a bound for a UNIX socket, too: 6.
     assert len(bounded) == 43 + 6 and all(row["verdict"] != estimate.UNMEASURED for row in bounded)
     assert [case["figures"][0]["name"] for case in figures["cases"] if case["group"] == "two workers"] == [
         "per_second",
@@ -197,7 +197,8 @@ def test_values_of_bounds_fit_into_the_items_of_their_servers() -> None:
 
 
 def ended(trace: Path) -> bool:
-    """Whether strace has written all. strace is a process of its own, and may write after the end of its program."""
+    """Whether strace has written everything. strace is a process of its own, and may write after the end of its
+    program."""
     return trace.exists() and b"FUTEX_WAKE_PRIVATE" in trace.read_bytes()
 
 

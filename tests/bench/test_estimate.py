@@ -245,7 +245,7 @@ def test_compare_does_not_see_what_is_within_the_spread() -> None:
     wide = {"memcached": [10.0] * 5, "tcp": [5.0, 20.0, 9.0, 11.0, 10.0]}
     wider = {"memcached": [10.0] * 5, "tcp": [6.0, 22.0, 14.0, 13.0, 12.0]}
     assert verdict.compare(made(wide), made(wider))[0].word == "same"
-    # Beyond the spread, but too little to count.
+    # A change of 2 % is beyond the spread, but too little to count by default.
     first = made({"memcached": [10.0] * 5, "tcp": [10.0] * 5})
     second = made({"memcached": [10.0] * 5, "tcp": [10.2] * 5})
     assert verdict.compare(first, second)[0].word == "same"

@@ -98,7 +98,8 @@ def test_what_is_not_a_rounds_stays(folders: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_file_system_without_locks(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system without locks gives an error, and no folder after folder. Old folders stay."""
+    """On a file system without locks scratch() raises an error, does not make folder after folder, and leaves old
+    folders."""
     (folders / f"{PREFIX}left").mkdir()
     tries: list[int] = []
 

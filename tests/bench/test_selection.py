@@ -55,7 +55,7 @@ def test_worse_is_beyond_the_spread(ratio: float, worse: list[str]) -> None:
     lines, found = selection.judge(made([ratio] * 5), BOTH, [CASE])
     assert found == worse and len(lines) == 2
     assert all(line.startswith("WORSE" if worse else "ok") for line in lines)
-    # A single disturbed round changes nothing.
+    # A single disturbed round does not change the verdict.
     assert selection.judge(made([ratio, ratio, ratio, ratio, 9.0]), BOTH, [CASE])[1] == worse
 
 
@@ -87,7 +87,7 @@ def test_what_is_recorded_is_judged_as_the_same() -> None:
         ("floor: tcp", 0.5, 0.2),
     ]
     assert not any(selection.judge(each, [found], [CASE])[1] for each in runs)
-    # Runs that agree prove nothing about another machine.
+    # Three runs that agree still get a spread of 0.15: they prove nothing about another machine.
     assert {line["spread"] for line in selection.recorded([made([0.5] * 5)] * 3)["ratios"]} == {0.15}
 
 
@@ -116,7 +116,7 @@ def test_another_machine_is_judged_by_the_most_lenient_record() -> None:
         assert found == worse and len(lines) == 3
         assert all("recorded 0.500, at most 0.750" in line for line in lines[1:]), "the installed memcached's alone"
     assert not selection.faster(made([0.1] * 5), both), "nothing is recorded that could be kept"
-    # With a record of this machine the others do not matter.
+    # With a record of this machine the records of other machines do not matter.
     known = [*both, *BOTH]
     assert selection.judge(made([0.61] * 5), known, [CASE])[1] == [CASE]
     assert not selection.judge(made([0.61] * 5), known, [CASE])[0][0].startswith("no record")

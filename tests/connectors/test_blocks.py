@@ -145,7 +145,7 @@ def test_numbers_may_be_texts(shared_rmemcached: Server) -> None:
 
 
 def test_a_url_that_says_one_time(shared_rmemcached: Server) -> None:
-    """The time missing in the URL is the setting's: without a limit a stopped server would never give an answer."""
+    """Each of the two times may come from the URL, the other then from the setting: no call waits without a limit."""
     place = f"memcached://{shared_rmemcached.place}"
     for query, found in (("", (7, 3)), ("?connect_timeout=1", (7, 1)), ("?timeout=2", (2, 3))):
         blocks = Blocks(place + query, timeout=7, connect_timeout=3)
@@ -170,7 +170,7 @@ def test_a_forked_child_is_told(shared_rmemcached: Server) -> None:
 
     in_child(child)
     with connector._workers._lock:
-        # As with a thread that is about to finish a batch.
+        # A thread that is about to finish a batch holds this lock at the fork.
         in_child(child)
     assert adapter.exist(["key"]) == (True, "", [True])
     connector.close()

@@ -61,7 +61,7 @@ def test_times_past_2038_are_for_ever(cache: RMemcachedCache) -> None:
 
 
 def test_nobody_can_choose_the_key_of_another(cache: RMemcachedCache, module_rmemcached: Server) -> None:
-    """A key unfit for memcached is hashed. The knowledge of the hash must not give access to the value."""
+    """A key unfit for memcached is stored under its hash. The hash, used as a key, does not give the value."""
     cache.set("secret " + "x" * 300, "value")
     with Client(module_rmemcached.address, transport="tcp") as client:
         (stored,) = [key.decode() for key in keys_in(client)]

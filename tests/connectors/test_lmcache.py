@@ -63,7 +63,7 @@ def test_what_is_stored_is_loaded(
 
 
 def test_blocks_of_the_items_memory(connect: Connect, rmemcached_server: Callable[..., Server]) -> None:
-    """Clients of a daemon with -o rdma_direct load the right blocks."""
+    """A client loads blocks by direct reads, from the daemon's items."""
     adapter = connect(rmemcached_server("-m", "128", "-I", "8m", "-o", "rdma_direct"), transport="soft_shm")
     arena = Arena(8 * MEGABYTE)
     block, target = arena.view(4 * MEGABYTE - 1, os.urandom(997)), arena.view(4 * MEGABYTE - 1)
@@ -122,7 +122,7 @@ def test_a_lost_piece_makes_a_miss(connect: Connect, rmemcached_server: Callable
 
 
 def test_pieces_are_of_one_store(connect: Connect, rmemcached_server: Callable[..., Server]) -> None:
-    """While a block is stored again and again, with different bytes each time, a load gets one version or misses."""
+    """A block stored again and again, with different bytes each time, is loaded in one version, or missed."""
     server = rmemcached_server("-m", "256", "-t", "2")
     writer, reader = connect(server), connect(server)
     size = 3 * MEGABYTE
@@ -195,7 +195,7 @@ def test_a_server_that_is_killed_and_started_again(connect: Connect) -> None:
     assert not ok and error and not any(found_none)
     again = Server(server.command, server.port)
     try:
-        # A connection each is found to be lost by a call.
+        # Each lost connection fails one call: several calls may fail before all connections are new.
         attempts = 0
         while not adapter.store(keys, blocks)[0]:
             attempts += 1
@@ -229,7 +229,7 @@ def test_a_block_that_the_server_cannot_hold(connect: Connect, rmemcached_server
 
 
 def test_a_block_that_is_refused(connect: Connect, rmemcached_server: Callable[..., Server]) -> None:
-    """After a refusal by a full server that evicts nothing, the later blocks of the part are tried."""
+    """Behind a block refused by a full server, which evicts nothing, the other blocks of the batch are stored."""
     adapter = connect(rmemcached_server("-m", "16", "-M", "-t", "1"), workers=1)
     small = memoryview(bytearray(5))
     assert adapter.store(["first"], [small])[0]
@@ -278,7 +278,8 @@ def test_heads_that_others_have_made(connect: Connect, shared_rmemcached: Server
 def test_the_size_of_pieces(
     shared_rmemcached: Server, scripted: Callable[[Callable[[bytes], Iterator[bytes]]], Scripted]
 ) -> None:
-    """The size is memcached's own behind a silent proxy, and never 0, whatever other threads forget meanwhile."""
+    """Behind a proxy that hides its server's settings, pieces have memcached's default size. The size never is 0, even
+    while another thread forgets the server's settings."""
     blocks = Blocks(scripted(lambda line: iter([b"END\r\n"])).place, transport="tcp")
     assert blocks.piece_size() == MEGABYTE - ITEM_OVERHEAD
     blocks.close()

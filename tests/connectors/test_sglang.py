@@ -209,7 +209,8 @@ def test_two_models_never_share(storage: MakeStorage, shared_rmemcached: Server)
 def test_what_only_the_engine_knows_of_its_model(
     storage: MakeStorage, shared_rmemcached: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SGLang 0.5.23's pool of uint8 does not tell its kind of FP8, nor does the model's name tell its weights."""
+    """Models that differ in weights or in their kind of FP8 do not share pages: only SGLang's engine knows the
+    difference."""
     first = {"model_path": "org/model", "revision": None, "kv_cache_dtype": "fp8_e4m3", "quantization": None}
     others = [{"kv_cache_dtype": "fp8_e5m2"}, {"revision": "v2"}, {"quantization": "awq"}, {"model_path": "/models/b"}]
     keys = hashes(1)
@@ -228,7 +229,7 @@ def test_what_only_the_engine_knows_of_its_model(
 def test_bytes_of_which_nobody_says_what_they_mean(
     storage: MakeStorage, shared_rmemcached: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The back end refuses pages of an unknown kind."""
+    """The back end refuses pages of uint8 if neither the engine nor the configuration tells the kind of FP8."""
 
     def unset() -> None:
         raise ValueError("config namespace 'model' is not published")
@@ -306,7 +307,7 @@ def test_what_is_lost_is_a_miss_and_stored_again(
 
 
 def test_a_page_that_is_refused_in_part(storage: MakeStorage, rmemcached_server: Callable[..., Server]) -> None:
-    """A page counts as refused if the server has room for all its short parts, but only for some of the long parts."""
+    """A page is refused if the server has room for its short part but not for its long part."""
 
     class Uneven(Pool):
         def get_page_buffer_meta(self, indices: list[int]) -> tuple[list[int], list[int]]:
@@ -350,7 +351,7 @@ def test_a_server_that_is_killed_and_started_again(storage: MakeStorage, caplog:
     assert str(server.port) in caplog.text
     again = Server(server.command, server.port)
     try:
-        # A connection each is found to be lost by a call.
+        # Each lost connection fails one call: several calls may fail before all connections are new.
         attempts = 0
         while not all(one.batch_set_v1(keys, stored)):
             attempts += 1

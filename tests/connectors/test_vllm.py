@@ -230,7 +230,7 @@ def test_a_server_that_is_killed_and_started_again(engine: MakeEngine) -> None:
     assert not one.load(keys, slots).success
     again = Server(server.command, server.port)
     try:
-        # A connection each is found to be lost by a call.
+        # Each lost connection fails one call: several calls may fail before all connections are new.
         attempts = 0
         while not one.store(keys, list(range(count))).success:
             attempts += 1

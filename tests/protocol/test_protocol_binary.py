@@ -235,7 +235,7 @@ def test_large_values(direct: bool) -> None:
         assert machine.feed(request(QUITQ)) == b""
         machine = Machine(server)
         machine.direct = direct
-        # The text protocol sees the same item, with a line end behind the appended data.
+        # Over the text protocol the item has the same value. A line end follows the appended data.
         assert machine.feed(b"get a\r\n") == b"VALUE a 3 %d\r\nhead%stail\r\nEND\r\n" % (size + 8, value)
         machine.close()
         machine = Machine(server)
@@ -269,7 +269,7 @@ def test_out_of_memory() -> None:
     assert replies[0].status == OK
     assert replies[-1] == Packet(SET, NO_MEMORY, value=b"Out of memory allocating item")
     assert normal(ask(machine, request(NOOP))) == [Packet(NOOP)]
-    # Rather nothing is stored than an outdated value.
+    # A set without memory drops the old value: no later get returns an outdated value.
     assert ask(machine, store(SET, b"0", value) + request(GET, b"0"))[1] == error(GET, NOT_FOUND)
     server.check()
 
@@ -406,7 +406,7 @@ def test_the_first_byte_chooses() -> None:
     text, binary = Machine(server), Machine(server)
     assert text.feed(b"set a 0 0 1\r\nx\r\n") == b"STORED\r\n"
     assert ask(binary, request(GETK, b"a"))[0].value == b"x"
-    # Later bytes do not choose.
+    # Later bytes do not choose the protocol.
     assert text.feed(request(VERSION) + b"\r\n") == b"ERROR\r\n"
     assert ask(binary, b"get a\r\n".ljust(24)) == []
     assert binary.closed

@@ -131,7 +131,7 @@ def test_the_index_grows_with_the_items() -> None:
         asked = 0
         for number, key in enumerate(keys):
             if number % 10_000 == 0:
-                # A store whose clock stands still is asked.
+                # A reader asks if the store's clock has stood still for long: the call sets the clock.
                 store.advance(0)
             asked += reader.get(key) != key
         assert asked == len(keys) - stats["items"]
@@ -147,7 +147,7 @@ def test_the_index_grows_with_the_items() -> None:
     "megabytes, least, local, by_read",
     [
         *((64, 96, 20, 23), (1024, 96, 24, 27), (200_000, 96, 32, 34)),
-        # The thread sanitizer leaves 1.5 TB of addresses.
+        # Needs more than the 1.5 TB of addresses left by the thread sanitizer.
         pytest.param(1_740_000, 56, 36, 36, marks=pytest.mark.resident),
     ],
 )
@@ -160,7 +160,7 @@ def test_places_of_all_lengths(megabytes: int, least: int, local: int, by_read: 
         values = {b"key-%d" % number: os.urandom(number * 331 % 20_000) for number in range(1000)}
         for key, value in values.items():
             store.set(key, value)
-        # The hash has a secret of this process: by chance a bucket of the index has too many items.
+        # The hash depends on a secret of this process, so a bucket of the index may by chance have too many items.
         found = {key: got for key in values if (got := reader.get(key)) is not None}
         assert len(values) - len(found) == store.direct_stats()["left_out"] <= 10
         assert found == {key: values[key] for key in found}
@@ -221,7 +221,7 @@ def test_a_store_that_has_ended_is_not_read(ended: str) -> None:
 
 
 def test_a_store_that_was_killed_is_not_read() -> None:
-    """A reader does not read a killed store: the kernel has told of the death."""
+    """A reader does not read a killed store: the kernel marks the robust mutex at the process's death."""
     child = (
         "import os, socket, sys\n"
         "from rmemcached.store._testing import Store\n"
@@ -259,7 +259,7 @@ def test_hits_are_told(store: Store, reader: DirectReader) -> None:
     hv, place = int(found[1], 16), int(found[2], 16)
     assert hv == hash_of(b"key")
     assert int(found[3]) >> 6 == 2 and store.item(b"key", update=False).queue == "COLD"
-    # For eviction two fetches: further hits give no more information.
+    # Two fetches are enough for eviction: the line of hits names no item after that.
     assert store.used(hv, place) and store.used(hv, place)
     reader.read(b"key")
     assert reader.line() == b"rdma_hits %d:1\r\n" % int(found[3])
@@ -270,7 +270,7 @@ def test_hits_are_told(store: Store, reader: DirectReader) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"s3fifo": True}, {"lru_segmented": False}])
 def test_a_hit_that_is_told_late_revives_nothing(options: dict[str, Any]) -> None:
-    """The hit came before the flush, and does not make a removed item younger."""
+    """A hit reported after the flush of its item neither revives the item nor makes it younger."""
     with Store(direct=True, **options) as store:
         reader = DirectReader(store.direct_fds())
         store.set(b"key", b"value")
@@ -294,7 +294,7 @@ def test_places_that_are_none(store: Store, place: int) -> None:
 
 
 def test_a_line_has_room_for_all(store: Store, reader: DirectReader) -> None:
-    """Items of many classes without room in a line are in the next line."""
+    """Items of many classes that do not fit into a line are reported in the next line."""
     told = 0
     for number in range(500):
         key = b"key-%d" % number
@@ -358,7 +358,7 @@ def test_no_value_is_wrong_while_the_index_grows(options: dict[str, bool], lines
 
 
 def test_a_reader_that_does_not_verify_is_caught() -> None:
-    """The test above would find such a reader."""
+    """test_no_value_is_ever_wrong would find a reader that does not verify values."""
     with (
         Store(32 * MB, direct=True) as store,
         pytest.raises(AssertionError, match="nobody has stored"),
@@ -404,7 +404,7 @@ def test_a_seal_goes_with_what_changes(sealed: Store) -> None:
     sealed.touch(b"key", 100)
     assert reader.read_lines(b"key") == (b"2  ", 0)
     for _ in range(3):
-        # A use changes the item's time and queue.
+        # A use changes the item's time and queue, and the seal stays valid.
         sealed.get(b"key")
         sealed.advance(30)
         assert reader.read_lines(b"key") == (b"2  ", 0)
@@ -470,7 +470,7 @@ def test_no_copy_is_ever_wrong(keys: int, max_value: int, options: dict[str, int
 
 
 def test_a_reader_that_ignores_seals_is_caught() -> None:
-    """The test above would find such a reader."""
+    """test_no_copy_is_ever_wrong would find a reader that ignores seals."""
     with (
         Store(32 * MB, direct_remote=True) as store,
         pytest.raises(AssertionError, match="nobody has stored"),
@@ -502,7 +502,7 @@ def follow_changes(store: Store, chance: random.Random, number: int) -> int:
         if kind == 1:
             store.touch(b"key", 1000)
         if kind < 2 or store.delta(b"key", 1)[0] != "OK":
-            # Of one length, to get the memory of the earlier values.
+            # Values of equal length reuse the memory of earlier values.
             store.set(b"key", b"%d" % number)
         for reader in readers:
             reader.tell(number)
@@ -633,7 +633,7 @@ def test_headers_that_no_client_uses(at: int, number: int) -> None:
     short = at in (8, 12, 272, 276)
     struct.pack_into("<I" if short else "<Q", header, at, number)
     assert not header_is_usable(bytes(header))
-    # Not even if an overflow makes all other numbers fit.
+    # Such a length is refused even where an overflow makes all other numbers fit.
     if at == 16:
         struct.pack_into("<QQQ", header, 32, 4096, 1, 856)
         struct.pack_into("<Q", header, 264, 1 << 30)
@@ -641,7 +641,7 @@ def test_headers_that_no_client_uses(at: int, number: int) -> None:
 
 
 def test_halves_of_two_slots_may_name_no_class() -> None:
-    """A READ sees the lines of a bucket in any order. The reader does not look for a class that does not exist."""
+    """A READ may mix halves of two slots, and so name a missing class: the reader does not look there, and asks."""
     with Store(2 * MB, direct_remote=True) as store:
         header = first_bytes(store)[:4096]
         length, arena = lengths(store)
@@ -701,7 +701,7 @@ def test_only_pages_that_the_daemon_has_are_mapped_ahead() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's process")
 def test_another_user_maps_no_more_than_there_was() -> None:
-    """For another user's file the kernel reports all pages as present."""
+    """A reader of another user maps no new page, though the kernel reports all pages of a foreign file as present."""
     with Store(64 * MB, direct=True) as store:
         for number in range(20):
             store.set(b"%d" % number, bytes(MB // 2))
@@ -722,7 +722,7 @@ def test_another_user_maps_no_more_than_there_was() -> None:
 
 
 def test_a_chain_of_chunks_that_are_too_short() -> None:
-    """A chain of 2 GB in chunks of one byte, each its own successor, would keep a reader busy for a minute."""
+    """A reader gives up a chain with too many chunks: this chain of one byte each would take a minute for 2 GB."""
     index, base = 1 << 16, 1 << 44
     arena = index + LIFE
     chunk, length = arena + 4096, arena + MB
@@ -772,7 +772,7 @@ def test_damaged_memory_is_harmless(lines: bool) -> None:
             at = page_at + 8 * chance.randrange(512)
             before = os.pread(fd, 8, at)
             os.pwrite(fd, chance.choice([os.urandom(8), bytes(8), b"\xff" * 8, b"\xff\xff\xff\x7f" * 2]), at)
-            # The copy's clock stands still, however long this takes.
+            # Nobody sets the clock in the copy of the memory: the test does.
             os.pwrite(index, struct.pack("<q", int(time.monotonic() * 1000)), BEAT)
             for number, key in enumerate(keys):
                 found = reader.read_lines(key) if lines else reader.read(key)

@@ -191,14 +191,14 @@ def test_reset_clears_counters_only() -> None:
 
 @pytest.mark.parametrize("algorithm", ["segmented", "flat", "s3fifo"])
 def test_eviction_goes_on_behind_what_others_keep(algorithm: str) -> None:
-    """No set fails while a thousand items in a row at the tail are held, whose eviction frees no memory."""
+    """A set finds an item to evict though a thousand items at the tail are held, whose eviction frees no memory."""
     with Store(maxbytes=MB, lru_segmented=algorithm == "segmented", s3fifo=algorithm == "s3fifo") as store:
         count = store.class_stats(1)["chunks_per_page"]
         fill(store, count)
         kept = [store.item(b"%05d" % i, False) for i in range(1000)]
         fill(store, count - 1000, count)
         assert store.class_stats(1)["outofmemory"] == 0
-        # S3-FIFO passes over them; from LRU queues they go.
+        # S3-FIFO leaves held items where they are. The LRU algorithms evict them, and look further for memory.
         stay = algorithm == "s3fifo"
         assert store.stats()["evictions"] >= count - 1000 * stay and (store.get(b"00999") is not None) == stay
         assert all(item.key == b"%05d" % i for i, item in enumerate(kept))

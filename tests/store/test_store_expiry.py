@@ -181,7 +181,7 @@ def test_expired_memory_is_used_before_a_new_page() -> None:
 
 @pytest.mark.parametrize("options", [{"lru_maintainer": True}, {"s3fifo": True}, {"lru_segmented": False}])
 def test_flush_all_reaches_what_was_fetched_in_its_second(options: dict[str, bool]) -> None:
-    """flush_all also reaches an item that is not the first of its queue because of the fetch."""
+    """flush_all reaches an item fetched in the second of the flush, which is not at its queue's head."""
     with Store(**options) as store:  # type: ignore[arg-type]
         store.set(b"key", b"value")
         store.set(b"newer", b"value")

@@ -78,7 +78,7 @@ def test_what_was_flushed_before_is_not_found() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"lru_maintainer": True, "slab_reassign": True, "slab_automove": 1}])
 def test_an_index_is_made_and_given_up_beside_writers(options: dict[str, object]) -> None:
-    """A reader meanwhile finds values that were stored."""
+    """Readers find right values while the index is made and given up again and again beside writers."""
     with (
         Store(32 * MB, direct_linger=0, nthreads=4, hashpower_init=13, **options) as store,  # type: ignore[arg-type]
         concurrent.futures.ThreadPoolExecutor() as pool,
@@ -88,7 +88,7 @@ def test_an_index_is_made_and_given_up_beside_writers(options: dict[str, object]
         while not writing.done():
             reader = DirectReader(store.direct_give())
             reading = pool.submit(reader.run, rounds, 20_000)
-            time.sleep(0.01)  # so long they read
+            time.sleep(0.01)  # The reader reads for so long.
             reader.end()
             found += reading.result()[1]
             store.direct_return()
@@ -100,7 +100,7 @@ def test_an_index_is_made_and_given_up_beside_writers(options: dict[str, object]
 
 
 def test_a_raised_limit_gives_items_that_are_asked_for() -> None:
-    """The index covers the memory limit at its making. Clients ask for items beyond."""
+    """After a raised memory limit clients ask for items beyond the memory that the index was made for."""
     with Store(8 * MB, slab_reassign=True) as store:
         reader = DirectReader(store.direct_give())
         assert store.set_memory_limit(200 * MB)
@@ -137,7 +137,8 @@ def test_readers_make_no_more_memory_than_the_limit_and_the_index() -> None:
 
 
 def test_a_reader_that_makes_the_file_longer_stops_nobody() -> None:
-    """A process of the same user can extend the file, whatever the rights of its descriptor, and stops nobody."""
+    """A longer file stops no store: any process of the same user can extend it, whatever the rights of its
+    descriptor."""
     with Store(8 * MB, slab_reassign=True) as store:
         _, arena = store.direct_give()
         os.fchmod(arena, 0o600)

@@ -87,7 +87,7 @@ def test_largest_item() -> None:
         assert not store.size_ok(3, 0, 1 << 40)
         assert store.alloc(b"key", 1) is None
         assert store.alloc(b"key", 1 << 33) is None
-        # A set that fails leaves the old item to the caller.
+        # After a failed set the old item is still there: the caller decides about it.
         assert len(store.get(b"key")) == MB - overhead
         store.check()
 

@@ -40,7 +40,7 @@ def test_a_hundred_stores_leave_nothing() -> None:
     for i in range(100):
         one(i)
     after = len(os.listdir("/proc/self/fd")), threads(), mappings_kb()
-    # Fewer: leftovers of another test have ended.
+    # The numbers may have fallen: leftovers of another test have ended meanwhile.
     assert after[0] <= before[0] and after[1] <= before[1]
     assert after[2] - before[2] < 4096
 
@@ -68,7 +68,8 @@ def blocked_signals(thread: str) -> set[int]:
 
 
 def test_threads_take_no_signals_but_their_own_faults() -> None:
-    """A blocked SIGSEGV ends the process before faulthandler can tell the place."""
+    """The store's threads block all signals but their own faults: a blocked SIGSEGV would end the process before
+    faulthandler names the place."""
     faults = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
     before = set(os.listdir("/proc/self/task"))
     with Store(lru_maintainer=True, lru_crawler=True, slab_reassign=True):

@@ -12,7 +12,7 @@ CLASS = 2  # of the items below
 
 
 def segmented(**options: int | float | bool) -> Store:
-    """A store whose background crawler is off, and whose ages do not make the maintainer move anything."""
+    """A store without a background crawler, whose maintainer moves no item because of its age."""
     given: dict[str, int | float | bool] = {"hot_max_factor": 1e6, "warm_max_factor": 1e6, "hashpower_init": 12}
     return Store(lru_maintainer=True, **{**given, **options})  # type: ignore[arg-type]
 
@@ -33,7 +33,7 @@ def fetch_twice(store: Store, key: bytes) -> None:
 
 
 def into_cold(store: Store, key: bytes) -> None:
-    """Stores the key, makes room in WARM by others, and lets the maintainer move them to COLD."""
+    """Stores the key and other items, and lets the maintainer move all of them to COLD."""
     store.tune(0, 0, 1e6, 1e6)
     fill(store, 20, 9_000_000)
     store.set(key, b"x" * 50)
@@ -183,7 +183,7 @@ def test_without_cold_allocation_takes_from_hot() -> None:
 
 
 def test_without_the_maintainer_allocation_takes_from_warm() -> None:
-    """New items find room when all items have been fetched, and nobody has moved any to COLD yet."""
+    """A set finds an item to evict though all items have been fetched and no maintainer moves any to COLD."""
     with segmented(maxbytes=MB) as store:
         store.stop_threads()
         count = store.class_stats(CLASS)["chunks_per_page"]
@@ -289,13 +289,13 @@ def test_the_maintainer_drops_what_was_flushed() -> None:
 def test_it_leaves_alone_what_the_crawler_has_not_seen() -> None:
     with segmented(lru_crawler=True) as store:
         fill(store, 1000)
-        # The maintainer may have had the crawler start already.
+        # The crawler may be busy with a crawl started by the maintainer.
         eventually(lambda: store.dump(b"all").result == "OK")
         eventually(lambda: not store.stats()["lru_crawler_running"])
         store.tune(80, 0, 1e6, 1e6)
         dump = store.dump(b"%d" % CLASS, slow=True)
         while dump.result != "OK":
-            # The maintainer has had the crawler start again.
+            # The crawler is busy again with a crawl started by the maintainer.
             eventually(lambda: not store.stats()["lru_crawler_running"])
             dump = store.dump(b"%d" % CLASS, slow=True)
         dump.waiting()
@@ -360,7 +360,7 @@ def test_the_maintainer_starts_crawls() -> None:
         fill(store, 1000, 5000)
 
         def reclaimed() -> bool:
-            # Some time later another crawl follows a crawl that began before the items expired.
+            # The first crawl may have begun before the items expired. The next crawl follows some time later.
             store.advance(60)
             return bool(store.class_stats(CLASS)["number"] == 1000)
 

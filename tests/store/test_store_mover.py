@@ -130,7 +130,7 @@ def test_without_eviction_nothing_is_lost() -> None:
 
 
 def test_an_item_that_is_referenced_or_being_filled_stays() -> None:
-    """Items in use by a send, or by an RDMA operation, stay in place."""
+    """A page with items in use, by a send or by an RDMA operation, keeps these items in place."""
     with Store(slab_reassign=True) as store:
         clsid = class_of(store, 6000)
         filling = store.alloc(b"filling", 6002)
@@ -292,7 +292,7 @@ def test_pinned_memory_is_not_given_back() -> None:
         # Every page still has memory of its own.
         assert resident_pages(store.arena()[0], 70 * MB) >= before
         store.check()
-        # Eight pages are in use at most.
+        # The limit allows eight pages.
         for i in range(10 * (len(keys) // 60)):
             assert store.set(b"x%05d" % i, bytes(6000)) == "STORED"
         assert store.class_stats(clsid)["total_pages"] == 8
@@ -300,7 +300,7 @@ def test_pinned_memory_is_not_given_back() -> None:
         assert store.stats()["evictions"] == 2 * (len(keys) // 60)
         assert store.set(b"another", bytes(100)) == "STORED"
         assert store.stats()["slab_global_page_pool"] == 51
-        # A larger limit brings them back, and they are used before others.
+        # A larger limit makes the pages of the pool usable again, and they are used before new pages.
         assert store.set_memory_limit(70 * MB)
         more = keys[: 51 * (len(keys) // 60)]
         for key in more:
@@ -394,7 +394,8 @@ def test_the_end_does_not_wait_for_references() -> None:
     eventually(lambda: store.stats()["slab_reassign_busy_items"] > 0)
     started = time.monotonic()
     store.close()
-    # The mover looks at a page in use 5000 times, at last every 5 ms.
+    # The mover tries a page with items in use 5000 times, at last every 5 ms, and the close does not wait for all
+    # tries.
     assert time.monotonic() - started < 10
     assert held
     assert filling is not None
@@ -437,12 +438,12 @@ def test_pages_move_under_load(settings: dict[str, Any]) -> None:
     """Values and structures stay right while pages go from class to class beside all kinds of commands."""
     with Store(slab_reassign=True, **settings) as store:
         moves = 0
-        # How many pages the mover gets done beside a round depends on the machine.
+        # The number of moved pages in a round depends on the machine.
         for seed in range(7, 27):
             moves += store.stress(4, 20_000, seed=seed, keys=3000, max_value=60_000, clock=True, move=True)["moves"]
             if moves > 10:
                 break
         assert moves > 10
-        # A page whose items have nowhere to go is looked at 5000 times, at last every 5 ms, before they are evicted.
+        # The mover tries a page with immovable items 5000 times, at last every 5 ms, before it evicts them.
         eventually(lambda: not store.stats()["slab_reassign_running"], 60)
         store.check(False)

@@ -123,7 +123,7 @@ def test_the_main_queue_evicts_what_was_not_fetched_since_it_came() -> None:
         assert len(main) == 200
         for key in main[:100]:
             store.get(key)
-        # Each of these is fetched, and enters the main queue, then too long, in its turn.
+        # New items, each fetched, enter the main queue, which is then too long and evicts.
         for i in range(40_000):
             fill(store, 1, 3_000_000 + i)
             store.get(b"%07d" % (3_000_000 + i))
@@ -198,7 +198,8 @@ def test_without_eviction_what_has_expired_is_found_behind_what_has_not() -> Non
 
 @pytest.mark.parametrize(("size", "megabytes"), [(450_000, 4), (1_200_000, 16)])
 def test_of_few_items_the_last_ones_stay(size: int, megabytes: int) -> None:
-    """New items stay though the small queue's share is less than an item; items of the second size are chained."""
+    """The latest two items stay though the small queue's share is less than an item. Items of the second size are
+    chained."""
     with s3fifo(maxbytes=megabytes * MB, item_size_max=2 * MB) as store:
         for i in range(megabytes * MB // size):
             store.set(b"old-%d" % i, bytes(size))
@@ -211,7 +212,7 @@ def test_of_few_items_the_last_ones_stay(size: int, megabytes: int) -> None:
 
 
 def test_of_few_items_one_that_comes_back_stays() -> None:
-    """A repeated item stays though all others are fetched, and only the newest item is still unfetched."""
+    """An item stored again stays, though all items but the newest are fetched."""
     value = bytes(450_000)
     with s3fifo(maxbytes=16 * MB) as store:
         others = [b"old-%d" % i for i in range(20)]
@@ -237,13 +238,13 @@ def test_of_few_items_one_that_comes_back_stays() -> None:
 @pytest.mark.parametrize("fetches", [0, 1, 4])
 @pytest.mark.parametrize("held", [5, 15, 200])
 def test_what_is_in_use_is_in_nobodys_way(fetches: int, held: int) -> None:
-    """Eviction passes the items at the tails, held by references as during a send or for a client's views."""
+    """Eviction passes over items held by references, as during a send or by a client's views."""
     with s3fifo() as store:
         count = fill_up(store)
         for _ in range(fetches):
             for i in range(count):
                 store.get(b"%07d" % (1_000_000 + i))
-        # The fetched items are in the main queue then, from which eviction takes.
+        # The fetched items move to the main queue, from which eviction then takes.
         fill(store, 300, 2_000_000)
         keys = [key for key in (b"%07d" % (1_000_000 + i) for i in range(count)) if queue(store, key)][:held]
         assert {queue(store, key) for key in keys} == {"COLD" if fetches else "HOT"}
@@ -252,7 +253,7 @@ def test_what_is_in_use_is_in_nobodys_way(fetches: int, held: int) -> None:
         before = evictions(store)
         fill(store, 300, 4_000_000)
         assert evictions(store) == before + 300
-        # Their memory would not have been free.
+        # The held items stay: their eviction would free no memory.
         assert all(store.item(key, update=False) is not None for key in keys)
         assert all(item.value == VALUE for item in items)
         store.check(False)
@@ -274,7 +275,7 @@ def test_where_everything_is_in_use_there_is_no_memory() -> None:
 @pytest.mark.parametrize(("threads", "pages"), [(2, 4), (4, 8)])
 @pytest.mark.parametrize("options", [{}, {"lru_maintainer": True, "lru_crawler": True}])
 def test_few_items_and_many_threads(threads: int, pages: int, options: dict[str, int]) -> None:
-    """Two items a page. A thread has three at most: the old item, the new item, and the joined item."""
+    """Sets of many threads find memory with two items a page: a thread holds three items at most (old, new, joined)."""
     with s3fifo(maxbytes=pages * MB, slab_sizes=(96,), nthreads=threads, **options) as store:
         done = store.stress(threads, 30_000, keys=60, max_value=2000, even=True)
         assert (done["no_memory"], store.stats()["outofmemory"]) == (0, 0)
@@ -314,7 +315,7 @@ def test_flush_all_finds_what_was_just_stored_in_any_order() -> None:
         fill_up(store)
         fill(store, 50, 2_000_000)
         store.advance(10)
-        # In the present second, and in the middle of both queues.
+        # The flush reaches items stored or touched in its own second, also in the middle of both queues.
         store.touch(b"%07d" % 100, 100)
         store.set(b"%07d" % 200, VALUE)
         fill(store, 20, 3_000_000)
@@ -362,7 +363,7 @@ def test_the_main_queues_keys_are_remembered_too() -> None:
         store.get(b"%07d" % 0)
         count = fill_up(store)
         assert queue(store, b"%07d" % 0) == "COLD"
-        # Fetched items push the key out of the main queue.
+        # Other items, each fetched, push the key out of the main queue.
         for i in range(3 * count):
             cached(store, 2_000_000 + i)
             cached(store, 2_000_000 + i)
@@ -390,7 +391,7 @@ def test_the_small_queues_have_more_where_what_is_popular_changes() -> None:
     with s3fifo() as store:
         count = fill_up(store)
         source = random.Random(1)
-        # Keys are asked for a few times while as many others are, and never again.
+        # A key is asked for about four times within a short span of keys, and never again.
         for i in range(30 * count):
             cached(store, 2_000_000 + i // 4 - source.randrange(count // 2))
         assert 20 < store.stats()["small_lru_pct"] <= 70

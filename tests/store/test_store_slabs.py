@@ -170,7 +170,7 @@ def test_memory_is_resident_only_when_used() -> None:
 
 @pytest.mark.resident
 def test_memory_is_cleared_where_it_is_written() -> None:
-    """An item that nobody has written to costs a few small pages."""
+    """Allocated items cost only a few small pages until somebody writes to them."""
     printed = subprocess.run([sys.executable, "-P", "-c", UNWRITTEN], stdout=subprocess.PIPE, check=True).stdout
     grown, huge = map(int, printed.split())
     assert grown < 8 * 1024

@@ -88,7 +88,7 @@ class Terminal:
         return -self.process.signalstatus if self.process.signalstatus else int(self.process.exitstatus)
 
     def is_as_it_was(self) -> None:
-        """Whether the line's settings, the screen and the cursor are as before."""
+        """Checks that the settings of the line, the screen and the cursor are as before."""
         said = self.received.decode()
         assert said.count(OTHER_SCREEN) == said.count(BACK) > 0
         assert said.rindex(SHOW_CURSOR) > said.rindex("\x1b[?25l")
