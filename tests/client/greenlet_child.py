@@ -216,7 +216,8 @@ def time_limit(green: Greenlets, server: Any, pid: int) -> None:
 
 
 def batch(green: Greenlets, server: Any, pid: int) -> None:
-    """A batch exceeds all buffers in both directions: a server that answers while reading stops reading."""
+    """A batch beyond all buffers is answered: the client reads answers while it sends, as the server stops reading
+    until then."""
     with make(green, server) as client:
         client.set("large", LARGE[:500_000])
         with client.pipeline() as queued:
@@ -274,7 +275,7 @@ def copies(green: Greenlets, server: Any, pid: int) -> None:
 
 
 def native_threads(green: Greenlets, server: Any, pid: int) -> None:
-    """Sockets of gevent belong to a thread's event loop: each thread makes its own."""
+    """Each thread makes connections of its own: a socket of gevent belongs to a thread's event loop."""
     with make(green, server) as client:
         client.set("key", b"value")
         pool = green.library.get_hub().threadpool
@@ -285,7 +286,7 @@ def native_threads(green: Greenlets, server: Any, pid: int) -> None:
 
 
 def tls_without_room(green: Greenlets, server: Any, pid: int, certificate: str) -> None:
-    """A request beyond the buffers of a stopped server lets the others run, and the call ends in time."""
+    """While a request beyond the buffers waits for a stopped server, other greenlets run, and the call ends in time."""
     path = {"gevent": "gevent.ssl", "eventlet": "eventlet.green.ssl"}[green.name]
     library = importlib.import_module(path if green.how == "module" else "ssl")
     context = library.SSLContext(library.PROTOCOL_TLS_CLIENT)

@@ -118,7 +118,7 @@ def test_cas(run: Run, make: Make, key: str) -> None:
 
 @pytest.mark.device("its completion channel in an event loop")
 def test_many_tasks(run: Run, make: Make, key: str) -> None:
-    """More tasks than requests may be under way at a time, with values of all sizes, all get their answers."""
+    """Three thousand tasks get their answers, though fewer requests may be under way at a time."""
 
     async def one(client: AsyncClient, number: int) -> None:
         name, value = f"{key}-{number}", b"%d-" % number + bytes(random.Random(number).choice((10, 3000, 20_000)))
@@ -158,7 +158,7 @@ def test_ten_thousand_gets_half_of_them_cancelled(run: Run, make: Make, key: str
 
 
 def test_a_timeout_of_asyncio(run: Run, make: Make, backend: Any, key: str) -> None:
-    """No other call gets the late answer."""
+    """The late answer to a call ended by asyncio's time limit goes to no other call."""
 
     async def body() -> None:
         async with make() as client:
@@ -259,7 +259,7 @@ def test_no_server(run: Run) -> None:
 
 
 def test_a_server_that_takes_no_commands(run: Run) -> None:
-    """The server ends each connection: calls do not connect again and again."""
+    """Calls to a server that ends each connection do not connect again and again."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for _ in KNOWN:
@@ -376,8 +376,8 @@ def test_a_server_that_reads_slowly_is_not_silent(run: Run) -> None:
         writer.close()
 
     async def body() -> None:
-        # Behind a full window of megabytes, not behind a small window, congestion control leaves pauses of half a
-        # second.
+        # The small buffer keeps the window small: behind a full window of megabytes congestion control pauses for half
+        # a second.
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
         server = await asyncio.start_server(serve, sock=listener, limit=1 << 16)
@@ -444,7 +444,7 @@ def test_a_value_that_is_refused_before_all_of_it_was_sent(run: Run) -> None:
 
 @pytest.mark.parametrize(("command", "answer"), [("incr", b"VA 1\r\nx\r\n"), ("get", b"VA 1\r\nx\r\n")])
 def test_nobody_waits_for_ever(run: Run, command: str, answer: bytes) -> None:
-    """A malformed number, or a serde's exception that a future refuses, ends the call."""
+    """A malformed number ends the call, and so does a serde's StopIteration, an exception that futures refuse."""
 
     class Stops:
         def serialize(self, key: Any, value: Any) -> tuple[Any, int]:
@@ -640,7 +640,7 @@ def test_into_the_callers_memory(run: Run, make: Make, key: str) -> None:
 
 def test_dumps(run: Run, rmemcached_server: ServerFactory) -> None:
     async def body() -> None:
-        # Without crawls of the maintainer, which would be in the way.
+        # The maintainer would start crawls, and the dumps would wait for them.
         server = rmemcached_server("-o", "no_lru_maintainer")
         async with AsyncClient(server.address, timeout=20, default_noreply=False) as client:
             await client.set_many({f"key-{number}": b"value" for number in range(100)})

@@ -82,7 +82,7 @@ def test_it_has_the_methods_of_the_other() -> None:
 
 
 def test_missing_arguments_are_told_at_the_call() -> None:
-    """As by an AsyncClient: a call without its arguments raises, and makes no coroutine for a later await."""
+    """A call without its arguments raises at once, and makes no coroutine for a later await, as with AsyncClient."""
     address = ("127.0.0.1", 1)
     for client in AsyncClient(address), AsyncClusterClient([address]):
         for name in META:
@@ -144,7 +144,7 @@ def test_a_server_that_has_ended(run: Run, three: list[Server], key: str) -> Non
 
 
 class SlowlyClosing(AsyncClient):
-    """Closing takes a turn of the loop, where a task may be cancelled."""
+    """Its close takes a turn of the loop, where a task may be cancelled."""
 
     closed = False
 

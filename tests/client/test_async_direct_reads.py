@@ -37,7 +37,7 @@ def server(module_server: ServerFactory) -> Server:
 
 @pytest.fixture(scope="module")
 def full_server(module_server: ServerFactory) -> Server:
-    """600 values of 1 MB."""
+    """A daemon with 600 values of 1 MB."""
     server = module_server("-m", "1024", *FLAGS)
     with Client(server.address, **OPTIONS) as writer:
         assert not writer.set_many(dict.fromkeys(map(str, range(600)), VALUE))
@@ -99,7 +99,7 @@ def test_memory_can_be_mapped_ahead(run: Run, full_server: Server, connected: bo
                 await asyncio.sleep(0)
                 turns += 1
             mapped = task.result()
-            # A thread maps 512 MB at a time. The loop does not wait for the thread.
+            # The thread maps 512 MB at a time, and the loop does not wait for it.
             assert 550_000_000 < mapped < 1 << 30 and turns > 2
             assert mapped_items() - before > 550_000_000
             assert await client.prefault() == mapped
@@ -136,7 +136,7 @@ def test_memory_is_mapped_ahead_at_any_time(run: Run, rmemcached_server: ServerF
 
             in_child(child)
             server.kill()
-            # With or without the news of the end in the loop.
+            # The error depends on whether the loop has noticed the end of the connection.
             with pytest.raises((OSError, MemcacheUnexpectedCloseError)):
                 await client.prefault()
             with Server(server.command, server.port):
@@ -177,7 +177,7 @@ def test_what_has_been_sent_before_is_carried_out_before(run: Run, server: Serve
             found = await asyncio.gather(*gets)
             assert found[:6] == [b"new", None, b"5", None, None, b"meta"]
             assert found[7] == b"1"
-            # All has been answered.
+            # All commands have their answers, so the client reads without asking.
             with suspended(server.pid):
                 assert await client.get_many([names[0], names[2], names[5]]) == {
                     names[0]: b"new",
@@ -210,7 +210,7 @@ def test_a_task_reads_what_it_has_written(run: Run, server: Server, key: str) ->
 
 
 def test_cas_of_several_tasks(run: Run, server: Server, key: str) -> None:
-    """Each increment counts, with direct reads for gets and cas."""
+    """No increment of several tasks is lost, with direct reads for gets."""
 
     async def one(client: AsyncClient) -> None:
         for _ in range(50):
@@ -275,7 +275,8 @@ def test_a_reader_that_is_cancelled_gives_its_turn_up(run: Run, server: Server, 
 
 
 def test_the_next_loop_reads_as_well(run: Run, server: Server, key: str) -> None:
-    """A client, or its child, reads on the next loop as well, after any leftovers: a connection, waiting calls."""
+    """A client reads directly on the next loop, too, and so does its child, whatever the first loop left: a connection,
+    waiting calls."""
     client = AsyncClient(server.address, **OPTIONS)
     value = os.urandom(2_000_000)
 
@@ -387,7 +388,7 @@ def test_hits_are_counted(run: Run, server: Server, key: str) -> None:
                 assert int(after[name]) - int(before[name]) == 1000
             told = await hits(server)
             await client.get(key)
-        # The client reports hits without a command behind them at the end.
+        # The client reports hits at its close if no command follows them.
         end = time.monotonic() + 10
         while await hits(server) == told:
             assert time.monotonic() < end
@@ -513,7 +514,7 @@ def test_another_loop_and_a_forked_child(run: Run, server: Server, key: str) -> 
     async def last() -> None:
         assert await client.get(key) == b"three"
         await client.close()
-        # A closed client makes a connection.
+        # A get of a closed client makes a new connection.
         assert await client.get(key) == b"three"
         await client.close()
 

@@ -74,12 +74,12 @@ def test_the_client_says_which_rule_was_broken(fault: Fault) -> None:
             for _ in range(fault.times):
                 server.send(fault.kind, **fault.more)
             while not version.done():
-                # Messages beyond the room of the stream go on when the server polls.
+                # A stream without room takes the rest of the messages when the server polls.
                 server.cq.poll(16)
                 wait([version], timeout=0.01)
             with pytest.raises(MemcacheUnexpectedCloseError, match=f"broken the protocol: {fault.rule}"):
                 version.result()
-            # After a long pause the client looks first, and connects anew.
+            # After a long pause the client looks for the connection's end before it asks, and connects anew.
             server.listener.close()
             with pytest.raises((MemcacheUnexpectedCloseError, ConnectionRefusedError), match=f"{fault.rule}|refused"):
                 second.version()

@@ -122,7 +122,7 @@ def test_async_client(guarded: Guarded) -> None:
 
 @pytest.mark.parametrize("transport", ["tcp", *RDMA_TRANSPORTS])
 def test_a_server_that_asks_nobody(rmemcached_server: ServerFactory, transport: str) -> None:
-    """A server without -Y stores nothing of the client's words."""
+    """A server without -Y does not store the client's name and password as an item."""
     options: dict[str, Any] = {"transport": transport, "timeout": 20, "username": "user", "password": "password"}
     with Client(rmemcached_server().address, default_noreply=False, **options) as client:
         assert client.set("key", b"value") is True
@@ -141,7 +141,7 @@ def test_what_cannot_be_sent(words: tuple[Any, Any]) -> None:
 
 
 def test_what_is_no_text() -> None:
-    """Neither the error nor its cause has the password."""
+    """Neither the error about a malformed name or password nor its cause contains the password."""
     with pytest.raises(ValueError, match="password") as raised:
         Client("127.0.0.1", username="a", password="secret\udc80")
     assert raised.value.__cause__ is None
@@ -171,7 +171,7 @@ def test_a_password_with_a_blank(rmemcached_server: ServerFactory, tmp_path: Pat
 
 @pytest.mark.parametrize("user", [("user", "wrong"), (None, None), ("other", "secret")])
 def test_a_lane_that_another_client_has_left(guarded: Guarded, user: tuple[Any, Any]) -> None:
-    """A Client without the password does not get in on the queue pair of a client with the password."""
+    """A Client without the password does not get in by a lane left by a client with the password."""
     with guarded.client("other", "secret") as stays:
         with guarded.client() as first, guarded.client() as second:
             assert first.set("key", b"value") is True

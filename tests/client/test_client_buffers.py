@@ -107,7 +107,7 @@ def test_in_a_steady_state_nothing_is_registered(make: Make, transport: str) -> 
 
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_many_clients_need_what_their_calls_need(make: Make, transport: str) -> None:
-    """Clients between calls hold nothing."""
+    """A Client holds memory for values only during its calls."""
     value = random_bytes(8 * MB)
     clients = [make(transport) for _ in range(20)]
     before = usage()
@@ -125,7 +125,7 @@ def test_many_clients_need_what_their_calls_need(make: Make, transport: str) -> 
 
 @here
 def test_unused_regions_have_a_limit(make: Make) -> None:
-    """Memory needed by a single call is not kept for ever."""
+    """The memory kept after calls has a limit."""
     client = make("soft_shm")
     value = random_bytes(60 * MB)
     assert client.set_many({f"key{number}": value for number in range(6)}) == []
@@ -348,7 +348,7 @@ def test_a_buffer_of_another_server_is_ordinary_memory(
 @pytest.mark.without_direct("only a server that is asked writes to a Buffer")
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_server_that_did_not_answer_may_still_write(server: Server, make: Make, shared: bool) -> None:
-    """The daemon keeps its mapping. A Buffer stays unused until the daemon has closed the lane, which never happens."""
+    """After a time-out the Buffer is refused as a target: the daemon keeps its mapping, and may still write there."""
     client, other = make("soft_shm", timeout=0.3 * PACE), make("soft_shm")
     value = random_bytes(MB)
     client.set("key", value)
@@ -361,7 +361,7 @@ def test_a_server_that_did_not_answer_may_still_write(server: Server, make: Make
     connections = client.stats()[b"total_connections"]
     with pytest.raises(BufferError, match="did not answer in time"):
         client.get_into("key", buffer)
-    # Nothing was sent, so nothing is lost.
+    # The refused call has sent nothing, so the connection is still good.
     assert client.stats()[b"total_connections"] == connections
     # The memory is still the caller's, to read from.
     assert client.get("key") == value == memoryview(buffer)
@@ -391,7 +391,7 @@ def test_a_late_read_finds_nothing_that_came_later(server: Server, make: Make, t
         # Once the server has noticed the end of the queue pair, all requests of the client are done.
         eventually(lambda: control.stats()[b"curr_connections"] == 1, TIMEOUT)
         assert control.get("key") == value
-        # The buffer is as good as before.
+        # The buffer can be used as before.
         view[:] = value[::-1]
         assert client.set("again", buffer) is True and control.get("again") == value[::-1]
         assert client.get_into("key", buffer) == 3 * MB and view == value

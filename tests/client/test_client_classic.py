@@ -70,7 +70,8 @@ def test_same_as_pymemcache(scenario: Any, relay: ClassicRelay, client: Any, ora
 
 
 def test_it_is_asked_once(relay: ClassicRelay, key: str) -> None:
-    """The client asks once for each connection, or for each Client if the question ends the connection."""
+    """The client asks for meta commands once for each connection, or once for each Client if the question ends the
+    connection."""
     with Client(relay.address, transport="tcp", timeout=20, default_noreply=False) as client:
         for _ in range(3):
             assert client.set(key, b"value") is True
@@ -81,7 +82,8 @@ def test_it_is_asked_once(relay: ClassicRelay, key: str) -> None:
 
 
 def test_a_proxy_that_knows_version_is_asked_for_it(make_relay: Callable[..., ClassicRelay], key: str) -> None:
-    """Newer versions of twemproxy answer `version`: errors of commands without an answer are told apart there."""
+    """With newer versions of twemproxy, which answer `version`, errors of commands without an answer count for no other
+    command."""
     relay = make_relay(closes=META, loud=True)
     with Client(relay.address, transport="tcp", timeout=20) as client:
         for _ in range(2):
@@ -114,7 +116,8 @@ def test_meta_commands_of_another_kind(make_relay: Callable[..., ClassicRelay], 
 def test_an_error_that_may_be_another_commands_ends_the_connection(
     make_relay: Callable[..., ClassicRelay], key: str
 ) -> None:
-    """Behind commands without an answer, where nothing marks their end, no later answer counts for a wrong command."""
+    """An error that may be of an earlier command without an answer ends the connection: no later answer counts for a
+    wrong command."""
     relay = make_relay(closes=PROXY, loud=True)
     with Client(relay.address, transport="tcp", timeout=20) as client:
         names = [f"{key}-{number}" for number in range(4)]
@@ -149,8 +152,8 @@ def test_auto(relay: ClassicRelay, key: str) -> None:
 
 
 def test_errors_of_sets_without_an_answer_are_no_answers(relay: ClassicRelay, key: str) -> None:
-    """The client asks a server that knows `version` for `version` behind the sets; other servers are as in
-    pymemcache."""
+    """An error of a set without an answer counts for no later command: the client sends `version` behind the set.
+    Servers without `version` are served as by pymemcache."""
     with Client(relay.address, transport="tcp", timeout=20) as client:
         client.set(key, b"value")
         assert client.get(key) == b"value"

@@ -126,7 +126,7 @@ def test_default_port_and_brackets() -> None:
     ],
 )
 def test_no_server(server: Any, why: str) -> None:
-    """Each client at once names the address in an error. A resolver would take another port, or say nothing."""
+    """Each client names the address in its error, at once. A resolver would take another port, or say nothing."""
     makers: list[Callable[..., Any]] = [
         Client,
         AsyncClient,
@@ -304,7 +304,7 @@ def test_pinned_transport_does_not_fall_back(shared_memcached: Any) -> None:
             client.set("key", b"x")
 
 
-# Lines that make sense with a number in the first place, and 2 in the second.
+# Lines of an exchange that make sense with a number in the first place, and 2 in the second.
 NONSENSE = (
     b"RDMA transport=soft_iw qpn=%s version=%d credits=32 msgsize=8192 workers=1 worker=0 lanes=64 lanebytes=16384"
     b" token=" + b"0" * 32 + b"\r\n"

@@ -112,7 +112,7 @@ def test_many_into_with_one_that_does_not_fit(client: Client, key: str, size: in
 
 
 def test_views_without_a_copy(client: Client, key: str) -> None:
-    """Views keep the values of their time, whatever comes later, and others find memory meanwhile."""
+    """Views keep their values, whatever the client gets later, and other calls find memory meanwhile."""
     for size in SIZES:
         for start in range(3):
             client.set(key, value_of(size, start))
@@ -170,7 +170,7 @@ def test_memory_outlives_client_connection_and_server(
 @pytest.mark.device("pinned pages in a fork")
 @pytest.mark.parametrize("size", [100, 300_000, 3 * MB])
 def test_views_in_a_forked_child(make_client: Callable[..., Client], key: str, size: int) -> None:
-    """A child reads its parent's views, whatever the parent gets next."""
+    """A forked child reads its parent's views, whatever the parent gets next."""
     client = make_client()
     value = value_of(size)
     client.set(key, value)

@@ -40,7 +40,7 @@ class Named(ctypes.Structure):
     _fields_ = (("number", ctypes.c_int), ("name", ctypes.c_char_p))
 
 
-# As pymemcache writes them.
+# Both clients store these values as the same text.
 SCALARS = [
     5,
     -1.5,
@@ -387,7 +387,7 @@ print(*(one.__name__ for one in found if getattr(rmemcached.client, one.__name__
 
 @pytest.mark.parametrize("module", PICKLED)
 def test_pickles_of_earlier_versions_are_loaded(module: str) -> None:
-    """By a process that has imported nothing of the package; classes and modules are the package's."""
+    """A process that has imported nothing of the package loads them, and their names are the package's."""
     command = [sys.executable, "-c", LOAD, module, *PICKLED[module].split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == (f"{PICKLED[module]}\n", "")

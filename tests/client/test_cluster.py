@@ -95,7 +95,7 @@ def test_values_of_pymemcache_are_found(three: list[Server], key: str) -> None:
 
 
 def test_the_shares_of_weights() -> None:
-    """The shares are those of C's floats, some of them below the exact quotient."""
+    """The shares are computed with C's floats: some are below the exact quotient."""
     assert share_of(1, 1, 1) == 40
     assert [share_of(weight, 6, 3) for weight in (1, 2, 3)] == [20, 40, 60]
     for total in range(1, 400):
@@ -238,7 +238,7 @@ def test_what_a_server_refuses_is_raised(cluster: ClusterClient, key: str) -> No
     assert cluster.get_many([*values, large]) == values
     with pytest.raises(MemcacheClientError, match="non-numeric"):
         cluster.incr(f"{key}-1", 1)
-    # None of these is a failure of the server.
+    # None of these refusals counts as a failure of the server.
     assert cluster.get_many(values) == values
 
 
@@ -390,7 +390,7 @@ def test_an_interrupted_call_leaves_no_answers(relays: list[GatedRelay], gate: G
 
 
 class Clock:
-    """The time, for both clients."""
+    """A clock for both clients, moved by the test."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -421,7 +421,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 def test_failures_are_dealt_with_as_in_pymemcache(
     memcached_server: ServerFactory, clock: Clock, attempts: int, ignore_exc: bool
 ) -> None:
-    """A server of two ends, is found dead, and comes back: each step gives the same result as pymemcache."""
+    """A server of two ends, is found dead, and comes back, with the same result as in pymemcache at each step."""
     stays = memcached_server()
     goes = memcached_server()
     options: dict[str, Any] = {"retry_attempts": attempts, "ignore_exc": ignore_exc, **OPTIONS}
@@ -463,7 +463,7 @@ def test_failures_are_dealt_with_as_in_pymemcache(
 def test_one_server_of_several_has_ended(three: list[Server], transport: str, key: str) -> None:
     values = {f"{key}-{number}": b"%d" % number for number in range(100)}
     addresses = [server.address for server in three]
-    # The client asks the failed server again each time.
+    # Without a pause between attempts the client asks the failed server each time.
     options = {**OPTIONS, "transport": transport, "retry_attempts": 1000, "retry_timeout": 0}
     with (
         ClusterClient(addresses, **options) as strict,
@@ -475,7 +475,7 @@ def test_one_server_of_several_has_ended(three: list[Server], transport: str, ke
         name = f"127.0.0.1:{three[1].port}"
         rest = {one: value for one, value in values.items() if strict.hasher.get_node(one) != name}
         lost = [one for one in values if one not in rest]
-        # Its connections have ended; then there are none to be had.
+        # The first call finds the connections ended. The second call finds nobody listening.
         for _ in range(2):
             with pytest.raises((OSError, MemcacheUnexpectedCloseError), match=name):
                 strict.get_many(values)
@@ -526,7 +526,7 @@ def test_calls_that_fail_together_are_one_failure(three: list[Server], key: str)
         with ThreadPoolExecutor(threads) as pool:
             found = list(pool.map(call, range(threads)))
         assert ConnectionRefusedError in found
-        # The server still has the key, whose get is a miss now.
+        # The calls count as one failure, so the server still has the key, whose get is a miss now.
         assert cluster.hasher.get_node(key) == name
         assert cluster.get(key) is None
 
@@ -539,7 +539,7 @@ def test_a_server_that_stands_still(three: list[Server], key: str) -> None:
             name = f"127.0.0.1:{three[0].port}"
             rest = {one: value for one, value in values.items() if cluster.hasher.get_node(one) != name}
             assert cluster.get_many(values) == rest
-            # Not asked again for a second.
+            # The client does not ask the server again for a second.
             begin = time.monotonic()
             assert cluster.get_many(values) == rest
             assert time.monotonic() - begin < within(0.3)

@@ -90,7 +90,7 @@ def test_values_that_do_not_fit(server: Server, client: Client, key: str) -> Non
         with pytest.raises(BufferError):
             client.get_into(key, b"     ")
     assert (short, enough) == (bytearray(4), bytearray(b"other"))
-    # Long values are copied together.
+    # Long values are copied together, and each buffer is checked by itself.
     values = {f"{key}-{number}": os.urandom(100_000 + number) for number in range(3)}
     client.set_many(values)
     into = [bytearray(100_010), bytearray(100_000), bytearray(100_002)]
@@ -180,7 +180,7 @@ def test_a_client_reads_what_it_has_written(server: Server, client: Client, key:
 
 
 def test_commands_of_others_without_answers(server: Server, client: Client, key: str) -> None:
-    """Threads that have not waited for their answers hinder no other thread."""
+    """A thread reads without asking while sets of other threads have no answers yet."""
     threads = [threading.Thread(target=client.set, args=(f"{key}-{n}", b"v", 0, True)) for n in range(5)]
     for thread in threads:
         thread.start()
@@ -328,7 +328,7 @@ def test_what_expires_is_not_read_any_more(server: Server, client: Client, key: 
     began = time.monotonic()
     while client.get(key) == b"value":
         assert time.monotonic() - began < 4
-    # The daemon's seconds are not ours.
+    # The daemon's seconds do not begin with this process's: the item lives for more than half a second.
     assert time.monotonic() - began > 0.5
     client.set(key, b"value")
     client.touch(key, -1)
@@ -396,7 +396,7 @@ def test_another_daemon_in_its_place_that_came_by_a_timeout(
 
 
 def test_without_a_connection_none_is_made(rmemcached_server: ServerFactory, key: str) -> None:
-    """A get that has found its value does not wait for the report of the hit."""
+    """A get that finds its value without a connection makes none for the report of the hit."""
     server = rmemcached_server(*FLAGS)
     with Client(server.address, **OPTIONS) as client:
         client.set(key, b"value")
@@ -451,7 +451,7 @@ def test_a_cluster(rmemcached_server: ServerFactory, key: str) -> None:
             assert {name: found[0] for name, found in cluster.gets_many(values).items()} == values
             assert cluster.get(f"{key}-0") == b"0"
         assert cluster.get_many([*values, "nothing"]) == values
-        # Commands sent earlier by the thread, without waiting for the answer, come first.
+        # The get comes after the thread's earlier sets without an answer.
         for number in range(50):
             cluster.set_many(dict.fromkeys(values, b"%d" % number), noreply=True)
             assert cluster.get_many(values) == dict.fromkeys(values, b"%d" % number)
@@ -487,7 +487,7 @@ def test_memory_can_be_mapped_ahead(rmemcached_server: ServerFactory) -> None:
             assert mapped_items() - before < 1 << 20
             mapped = client.prefault()
             assert 20_000_000 < mapped < 64 << 20
-            # The end of the last page of a class has not been touched by anybody.
+            # Nobody has touched the end of the last page of a class, so it is not mapped.
             assert mapped_items() - before > 19_000_000
             assert client.prefault() == mapped
             assert client.get_many(list(values)) == values

@@ -383,7 +383,7 @@ def taken(certificate: Path) -> Iterator[Callable[[], tuple[int, Callable[[], ss
 
 
 def test_what_is_not_tls(taken: Callable[[], Any], certificate: Path) -> None:
-    """An error of ssl has a number, too, but not the system's."""
+    """An error of ssl is not taken for an error of the system, though it has a number, too."""
     port, accepted = taken()
     context = ssl.create_default_context(cafile=str(certificate))
     with Client(("127.0.0.1", port), tls_context=context, timeout=TIMEOUT) as client, ThreadPoolExecutor(1) as threads:
@@ -399,7 +399,8 @@ def test_what_is_not_tls(taken: Callable[[], Any], certificate: Path) -> None:
 
 @pytest.mark.parametrize("size", [1, 30_000_000], ids=["small", "large"])
 def test_a_signal_handlers_time_out_is_not_the_clients(taken: Callable[[], Any], certificate: Path, size: int) -> None:
-    """The handler's time-out is neither taken for the socket's, nor dropped in a mere look for readiness."""
+    """A time-out raised by a signal handler comes out of the call as it is, from a wait and from a mere look for
+    readiness."""
 
     class OfTheCaller(TimeoutError):
         pass

@@ -117,7 +117,7 @@ class ReadServer(ServerByHand):
         self.items.release()
         if hasattr(self, "stream"):
             self.stream.close()
-        # By the thread that made the store, the holder of its mutex.
+        # The thread that made the store, and holds its mutex, closes the store.
         self.store.close()
 
 
@@ -193,7 +193,8 @@ def test_a_server_that_says_something_else(server: ReadServer, threads: ThreadPo
 
 
 def test_others_that_share_the_queue_pair(threads: ThreadPoolExecutor) -> None:
-    """It ends with the READ, and they learn why before their own time is over."""
+    """A READ without an answer ends the queue pair. The other clients learn the reason before their own time is
+    over."""
     with ReadServer() as server, client_of(server) as reader, client_of(server, TIMEOUT) as other:
         # Connections that one thread makes share a queue pair.
         for lane, client in enumerate((reader, other)):
@@ -420,7 +421,7 @@ def client_for(daemon: Server, transport: str, timeout: float = LIMIT, **options
 
 
 def warm(client: Client, key: str, value: bytes) -> None:
-    """From then on the key needs READs only. A daemon that goes on again may need a moment."""
+    """From the return on the key needs READs only. A daemon that goes on again may need a moment."""
     end = time.monotonic() + TIMEOUT
     while True:
         try:

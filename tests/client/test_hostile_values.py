@@ -88,7 +88,7 @@ def test_gathered_holds_no_addresses() -> None:
     for part in (numpy.array([object()]), numpy.zeros(2, [("P", "<i4"), ("b", "O")])):
         with pytest.raises(BufferError, match="objects or pointers"):
             Gathered([part])
-    # The name of a field is no type.
+    # "Objects" is the name of a field here, and no type.
     assert len(Gathered([numpy.zeros(2, [("Objects", "<i4")])])) == 8
     with pytest.raises(MemcacheIllegalInputError, match="Python objects or pointers"):
         Client("127.0.0.1").set("key", numpy.array([object()]))
@@ -165,7 +165,7 @@ def test_a_refresh_that_hangs_has_one_thread(three: list[Server]) -> None:
         assert len(calls) == 2
         answer.set()
         thread.join(TIMEOUT)
-        # The next look-up begins after the end of this.
+        # The look-up under way ends before the next begins.
         cluster.get("key")
         assert asked.acquire(timeout=TIMEOUT)
         pickle.loads(pickle.dumps(ClusterClient(["127.0.0.1"]))).close()

@@ -117,7 +117,7 @@ def test_behind_tls(server: Server, certificate: Path) -> None:
         Client(("127.0.0.1", relay.port), tls_context=context, timeout=TIMEOUT) as client,
     ):
         assert client.set("key", b"old", noreply=False) is True
-        # The relay closes the connection some time after the server.
+        # The server's close comes through the relay some time later.
         end = select.poll()
         end.register(client.sock, select.POLLRDHUP)
         assert end.poll(TIMEOUT * 1000)
@@ -128,7 +128,7 @@ def test_behind_tls(server: Server, certificate: Path) -> None:
 
 @each_transport
 def test_another_daemon_in_its_place(rmemcached_server: Callable[..., Server], transport: str) -> None:
-    """Each connection of a Client ended with the first daemon."""
+    """Every connection of a Client notices that the daemon behind it was replaced."""
     first = rmemcached_server()
     with Client(first.address, transport=transport, timeout=TIMEOUT) as client, ThreadPoolExecutor(4) as threads:
         everybody = threading.Barrier(4)

@@ -94,7 +94,7 @@ def ask(server: ServerByHand, client: Client, threads: ThreadPoolExecutor) -> Fu
 @each_transport
 @pytest.mark.usefixtures("alarm")
 def test_a_server_that_takes_its_time() -> None:
-    """The server answers others: they and this client go on."""
+    """While the server answers others, a call waits for the late close of its lane, and both clients go on."""
     with ServerByHand(rdma()) as server, ThreadPoolExecutor(1) as threads:
         patient, other = share(server, threads, TIMEOUT)
 
@@ -120,7 +120,7 @@ def test_a_server_that_takes_its_time() -> None:
 @pytest.mark.usefixtures("alarm")
 @pytest.mark.parametrize("talks", [False, True], ids=["silent", "talks"])
 def test_a_server_that_never_closes(talks: bool) -> None:
-    """The client takes the memory away from the server, and tells the others on the queue pair."""
+    """A server that never closes the lane loses access to the memory, and the others on the queue pair learn of it."""
     with ServerByHand(rdma()) as server, ThreadPoolExecutor(1) as threads, ThreadPoolExecutor(1) as talker:
         patient, other = share(server, threads, TIMEOUT)
         version = ask(server, patient, threads)
@@ -145,7 +145,7 @@ def test_a_server_that_never_closes(talks: bool) -> None:
 @pytest.mark.device("the revocation of memory")
 @each_transport
 def test_a_call_whose_time_is_over() -> None:
-    """The client waits for a quarter of a second, then takes the memory away from the server."""
+    """A call whose time is over waits for a quarter of a second, then takes the memory away from the server."""
     with ServerByHand(rdma()) as server, ThreadPoolExecutor(1) as threads:
         patient, hasty = share(server, threads, HASTE)
         version = ask(server, patient, threads)
@@ -162,7 +162,8 @@ def test_a_call_whose_time_is_over() -> None:
 @each_transport
 @pytest.mark.usefixtures("alarm")
 def test_what_has_come_for_the_lane() -> None:
-    """Another thread has taken the lane. The server is silent: a call whose handler raises ends all the same."""
+    """A call whose handler raises ends, though the server is silent then, and another thread has received for the
+    lane."""
     with ServerByHand(rdma()) as server, ThreadPoolExecutor(1) as threads:
         patient, hasty = (make(server.address, server.transport, TIMEOUT) for _ in range(2))
         # They connect in the same thread: each thread has a queue pair of its own.

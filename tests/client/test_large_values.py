@@ -22,7 +22,7 @@ TIMEOUT = 20.0 * PACE
 MB = 1 << 20
 TRANSPORTS = ["tcp", *RDMA_TRANSPORTS]
 
-# These tests are about gets that ask; a test of direct reads has a note.
+# The tests of this file are about gets that ask. A test of direct reads has a note.
 pytestmark = pytest.mark.without_direct("large values that the server writes")
 
 ServerFactory = Callable[..., Server]

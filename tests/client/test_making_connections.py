@@ -162,7 +162,7 @@ print(*(set(sys.modules) - before))
 @pytest.mark.parametrize("transport", ["auto", "tcp", *RDMA_TRANSPORTS])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_nothing_is_imported(rmemcached_server: Callable[..., Server], transport: str, host: str) -> None:
-    """A module imported by a thread stays locked in a child forked meanwhile by another thread."""
+    """Connecting imports nothing: a module imported by a thread would stay locked in a child forked meanwhile."""
     server = rmemcached_server("-l", "127.0.0.1")
     command = [sys.executable, "-c", LOADED_LATER, host, str(server.port), transport, str(TIMEOUT)]
     run = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -67,7 +67,7 @@ def lines() -> Iterator[str]:
 
 
 def test_names_of_the_release_before() -> None:
-    """Each is there, with the same parameters. New names are no fault."""
+    """Each public name of the release before is there, with the same parameters. New names are no fault."""
     before = RECORD.read_text().splitlines()
     assert len(before) > 500
     present = set(lines())

@@ -48,7 +48,7 @@ def test_every_connection_is_of_use(relay: ClassicRelay, key: str) -> None:
 
 
 def test_threads(relay: ClassicRelay, key: str) -> None:
-    """Threads connect at the same time, each for itself."""
+    """Threads of a Client connect at the same time, and each gets its answers."""
     with Client(relay.address, timeout=TIMEOUT, default_noreply=False) as client, ThreadPoolExecutor(4) as threads:
         assert client.set(key, b"value") is True
         client.close()
@@ -75,7 +75,8 @@ def test_async_client(relay: ClassicRelay, key: str) -> None:
 
 
 def test_a_server_without_rdma_is_not_asked_again(make_relay: Callable[..., ClassicRelay], key: str) -> None:
-    """The first connection costs an extra connection, the next connections none."""
+    """The Client learns from its first connection, at the cost of a second, that the server has no RDMA. Later
+    connections do not ask."""
     relay = make_relay(b"rdma", unknown=())
     with Client(relay.address, timeout=TIMEOUT, default_noreply=False) as client:
         for _ in range(3):
@@ -100,7 +101,7 @@ def test_a_server_that_only_refuses_is_asked_again(make_relay: Callable[..., Cla
 
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_a_transport_that_is_asked_for(make_relay: Callable[..., ClassicRelay], key: str, transport: str) -> None:
-    """A transport named by the caller has no substitute: each time the error is the server's."""
+    """A transport named by the caller has no substitute: each call raises the server's error."""
     relay = make_relay(b"rdma", unknown=())
     with Client(relay.address, timeout=TIMEOUT, transport=transport) as client:
         for _ in range(3):

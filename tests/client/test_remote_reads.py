@@ -46,7 +46,7 @@ def client(server: Server) -> Iterator[Client]:
 
 
 def warm(client: Client) -> None:
-    """Makes the client ask for its keys to the memory."""
+    """Makes the client ask the daemon for the keys to its memory."""
     client.set("warm", b"up")
     for _ in range(3):
         assert client.get("warm") == b"up"
@@ -64,7 +64,7 @@ def beside(began: float) -> float:
 
 
 def counts(client: Client) -> tuple[int, int]:
-    """(asking gets, reading gets), without the get that makes the client report its hits."""
+    """The numbers of asking gets and of gets by READ, without the get here, which makes the client report its hits."""
     assert client.get("nothing") is None
     stats = client.stats()
     read = int(stats[b"direct_hits"])
@@ -82,13 +82,13 @@ def test_nobody_is_asked(client: Client, key: str) -> None:
             assert client.get(name) == value
             assert client.get(name.encode()) == value
         assert client.get_many(values) == values
-    # The reporting get has asked.
+    # The get in the first counts() has asked.
     assert counts(client) == (asked + 1, read + 45)
     assert client.get_many([*values, f"{key}-nothing"]) == values
 
 
 def test_many_at_once(client: Client, key: str) -> None:
-    """A call with more keys than READs under way, or in memory, at a time reads all."""
+    """A call with many keys reads all, also beyond the READs, or the memory, for one go."""
     values = {f"{key}-{number}": os.urandom(number * 150) for number in range(200)}
     for name, value in values.items():
         client.set(name, value)
@@ -294,7 +294,7 @@ def test_what_is_somewhere_else_now(server: Server, client: Client, key: str) ->
             other.set(key, bytes([number]) * (1 + number * 300))
             assert client.get(key) == bytes([number]) * (1 + number * 300)
             assert counts(client) == (before[0] + 1, before[1] + 1)
-        # The client does not guess the place of an item that changes all the time: two READs for each get.
+        # The client does not guess the place of an item that changes all the time: each get takes two READs.
         before_frames, began = frames(server), time.monotonic()
         for number in range(30):
             other.set(key, b"%d" % number)
@@ -335,7 +335,7 @@ def test_keys_of_one_tag() -> None:
         before, before_frames, began = counts(client), frames(server), time.monotonic()
         for name in names:
             assert client.get(name) == name.encode()
-        # Two, and three, and the request of counts().
+        # Two READs for the first key, three for the second, and the request of counts().
         assert 5 <= frames(server) - before_frames < 9 + beside(began)
         assert client.get_many(names) == {name: name.encode() for name in names}
         assert counts(client) == (before[0] + 1, before[1] + 4)
@@ -441,7 +441,7 @@ def test_all_gets_read(client: Client, key: str) -> None:
 
 
 def test_cas_values(server: Server, client: Client, key: str) -> None:
-    """CAS values are in the seal: a value never comes with another's CAS value."""
+    """A value never comes with another's CAS value: the seal covers both."""
     client.set(key, b"10")
     with Client(server.address, **{**OPTIONS, "transport": "tcp"}) as other:
         for change in (
@@ -468,7 +468,7 @@ def test_cas_values(server: Server, client: Client, key: str) -> None:
 
 
 def test_parts_of_an_index_that_grows(key: str) -> None:
-    """The client has seen the index small, and asks for the keys to the parts registered since."""
+    """The client, which has seen the index small, asks for the keys to the parts registered since."""
     items = 350_000
     flags = ("-m", "1024", "-t", "1", "-o", "rdma_direct_remote")
     with start_rmemcached(*flags) as server, Client(server.address, **OPTIONS) as client, server.connect(60) as plain:
@@ -482,7 +482,7 @@ def test_parts_of_an_index_that_grows(key: str) -> None:
         assert len(lines) == 3 and all(line.startswith(b"DIRECT ") for line in lines), lines
         assert int(client.stats()[b"direct_buckets"]) * 128 > 4 << 20
         some = [b"k" * (32 - len(b"%d" % number)) + b"%d" % number for number in range(0, items, 701)]
-        # Each call asks for one part.
+        # Each call asks for the key to one part.
         for _ in range(6):
             found = client.get_many(some)
             assert len(found) == len(some)
@@ -513,7 +513,7 @@ def test_a_forked_child_reads_for_itself(server: Server, client: Client, key: st
 
 @pytest.mark.parametrize(("tokens", "depth"), [({}, 1), ({"direct": 1}, 16)])
 def test_depth_of_reads(tokens: dict[str, int], depth: int) -> None:
-    """The client asks for no room for READs if the server offers none."""
+    """The client has room for 16 READs with a server that offers direct reads, and for one otherwise."""
     with ServerByHand("soft_iw", **tokens) as server:
         client = Client(server.address, **OPTIONS)
 
@@ -531,7 +531,7 @@ def test_depth_of_reads(tokens: dict[str, int], depth: int) -> None:
 
 
 def test_shared_memory_is_not_given_with_it(rmemcached_server: Callable[..., Server]) -> None:
-    """Shared memory needs rdma_direct."""
+    """rdma_direct_remote gives no shared memory: only rdma_direct does."""
     server = rmemcached_server("-o", "rdma_direct=off,rdma_direct_remote")
     with Client(server.address, **OPTIONS | {"transport": "soft_shm"}) as client:
         client.set("shared", b"value")

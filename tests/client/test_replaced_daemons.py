@@ -24,7 +24,7 @@ OPTION = {"soft_iw": "rdma_direct_remote", "soft_shm": "rdma_direct"}
 
 
 def value_of(key: str, generation: int) -> bytes:
-    # The same keys change their slab class: a key changes its place, and a place its key.
+    # The lengths depend on the generation: a key changes its slab class and place, and a place its key.
     length = random.Random(f"{key} {generation % 2}").choice((1, 60, 500, 3000))
     return f"{generation} {key} ".encode() * (1 + length // 10)
 

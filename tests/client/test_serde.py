@@ -316,7 +316,7 @@ def test_large_values_in_several_places(rmemcached_server: Any, transport: str, 
         assert client.append(key, Gathered(parts[1:])) is True
         assert client.get(key) == whole + whole[5 << 20 :]
         assert client.set(key, Gathered(parts), noreply=True) is True
-        # They are the caller's again.
+        # The parts are the caller's again, though the set has no answer.
         first[:] = b"b" * (5 << 20)
         assert client.get(key) == whole
 

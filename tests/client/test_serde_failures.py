@@ -72,8 +72,8 @@ def test_no_call_waits_for_ever(
     # Not asyncio.run, which would handle these exceptions itself.
     loop = asyncio.new_event_loop()
     try:
-        # In a task of its own: where wait_for awaits the coroutine itself (Python 3.12), GeneratorExit has another
-        # meaning.
+        # A task of its own: Python 3.12's wait_for awaits a coroutine itself, and GeneratorExit has another meaning
+        # there.
         loop.run_until_complete(asyncio.wait_for(loop.create_task(main()), TIMEOUT))
     finally:
         loop.close()
@@ -153,7 +153,8 @@ def test_a_serde_may_close_its_client(make_client: Callable[..., Client], key: s
 
 @pytest.mark.parametrize("several", [False, True], ids=["client", "cluster"])
 def test_a_serde_may_close_its_tasks_client(run: Run, backend: Backend, several: bool, key: str) -> None:
-    """The value at hand has its result, all other calls get the end of the connection, and the next call works."""
+    """After a close by the serde the value at hand is still the result, all other calls get the end of the connection,
+    and the next call works."""
     serde = Closes()
     values = {f"{key}{number}": b"%d" % number * 4096 for number in range(20)}
 
@@ -168,7 +169,7 @@ def test_a_serde_may_close_its_tasks_client(run: Run, backend: Backend, several:
         async with made as client:
 
             def close() -> None:
-                # As a task of asyncio.eager_task_factory does.
+                # The close begins without a turn of the loop, as in a task of asyncio.eager_task_factory.
                 with pytest.raises(StopIteration):
                     client.close().send(None)
 
@@ -176,7 +177,7 @@ def test_a_serde_may_close_its_tasks_client(run: Run, backend: Backend, several:
             assert await client.set_many(values) == []
             for name, value in values.items():
                 assert await client.get(name) == value
-                # By a request, also where there are direct reads.
+                # gat asks the daemon, also where there are direct reads.
                 assert (await client.gats(name))[0] == value
                 found = await client.meta_get(name)
                 assert found is not None and found.value == value

@@ -138,7 +138,7 @@ def test_threads_have_their_own_while_there_are_few(make: Make) -> None:
             clients = [make() for _ in range(3)]
             for client in clients:
                 client.version()
-            # No thread may get the number of an ended thread.
+            # All threads live until here: no thread may get the number of an ended thread.
             everybody.wait()
 
         assert in_threads(threads, work) == []
@@ -230,7 +230,7 @@ def test_sleepers_are_woken(make: Make, server: Server) -> None:
 
 
 def test_more_than_a_lane_keeps_both_ways(make: Make) -> None:
-    """A server that must send replies, before it takes the rest of the requests, learns of the used bytes."""
+    """A batch beyond a lane's room in both directions gets through: the client reports used bytes while it sends."""
     client = make()
     values = {f"key{number:05}": b"%05d" % number * 600 for number in range(8000)}
     assert client.set_many(values, noreply=False) == []
@@ -270,11 +270,11 @@ def test_a_timeout_is_one_clients(make: Make, server: Server) -> None:
         return other.get("key") in (b"old", b"n" * size) and bool(other.set("key", b"old"))
 
     for _ in range(rounds(8)):
-        # On a machine with a single processor the device may be served first each time.
+        # On a machine with a single processor the device may be served first each time: then no call times out.
         with suppress(TimeoutError):
             hasty_set()
         assert is_as_before()
-    # Soon enough for the lane to be closed before the queue pair is given up.
+    # The server goes on early enough to close the lane before the client gives up the queue pair.
     go_on = threading.Timer(0.05, lambda: os.kill(server.pid, signal.SIGCONT))
     with suspended(server.pid):
         go_on.start()
@@ -286,7 +286,7 @@ def test_a_timeout_is_one_clients(make: Make, server: Server) -> None:
 
 
 def test_a_value_that_comes_too_late(make: Make) -> None:
-    """A late value goes into memory that nobody else has, until the lane is closed."""
+    """The late value of a timed-out get goes into memory that nobody else gets until the lane is closed."""
     size = 8 << 20
     other = make()
     assert other.set("key", b"v" * size)
@@ -425,7 +425,7 @@ def test_signal_handlers_run(make: Make, server: Server, follows: bool) -> None:
 
 
 def test_a_queue_pair_that_has_just_ended(make: Make) -> None:
-    """The queue pair's last owner goes after a thread has decided to join the queue pair."""
+    """A thread cannot join a queue pair whose last owner has just left, and the next call connects anew."""
     client = make()
     client.version()
     ((queue, _),) = (one for pairs in exchange.shared.values() for one in pairs if not one[0].ended())

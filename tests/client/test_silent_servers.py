@@ -1,4 +1,4 @@
-"""A server that vanished: its lifeline is open, and no bytes come."""
+"""A server that has vanished: its lifeline stays open, and no bytes come."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_everything_at_a_time(make_client: Make, key: str) -> None:
             problems.append(error)
 
     def register() -> None:
-        # While another thread sets the same memory.
+        # Another thread sets values from the same memory meanwhile.
         while not ended.is_set():
             buffer = clients[0].register(memory)
             while not buffer.closed:

@@ -70,7 +70,8 @@ def moved(client: Client, pages: int) -> None:
 
 
 def test_the_page_mover_goes_round_what_is_seen(rmemcached_server: ServerFactory) -> None:
-    """The mover takes a page without views. With no such page a move does not begin, nor copies or evicts in vain."""
+    """The mover takes a page without views. If each page has views no move begins, and nothing is copied or evicted in
+    vain."""
     flags = "rdma_direct,slab_automove=0,slab_chunk_max=16"
     server = rmemcached_server("-m", "64", "-t", "1", "-o", flags)
     with Client(server.address, **OPTIONS) as client:
@@ -79,7 +80,7 @@ def test_the_page_mover_goes_round_what_is_seen(rmemcached_server: ServerFactory
         client.set_many(values | small)
         source, other = class_of(client, 200), class_of(client, 450)
         seen = {name: client.get_view(name) for name in list(values)[:100]}
-        # With these there is room for the items of a page.
+        # The deletes make room for the items of one page.
         for name in list(values)[100:160]:
             client.delete(name)
             del values[name]
@@ -89,7 +90,7 @@ def test_the_page_mover_goes_round_what_is_seen(rmemcached_server: ServerFactory
         assert all(view == values[name] and is_pinned(view) for name, view in seen.items())
         seen |= {name: client.get_view(name) for name in values}
         assert client.raw_command(f"slabs reassign {source} {other}") == b"OK"
-        # The second move comes after the first.
+        # The mover takes up the second request after the first.
         assert client.raw_command(f"slabs reassign {other} {source}") == b"OK"
         moved(client, 2)
         found = client.stats()
@@ -126,7 +127,7 @@ def test_a_class_of_which_all_is_seen_gets_another_page(rmemcached_server: Serve
     greedy = [Client(server.address, **OPTIONS) for _ in range(4)]
     with Client(server.address, **OPTIONS | {"transport": "tcp"}) as client:
         seen = []
-        # All of three pages.
+        # The views cover all of three pages.
         for number in range(30):
             client.set(f"{number}", bytes(100_000))
             seen.append(greedy[number % 4].get_view(f"{number}"))
@@ -189,7 +190,7 @@ def test_switched_off(rmemcached_server: ServerFactory, key: str) -> None:
         client.set(key, b"value")
         view = client.get_view(key)
         assert view == b"value" == client.get(key) and not is_pinned(view)
-        # Who may have no view reads as any get does.
+        # A client without the right to more views reads as by any get.
         value = os.urandom(400_000)
         client.set(key, value)
         before = client.stats()[b"direct_hits"]

@@ -466,7 +466,7 @@ def test_a_fork(server: Server, client: Client, key: str) -> None:
 
 
 def test_idle_timeout(rmemcached_server: ServerFactory, key: str) -> None:
-    """A silent client with views is not idle. After its last view time counts again."""
+    """A silent client with views is not idle. Its time counts again after its last view."""
     server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct,debug_commands,idle_timeout=10")
     with Client(server.address, transport="tcp", timeout=TIMEOUT) as control:
 
@@ -494,14 +494,14 @@ def test_idle_timeout(rmemcached_server: ServerFactory, key: str) -> None:
 
 
 def test_commands_that_make_no_sense(server: Server, client: Client, key: str) -> None:
-    """Malformed commands give back the client's own items at most."""
+    """Malformed commands give back nothing but the client's own items."""
     client.set(key, b"value")
     for line in ("rdma_view", "rdma_view a b", "rdma_view " + "x" * 251):
         with pytest.raises(MemcacheClientError, match="bad command line format"):
             client.raw_command(line)
     junk = ("", " ", "x", "-1", "1 2 3", "99999999999999999999", "4294967296", "0x", "x0", " 1  5 " * 300)
     for ids, kept in [*((ids, 1) for ids in junk), ("0", 0), (" 5 0  0 x", 0)]:
-        # The Client then gives up the connection, and with the connection all kept items.
+        # The Client gives up its connection behind each of these commands, and so all its kept items.
         until(server, 0)
         text = client.raw_command(f"rdma_view {key}\r\nrdma_release {ids}\r\nstats rdma", "END\r\n")
         assert text.startswith(b"VIEW 0 0 ") and b"STAT rdma_views %d\r\n" % kept in text, ids
@@ -597,7 +597,7 @@ def test_places_are_checked_before_they_are_seen(line: bytes) -> None:
 
 
 def test_a_place_at_the_very_end_is_seen() -> None:
-    """An answer with a valid place, otherwise as in the test above."""
+    """A place that ends with the memory is valid, unlike the places of the test above."""
     server = MemoryServer("soft_shm")
     with server, ThreadPoolExecutor(1) as threads:
         client = Client(server.address, transport="soft_shm", timeout=TIMEOUT)

@@ -29,7 +29,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two 
 
 
 def mappings() -> int:
-    """Of the index, in this process: earlier tests may have left Clients that still read."""
+    """The number of mappings of an index in this process: earlier tests may have left Clients that still read."""
     return Path("/proc/self/maps").read_text().count("memfd:rmemcached index")
 
 
@@ -248,7 +248,7 @@ def test_a_client_with_another_clock_says_that_it_asks(rmemcached_server: Server
 
 @needs_root
 def test_a_daemon_that_became_another_user(rmemcached_server: ServerFactory) -> None:
-    """The clients that read are the new user's, and root's."""
+    """After -u the clients of the new user and of root read."""
     server = rmemcached_server("-u", "nobody")
     assert reads(server.address) == ("soft_shm", True, True)
     assert in_child(65534, False, reads, server.address) == ("soft_shm", True, True)

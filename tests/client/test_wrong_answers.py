@@ -24,7 +24,8 @@ Serve = Callable[..., tuple[str, int]]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """serve(answer, known): the address of a server with this answer to each unknown line. Values are no lines."""
+    """serve(answer, known): the address of a server with this answer to each line not in `known`. Values are no
+    lines."""
     with contextlib.ExitStack() as stack:
 
         def serve(answer: Answer | bytes, known: dict[bytes, bytes] = KNOWN) -> tuple[str, int]:
@@ -84,7 +85,7 @@ def test_what_follows_an_answer_is_no_answer(serve: Serve, how: Any) -> None:
 
 @each_way
 def test_what_follows_a_refusal_belongs_to_it(serve: Serve, how: Any) -> None:
-    """Each line of a refused set may be refused, as without authentication: the second refusal belongs to the set."""
+    """Both refusals of a set, of its line and of its value, belong to the set."""
     address = serve(lambda line: b"CLIENT_ERROR unauthenticated\r\n" * (2 if line.startswith(b"ms") else 1))
     for _ in range(2):
         with pytest.raises(MemcacheClientError, match="wants authentication"):

@@ -117,7 +117,7 @@ def test_a_long_multiget_is_answered_in_parts(size: int) -> None:
 
 
 def test_a_long_get_gives_way() -> None:
-    """Fifty keys count as a command, also in a line that comes in parts."""
+    """A get gives way behind each fifty keys, which count as a command, also in a line that comes in parts."""
     machine = Machine(Server(reqs_per_event=2))
     assert machine.feed(b"get" + b" k" * 300 + b"\r\n") == b"END\r\n"
     assert machine.wants == ["input", "yield", "yield", "input"]
