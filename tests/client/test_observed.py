@@ -1,4 +1,4 @@
-"""Clients that watch themselves."""
+"""Clients that count and time their own calls (rmemcached.client.observed), and write spans of them."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class ByHand(Manager):
         return dict(zip(NAMES, map(str, numbers), strict=True))
 
     def confirm(self, qp: Any) -> None:
-        """Brings the queue pair to RTS, and says so."""
+        """Brings the queue pair to RTS, and tells rdma_cm."""
         mtu, psn, _, qpn, gid = ATTRIBUTES.unpack_from(self.asked(INIT_QP_ATTR, struct.pack("=II", self.id, RTR)))
         ours = ATTRIBUTES.unpack_from(self.asked(INIT_QP_ATTR, struct.pack("=II", self.id, RTS)))[2]
         qp.join({"qpn": qpn, "psn": psn, "lid": 0, "mtu": 128 << mtu, "gid": gid}, ord=1, psn=ours)

@@ -407,7 +407,7 @@ class Peer:
                 armed = True
                 continue
             left = deadline - time.monotonic()
-            # No word of a queue pair's end reaches the peer by itself but over the software devices.
+            # The peer learns of a queue pair's end by itself only over the software devices.
             heard: list[Any] = [self.channel]
             if over_libibverbs():
                 heard.append(self.lifeline.sock if self.cm is None else self.cm.sock)

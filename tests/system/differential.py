@@ -325,7 +325,7 @@ def same(ours: tuple[bytes, bool], theirs: tuple[bytes, bool]) -> bool:
     return all(abs(int(one) - int(two)) <= 1 for one, two in pairs)
 
 
-Conversations = list[tuple[list[bytes], list[int]]]  # commands, and where the stream of them is cut
+Conversations = list[tuple[list[bytes], list[int]]]  # the commands, and the places where their stream is cut
 
 
 class Comparison:

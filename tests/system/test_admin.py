@@ -121,7 +121,7 @@ def test_shutdown(rmemcached_server: ServerFactory, line: bytes) -> None:
 
 
 def test_full_listener_lets_clients_wait(rmemcached_server: ServerFactory) -> None:
-    # the descriptor that memcached keeps for refusing is a connection's then
+    # With no_maxconns_fast the descriptor that memcached keeps for a refusal serves a connection.
     server = rmemcached_server("-c", room_for(1), "-o", "no_maxconns_fast")
     with Conversation(server) as first:
         second = Conversation(server)

@@ -71,7 +71,7 @@ def test_daemon_with_pid_file(daemon: Callable[..., tuple[int, int, Path]], how:
     ids=["users", "memory", "device"],
 )
 def test_a_daemon_that_cannot_start_says_so(tmp_path: Path, flags: tuple[str, ...], status: int) -> None:
-    """A failure after the fork has the message and status of a start without -d."""
+    """A daemon that fails after the fork has the message and status of a start without -d."""
     file = tmp_path / "pid"
     where = ("-p", str(free_port()), "-l", "127.0.0.1")
     problem = refused(*where, *flags)
@@ -104,7 +104,7 @@ def test_a_daemon_that_dies_before_it_serves(tmp_path: Path) -> None:
 
 
 def test_a_signal_while_a_daemon_starts(tmp_path: Path) -> None:
-    """The daemon gets a signal sent to the command, and ends in order."""
+    """A signal sent to the command while the daemon starts reaches the daemon, which ends in order."""
     with starting(tmp_path) as (command, pid, users):
         # Signals wait in the command's mask until the command can pass them on.
         command.send_signal(signal.SIGTERM)
@@ -112,13 +112,13 @@ def test_a_signal_while_a_daemon_starts(tmp_path: Path) -> None:
         users.write_text("name:password\n")
         said = command.communicate(timeout=START)
         assert (command.returncode, said[0]) == (0, "")
-        # With -Y the daemon writes a single line: clients may not read without asking.
+        # The daemon writes a single line: with -Y clients may not read without asking.
         assert said[1].startswith("rdma_direct is off: -Y") and said[1].count("\n") == 1
         eventually(lambda: gone(pid), START)
 
 
 def test_a_socket_named_from_the_working_folder(tmp_path: Path) -> None:
-    """The daemon removes its socket at the end, from another working folder."""
+    """A socket named relative to the working folder is removed at the end by the daemon, whose folder is another."""
     command = [*OURS, *AS_ROOT, "-d", "-P", str(tmp_path / "pid"), "-s", "socket"]
     subprocess.run(command, check=True, timeout=START, cwd=tmp_path)
     pid = int((tmp_path / "pid").read_text())
@@ -150,7 +150,8 @@ def test_a_daemon_without_standard_streams(tmp_path: Path) -> None:
 
 
 def test_pid_file_of_a_running_process(tmp_path: Path) -> None:
-    """The daemon warns; without -d the file stays after the end, as with memcached."""
+    """The daemon warns of a PID file of a running process. Without -d the file stays after the end, as with
+    memcached."""
     file, port = tmp_path / "pid", free_port()
     file.write_text(f"{os.getpid()}\n")
     process = started("-P", str(file), "-p", str(port), "-l", "127.0.0.1")

@@ -59,7 +59,7 @@ def converse(server: Server, rows: list[dict[str, str]]) -> None:
                 got = plain.line().decode().rstrip("\r\n")
                 same = got.startswith(wanted[:-3]) if wanted.endswith("...") else got == wanted
                 assert same, f"{requests}: {got!r}, not {wanted!r}"
-            # Nothing else has come.
+            # The daemon has sent nothing else.
             assert plain.ask(b"mn\r\n") == b"MN\r\n", requests
 
 

@@ -31,7 +31,8 @@ def counts(control: Conversation) -> dict[str, int]:
 
 @pytest.mark.device("completions and events")
 def test_a_small_request_is_one_completion_and_one_doorbell(server: Server, rdma_transport: str) -> None:
-    """For single requests of a client the daemon gets neither a completion nor an event for each reply."""
+    """A small request costs the daemon one doorbell, and one completion: replies have no completion or event of their
+    own."""
     count = rounds(400)
     with Conversation(server) as control, rdma_client(server) as client:
         client.set("key", bytes(100))
@@ -41,7 +42,7 @@ def test_a_small_request_is_one_completion_and_one_doorbell(server: Server, rdma
         after = counts(control)
         cost = {name: after[name] - before[name] for name in COUNTED}
     assert cost["rdma_recvs"] == cost["rdma_sends"] == cost["rdma_doorbells"] == count
-    # The SENDs before may be told in here.
+    # These completions may include earlier SENDs.
     told = count if rdma_transport == "soft_iw" else count // SILENT + 1
     assert count <= cost["rdma_completions"] <= count + told
     if rdma_transport.startswith("soft_"):
@@ -67,7 +68,7 @@ def test_replies_of_a_turn_leave_with_one_doorbell(server: Server) -> None:
 
 @pytest.mark.device("inline data and receives")
 def test_messages_of_every_length(server: Server) -> None:
-    """Messages of every length arrive: short messages have a receive of their own, and inline SENDs a limit."""
+    """Messages of every length arrive. Short messages have receives of their own, and inline SENDs have a limit."""
     with rdma_client(server) as client:
         for size in [*range(600), *range(4000, 4200)][:: 1 if rounds(100) == 100 else 7]:
             value = os.urandom(size)

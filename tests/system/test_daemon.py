@@ -152,7 +152,7 @@ def test_ephemeral_port_and_port_file(tmp_path: Path) -> None:
 
 
 def test_port_file_that_cannot_be_written(tmp_path: Path) -> None:
-    """The daemon writes a message, and serves, as memcached does."""
+    """A daemon whose port file cannot be written says so and serves, as memcached does."""
     name, port = tmp_path / "none" / "ports", free_port()
     process = started("-p", str(port), "-l", "127.0.0.1", environment={"MEMCACHED_PORT_FILENAME": str(name)})
     eventually(lambda: answers("127.0.0.1", port), START)
@@ -188,7 +188,7 @@ def test_several_addresses(form: str) -> None:
 
 
 def test_no_tcp_port() -> None:
-    """-p 0 without a UNIX socket: nothing listens, as with memcached."""
+    """With -p 0 and without a UNIX socket nothing listens, as with memcached."""
     process = started("-p", "0", "-vv")
     try:
         assert process.stderr is not None
@@ -278,7 +278,7 @@ def test_unix_socket_of_a_later_daemon_stays(rmemcached_server: ServerFactory, t
         except FileNotFoundError:
             return False
 
-    # the second daemon seems to accept connections as long as the first does
+    # Connections to the path reach the first daemon until the second has replaced the socket.
     second = rmemcached_server(path=path)
     eventually(replaced, START)
     assert first.stop() == 0
@@ -496,7 +496,7 @@ def test_rdma_client_beyond_the_limit(rmemcached_server: ServerFactory) -> None:
         assert caught.tb
         eventually(lambda: first.number("curr_connections") == 2)
         second.close()
-        # Both connections of a client find room only after this connection has gone.
+        # Both connections of a client need the place of this connection.
         eventually(lambda: first.number("curr_connections") == 1)
     with rdma_client(server) as client:
         assert client.set("key", b"value")

@@ -44,7 +44,7 @@ class Nursery:
         self.alive: set[int] = set()
 
     def fork(self, *words: object) -> int:
-        """Returns the process id of a victim in position."""
+        """Forks a victim. Returns its process id once the victim is in position."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(" ".join(map(str, words)) + "\n")
         self.process.stdin.flush()
@@ -125,7 +125,8 @@ def test_killed_at_random_moments(scene: tuple[Server, Conversation, Nursery]) -
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
 def test_killed_with_a_read_in_flight(scene: tuple[Server, Conversation, Nursery], stopped: bool) -> None:
-    """12 rounds of 3 items of 8 MB, three times the memory of the daemon, which may not evict, leave no item behind."""
+    """After 12 rounds of 3 items of 8 MB, three times the memory of the daemon, which may not evict, no item is
+    left."""
     server, control, nursery = scene
     old = random.Random(5).randbytes(BIG)
     with rdma_client(server) as reader:
@@ -135,7 +136,7 @@ def test_killed_with_a_read_in_flight(scene: tuple[Server, Conversation, Nursery
         for _ in range(12):
             before = received(control)
             pids = [nursery.fork("read", "old", BIG) for _ in range(3)]
-            # each has sent READY and its set
+            # Each victim has sent READY and its set.
             eventually(at_least(lambda: received(control), before + 6))
             if stopped:
                 os.kill(pids[0], signal.SIGSTOP)
@@ -152,7 +153,8 @@ def test_killed_with_a_read_in_flight(scene: tuple[Server, Conversation, Nursery
 
 
 def test_killed_with_a_write_in_flight(scene: tuple[Server, Conversation, Nursery]) -> None:
-    """The item is held while the WRITE is under way, even if overwritten; its memory comes back with the death."""
+    """The daemon holds an item during its WRITE, even if the item is overwritten, and frees it at the client's
+    death."""
     server, control, nursery = scene
     items = control.number("curr_items")
     with rdma_client(server) as other:
@@ -163,7 +165,7 @@ def test_killed_with_a_write_in_flight(scene: tuple[Server, Conversation, Nurser
             written = control.number("rdma_write_bytes", "rdma")
             pids = [nursery.fork("write", "key", BIG) for _ in range(2)]
             eventually(at_least(lambda: received(control), before + 4))
-            # overwritten and deleted while the daemon sends the value
+            # The item is overwritten and deleted while the daemon sends the value.
             assert other.set("key", value[:-1])
             assert other.get("key") == value[:-1]
             assert other.delete("key")

@@ -81,7 +81,7 @@ def test_descriptors_run_out(rmemcached_server: Callable[..., Server]) -> None:
         old = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, old[1]))
         talks = [server.connect() for _ in range(2)]
-        # Who comes when nobody can be taken in is left waiting, by the kernel.
+        # With no descriptor left the kernel lets new connections wait.
         for _ in range(58):
             talks.append(socket.socket())
             talks[-1].setblocking(False)
@@ -93,7 +93,7 @@ def test_descriptors_run_out(rmemcached_server: Callable[..., Server]) -> None:
         while time.monotonic() - began < 0.3:
             assert control.ask(b"mn\r\n") == b"MN\r\n"
         assert processor_seconds(server) - cpu < 0.3 * (time.monotonic() - began)
-        # a connected client gets no queue pair, and is served
+        # A connected client is refused a queue pair, and is served.
         for sock in talks[:2]:
             sock.sendall(EXCHANGE)
             assert sock.recv(1000) == FEW
@@ -107,7 +107,7 @@ def test_descriptors_run_out(rmemcached_server: Callable[..., Server]) -> None:
 
 
 def test_the_last_descriptors_are_for_plain_connections(rmemcached_server: Callable[..., Server]) -> None:
-    """A client with a choice goes on over TCP, and plain clients still get in."""
+    """Before descriptors run out a client with a choice goes on over TCP, and plain clients still get in."""
     server = rmemcached_server("-t", "2", "-v")
     with Conversation(server) as control, ExitStack() as stack:
         limit = descriptors(server.pid) + 60
@@ -120,7 +120,7 @@ def test_the_last_descriptors_are_for_plain_connections(rmemcached_server: Calla
             client = stack.enter_context(closing(Client(server.address, timeout=TIMEOUT, socket_keepalive=keepalive)))
             assert client.set("key", b"value")
             chosen.append(client.transport)
-            # two by two, to exhaust clients and not their connections
+            # A connection for each client, so that the clients run out, and not their plain connections.
             plain = stack.enter_context(server.connect())
             plain.sendall(b"mn\r\n")
             assert plain.recv(100) == b"MN\r\n"
@@ -148,7 +148,7 @@ def test_the_last_descriptors_are_for_plain_connections(rmemcached_server: Calla
 
 
 def test_a_thread_that_cannot_be_made_at_the_start(tmp_path: Path) -> None:
-    """Without the thread that unmaps clients' memory their memory would have no limit."""
+    """The daemon does not start without the thread that unmaps clients' memory: the memory would have no limit."""
     (tmp_path / "no_thread.c").write_text(NO_THREAD)
     library = tmp_path / "no_thread.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, library.with_suffix(".c"), "-ldl"], check=True)
@@ -175,7 +175,7 @@ def test_memory_runs_out(rmemcached_server: Callable[..., Server], spare: int) -
         resource.prlimit(server.pid, resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
         peers = []
         for _ in range(60):
-            # refused: out of resources, or no memory for the stream
+            # A peer is refused, for want of resources, or of memory for the stream.
             with suppress(OSError, AssertionError):
                 peers.append(Peer(server))
         assert control.number("rdma_exchange_errors", "rdma") > 0
@@ -232,14 +232,14 @@ def test_read_buffers_run_out(rmemcached_server: Callable[..., Server]) -> None:
         before = control.number("read_buf_oom")
 
         def closed() -> int:
-            """For want of memory for a reply, or for the rest of a request once replies have used up the memory."""
+            """The number of connections closed for want of memory, for a reply or for the rest of a request."""
             return control.number("response_obj_oom") + control.number("read_buf_oom") - before
 
         while closed() == 0 and len(readers) < 500:
             readers.append(server.connect())
             readers[-1].sendall(b"get" + b" value" * 2000 + b"\r\n")
         eventually(lambda: closed() > 0)
-        # Their requests alone would be 16 KB each.
+        # The requests alone would be 16 KB each, so 64 of them would use up the limit.
         assert len(readers) < 64
         for sock in readers:
             sock.close()

@@ -125,7 +125,7 @@ def run(line: Socket | QueuePair, server: Server, steps: list[Step], closes: boo
 def cases() -> Iterator[Any]:
     for name, (_, expected) in FEATURES.items():
         for transport in TRANSPORTS:
-            # The peer does not learn of a stream's end: a new stream takes its place.
+            # A queue pair's stream has no end that the peer learns of: a new stream takes its place.
             if transport != "rdma" or "CLOSED" not in expected:
                 marks = [pytest.mark.segmented("lru mode is refused")] if name == "lru-mode" else []
                 yield pytest.param(name, transport, marks=marks)

@@ -110,7 +110,7 @@ def test_missing_keys(talk: Conversation, key: str) -> None:
 
 @pytest.mark.parametrize("version", ["1", "3", "77", "4294967295"])
 def test_unknown_version(talk: Conversation, version: str) -> None:
-    """Whatever else such a line says is the other version's business."""
+    """The daemon names the unknown version, and looks at no other words of the line."""
     expected = f"CLIENT_ERROR rdma: version {version} is not supported, this server speaks {VERSION}\r\n"
     assert talk.ask(f"rdma version={version}\r\n".encode()).decode() == expected
     assert talk.ask(f"rdma {with_value('version', version)}\r\n".encode()).decode() == expected
@@ -189,7 +189,7 @@ def test_no_rdma(rmemcached_server: Callable[..., Server]) -> None:
         assert talk.ask(f"rdma {GOOD}\r\n".encode()) == b"SERVER_ERROR rdma: no transport is available here\r\n"
         assert talk.ask(b"stats rdma\r\n") == b"ERROR\r\n"
         assert talk.ask(b"MPA ID Req Frame\r\n") == b"ERROR\r\n"
-        # A failed Peer leaves no connection, even while the test still holds the error.
+        # A failed Peer leaves no connection, even while this test still holds its error.
         with pytest.raises(AssertionError, match="no transport is available") as caught:
             Peer(plain)
         assert caught.tb
@@ -285,7 +285,7 @@ def test_wrong_token_or_number(server: Server) -> None:
         for private_data in wrong:
             refused(server, mpa_request(private_data))
         assert control.number("rdma_refused_streams", "rdma") - before == len(wrong)
-        # no wrong frame has used up the right private data
+        # The wrong frames have not used up the right private data.
         peer.attach()
         peer.send(2)
         peer.wait(lambda: peer.ready)
@@ -426,7 +426,8 @@ def is_stopped(server: Server) -> bool:
 
 
 def test_a_lifeline_breaks_while_its_stream_has_input(rmemcached_server: Callable[..., Server]) -> None:
-    """The lifeline's replies wait for the worker's next turn, which finds the reset and the input at once."""
+    """A reset of the lifeline, found in the same turn as its stream's input, ends both in order. The lifeline's replies
+    wait for that turn."""
     source = random.Random(4)
     server = rmemcached_server("-t", "1", "-m", "64")
     with Conversation(server) as control:

@@ -46,7 +46,7 @@ def server(module_server: Callable[..., Server]) -> Server:
 
 @pytest.fixture(autouse=True)
 def bystander(server: Server) -> Iterator[Any]:
-    """Another client, undisturbed, which finds its items. Afterwards nothing of the peers is left."""
+    """Another client goes on undisturbed, and finds its items. Afterwards nothing of the peers is left."""
     with Conversation(server) as control, rdma_client(server) as other:
         for size in (10, SIZE):
             assert other.set(f"safe{size}", bytes(size))
@@ -124,7 +124,7 @@ def test_more_credits_than_anybody_has(peer: Peer) -> None:
 
 
 def test_send_without_a_credit(server: Server) -> None:
-    """More messages than the daemon gave credits, and has credits to give more."""
+    """More messages than the peer has credits end the queue pair, though the daemon has credits left to give."""
     with Peer(server, credits=2) as peer:
         peer.sends[:HEADER] = message(CREDIT)
         for _ in range(200):
@@ -179,7 +179,7 @@ def test_fuzzed_messages(server: Server, bystander: Any) -> None:
     ]
     for _ in range(rounds(60)):
         with Peer(server) as peer:
-            # What it has sent and used is not counted.
+            # The peer does not count the bytes that it has sent and used.
             peer.room.clear()
             try:
                 for _ in range(source.randint(1, 10)):
@@ -298,7 +298,7 @@ def test_get_to_a_deregistered_region(peer: Peer) -> None:
 
 
 def test_get_with_a_sink_longer_than_its_region(peer: Peer) -> None:
-    """The length lies: the value fits the announced sink, but not the region."""
+    """A sink announced longer than its region ends the connection: the value fits the sink, but not the region."""
     memory = bytearray(b"x" * SIZE)
     region = peer.region(memoryview(memory)[: SIZE // 2], Access.LOCAL_WRITE | Access.REMOTE_WRITE)
     peer.send(DATA, get_request(region.addr, region.rkey, SIZE))
@@ -394,5 +394,5 @@ def test_the_daemon_s_memory_cannot_be_touched(server: Server, opcode: Any) -> N
             peer.qp.post_send(wr)
             with pytest.raises(ConnectionError):
                 peer.wait(lambda: False)
-            # Over shared memory no stream is broken.
+            # A refused access over shared memory breaks no stream.
             assert peer.last_words() == (BROKEN_STREAM if rdma() == "soft_iw" else b"")

@@ -1,7 +1,7 @@
 """-o idle_timeout: the daemon closes idle connections only, which neither send nor take anything.
 
-The daemon's clock is stepped by debugtime. Every command on the control connection makes the only worker take a turn
-and look at the clock.
+The tests step the daemon's clock by debugtime. Every command on the control connection makes the only worker take a
+turn and look at the clock.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def test_what_the_kernel_holds_is_under_way_too(clock: Clock) -> None:
 
 
 def test_a_reply_longer_than_the_rest_of_the_one_before(clock: Clock) -> None:
-    """The daemon compares what its socket holds of a reply with an earlier look at this reply only."""
+    """The daemon compares its look at a reply in the socket only with earlier looks at the same reply."""
     store(clock, bytes(MB))
     with narrow(clock.server) as slow:
         slow.send(b"get key\r\n")
@@ -150,7 +150,7 @@ def test_quit_behind_a_reply_that_is_not_taken(clock: Clock) -> None:
 
 @pytest.mark.parametrize("size", [SIZE, 2 * SIZE], ids=["stored", "too large"])
 def test_a_slow_sender_is_not_idle(clock: Clock, size: int) -> None:
-    """The sender of a value in parts is not idle, even if the daemon only swallows the value."""
+    """A connection is not idle while it sends a value in parts, even if the daemon only swallows the value."""
     with Conversation(clock.server) as slow:
         slow.send(b"set key 0 0 %d\r\n" % size)
         for _ in range(0, size, 4 * MB):
@@ -217,7 +217,7 @@ def test_a_lane_whose_read_is_not_answered_is_idle(clock: Clock) -> None:
         memory = bytearray(4 * MB)
         region = peer.region(memory, Access.REMOTE_READ)
         peer.send(DATA, f"ms key {len(memory)} @{region.addr:x}:{region.rkey:x}\r\n".encode())
-        # A device of the system answers without its program.
+        # Only a software device needs its program to answer READs.
         clock.until(1, 0 if over_libibverbs() else 1)
         eventually(lambda: clock.control.number("rdma_queue_pairs", "rdma") == 0)
 
@@ -225,7 +225,8 @@ def test_a_lane_whose_read_is_not_answered_is_idle(clock: Clock) -> None:
 @pytest.mark.usefixtures("rdma_transport")
 @pytest.mark.parametrize("command", [b"ms key %d @%x:%x", b"mg key v @%x:%x:%x"], ids=["READ", "WRITE"])
 def test_what_is_not_answered_ends_a_queue_pair_that_is_not_idle(clock: Clock, command: bytes) -> None:
-    """A client that still asks on another lane holds the items of READs and WRITEs no longer than other clients."""
+    """A client that still asks on another lane loses its queue pair, and the items of its READs and WRITEs, like other
+    clients."""
     if over_libibverbs():
         pytest.skip("a device of the system answers without its program")
     size = 8 * MB

@@ -188,11 +188,11 @@ def test_cas_both_ways(module_rmemcached: Server, rdma: Any, size: int) -> None:
         _, value, unique = raw_get(talk, "cas")
         assert value == first
         assert rdma.gets("cas") == (first, str(unique).encode())
-        # the CAS seen over TCP is good for a store by RDMA, once
+        # The CAS value seen over TCP serves for a store by RDMA, once.
         assert rdma.cas("cas", second, str(unique).encode()) is True
         assert rdma.cas("cas", third, str(unique).encode()) is False
         assert talk.ask(b"cas cas 0 0 %d %d\r\n%s\r\n" % (size, unique, third)) == b"EXISTS\r\n"
-        # and the other way round
+        # The CAS value seen by RDMA serves for a store over TCP, once.
         value, unique_text = rdma.gets("cas")
         assert value == second
         assert talk.ask(b"cas cas 0 0 %d %s\r\n%s\r\n" % (size, unique_text, third)) == b"STORED\r\n"

@@ -64,7 +64,7 @@ def ended(peer: Lanes, line: bytes) -> None:
 
 @pytest.mark.device("lanes without a lifeline")
 def test_each_lane_is_a_connection(server: Server, control: Conversation) -> None:
-    """The other lanes count beside lane 0, the lifeline's, and are closed without lane 0."""
+    """Each lane but lane 0, the lifeline's, counts as a connection, and is closed by itself."""
     with Lanes(server) as peer:
         before = control.stats()
         peer.open(0, 1, 7)
@@ -120,7 +120,7 @@ def test_quit_closes_the_lane(server: Server, control: Conversation) -> None:
 
 
 def test_what_came_before_close_is_done(server: Server, control: Conversation) -> None:
-    """Commands before CLOSE are done, even if the lane had to wait for room for its replies."""
+    """The daemon carries out the commands before CLOSE, even if the lane had to wait for room for its replies."""
     assert control.ask(b"set big 0 0 5000\r\n" + bytes(5000) + b"\r\n") == b"STORED\r\n"
     with Lanes(server) as peer:
         peer.open(1)
@@ -205,7 +205,7 @@ def test_a_value_of_which_a_part_has_been_written() -> None:
             store(lane, b"v")
         with suspended(server.pid):
             for lane in lanes:
-                # The machine waits for a READ that finds no room in the send queue, and the lane for its WRITEs.
+                # The set waits for room for its READ in the send queue, and the get for the WRITEs of the value.
                 peer.put(lane, b"mg key%d v %s:%x\r\nms other%d 5000 %s\r\n" % (lane, where, size, lane, where))
             for lane in lanes:
                 peer.send(CLOSE, b"", lane)
@@ -243,7 +243,7 @@ class Ordered(Lanes):
 
 
 def test_a_small_reply_overtakes_a_large_value() -> None:
-    """The send queue has only a part of a large value: a reply of another lane need not wait for the rest."""
+    """A reply of a lane overtakes a large value of another lane, of which the send queue has only a part at a time."""
     size = 8_000_000
     with (
         start_rmemcached("-m", "64", "-I", "16m", "-t", "1") as server,
@@ -300,7 +300,7 @@ def test_a_lane_that_does_not_read_holds_up_none(server: Server, control: Conver
         stuck, others = range(1, 40), range(40, 44)
         peer.open(*stuck, *others)
         asked = dict.fromkeys(stuck, 0)
-        # More than the daemon keeps unanswered.
+        # These are more commands than the daemon keeps unanswered.
         while any(peer.room[lane] > 4000 for lane in stuck):
             for lane in stuck:
                 count = min(peer.room[lane], 7000) // len(b"get big\r\n")
@@ -533,7 +533,7 @@ def test_stats_conns_show_lanes(server: Server, control: Conversation) -> None:
 
 @pytest.mark.device("lanes without a lifeline")
 def test_each_lane_authenticates_itself(tmp_path: Path) -> None:
-    """But lane 0, the lifeline's, where there is a lifeline."""
+    """Each lane has to authenticate itself, but for lane 0, where the lifeline has done so."""
     users = tmp_path / "users"
     users.write_text("user:secret\n")
     with start_rmemcached("-Y", str(users), "-t", "1") as server, Authenticated(server) as peer:
@@ -556,7 +556,7 @@ class Authenticated(Lanes):
 
 @pytest.mark.device("lanes without a lifeline")
 def test_idle_lanes_are_closed() -> None:
-    """Only silent lanes end, also lanes with a reply that waits for the client."""
+    """Silent lanes are closed as idle, also with a reply that waits for the client. Other lanes stay."""
     with (
         start_rmemcached("-t", "1", "-vv", "-o", "idle_timeout=1") as server,
         Conversation(server) as control,
@@ -592,7 +592,7 @@ def test_watchers_see_lanes(server: Server, control: Conversation) -> None:
 
 @pytest.mark.device("the end of a queue pair")
 def test_lanes_of_a_client_that_is_gone_end_normally(server: Server, control: Conversation) -> None:
-    """They end with the reason of a plain connection closed by its client, however the queue pair ends."""
+    """However a queue pair ends, its lanes end with the reason of a plain connection closed by its client."""
     with Conversation(server) as watcher:
         assert watcher.ask(b"watch connevents\r\n") == b"OK\r\n"
         with Lanes(server) as peer:
@@ -643,7 +643,7 @@ def test_what_the_daemon_writes_names_the_lane() -> None:
 
 @pytest.mark.resident
 def test_memory_of_idle_lanes() -> None:
-    """At most 2 KB for each further lane."""
+    """Each further lane costs the daemon at most 2 KB."""
     lanes = 4000
     with start_rmemcached("-t", "1", "-c", "6000") as server, Lanes(server, credits=64) as peer:
         peer.open(0)
@@ -657,7 +657,7 @@ def test_memory_of_idle_lanes() -> None:
 
 @pytest.mark.resident
 def test_memory_of_queue_pairs() -> None:
-    """At most 16 KB for each further used queue pair, on the software devices."""
+    """Each further used queue pair costs the daemon at most 16 KB, on the software devices."""
     count = 80
     with start_rmemcached("-t", "1") as server, ExitStack() as peers:
 
@@ -690,8 +690,8 @@ def test_queue_pairs_beyond_those_that_share_receives() -> None:
 
 @pytest.mark.resident
 def test_refusals_that_cannot_leave() -> None:
-    """A client that opens lanes beyond the limit, and takes no message but CREDIT: what the daemon keeps of each is
-    little, since each queue pair may have as many as -c. Each refusal comes when it takes more."""
+    """A client that opens lanes beyond the limit and takes no refusals costs the daemon little memory: a queue pair may
+    have as many refusals waiting as -c. Each leaves when the client takes more."""
     with (
         start_rmemcached("-t", "1", "-c", "4000") as server,
         Lanes(server, credits=64) as first,

@@ -34,7 +34,7 @@ def replies_to(peer: Lanes, count: int) -> int:
 
 @pytest.mark.resident
 def test_replies_that_wait_have_a_limit(deep: Server) -> None:
-    """Long texts are asked for, and not taken: the daemon makes no more of them before some have left."""
+    """The daemon makes no more long replies than a limit before the client has taken some."""
     prefixes, asked = 400, 600
     with Conversation(deep) as control, Lanes(deep) as peer:
         for first in range(0, prefixes, 100):
@@ -52,7 +52,7 @@ def test_replies_that_wait_have_a_limit(deep: Server) -> None:
 
 
 def test_all_lanes_fetch_at_once(deep: Server) -> None:
-    """More READs than there is room in the send queue, and a SEND completed before all of them."""
+    """More READs than the send queue has room for complete, also when a SEND completes before all of them."""
     with Lanes(deep, credits=80) as peer:
         memory = bytearray(range(250)) * (SIZE // 250)
         region = peer.region(memory, Access.REMOTE_READ)
@@ -70,7 +70,7 @@ def test_all_lanes_fetch_at_once(deep: Server) -> None:
 
 
 def test_a_deep_queue_gives_way(deep: Server) -> None:
-    """A queue pair does a share of its input in each turn, though no lane has more than its own share."""
+    """A queue pair does only a share of its input in a turn, though no lane exceeds its own share."""
     with Lanes(deep, credits=80) as peer, Conversation(deep) as control:
         peer.open(*LANES)
         assert peer.talk(0, b"mn\r\n") == b"MN\r\n"
@@ -105,7 +105,8 @@ def test_a_command_counts_once(rdma_transport: str) -> None:
 
 @pytest.mark.parametrize("whole", [False, True], ids=["lifeline", "queue pair"])
 def test_what_was_sent_before_the_end_is_done(deep: Server, whole: bool) -> None:
-    """More commands than the lanes do in a turn, partly in waiting messages; also when the queue pair ends as well."""
+    """Commands sent before the end are done, though they exceed a turn and partly wait in messages, also if the queue
+    pair ends as well."""
     lanes, messages, per = range(3), 3, 200
     with Conversation(deep) as control, Lanes(deep, credits=80) as peer:
         peer.open(*lanes)
@@ -124,7 +125,7 @@ def test_what_was_sent_before_the_end_is_done(deep: Server, whole: bool) -> None
 
 
 def test_replies_of_a_client_that_has_ended_hold_nothing_up(deep: Server) -> None:
-    """The client gave no credit for replies, and the daemon carries out the commands behind them all the same."""
+    """The daemon carries out the commands behind replies for which the ended client gave no credit."""
     with Conversation(deep) as control, Lanes(deep, credits=2, gives_back=False) as peer:
         peer.open(*range(3))
         for lane in range(3):

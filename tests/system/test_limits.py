@@ -120,7 +120,7 @@ def test_out_of_memory_while_the_payload_is_awaited(rmemcached_server: Callable[
                 break
             client.delete("probe")
             assert len(peers) < 20
-        # as over TCP, a refused set takes the old value with it; the refused set had another key
+        # The old value is there. A refused set takes the old value of its own key with it, as over TCP.
         assert client.get("key") == b"old"
         for peer in peers:
             peer.close()

@@ -33,7 +33,7 @@ TCP = (100,) * (2 if PACE == 1 else 1)
 LONGEST = within(10.0)  # seconds: all clients share two cores with the daemon
 
 
-# The same for a moment with checksums, and with so little memory for items as to evict all the time.
+# The second run is short, has checksums, and so little memory that items are evicted all the time.
 @pytest.mark.device("load by many processes")
 @pytest.mark.parametrize(
     ("seconds", "flags"),

@@ -36,7 +36,7 @@ def ask(plain: socket.socket, request: bytes, reply: bytes) -> None:
 
 @pytest.mark.parametrize("size", [SHARE - 2, SHARE + 1, TURN, 1_000_000])
 def test_many_at_once(rmemcached_server: ServerFactory, size: int) -> None:
-    """Long sets that need many turns are stored, each before its get, and a short request is served in between."""
+    """Long sets that need many turns are stored, each before its get, and short requests are served in between."""
     server = rmemcached_server("-t", "1", "-m", "128")
 
     def store(number: int, plain: socket.socket) -> None:

@@ -39,7 +39,7 @@ def both(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> l
 def test_display(both: list[Server]) -> None:
     ours, theirs = (tool(server) for server in both)
     assert len(ours) == 3
-    # Max_age is a matter of seconds.
+    # The column Max_age differs with the second.
     assert [line[:13] + line[24:] for line in ours] == [line[:13] + line[24:] for line in theirs]
 
 

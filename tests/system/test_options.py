@@ -62,7 +62,7 @@ def test_stats_conns_during_a_long_get(rmemcached_server: ServerFactory, memcach
 
 @pytest.mark.parametrize("direct", ["own", "off"])
 def test_large_pages(rmemcached_server: ServerFactory, direct: str) -> None:
-    """Memory open to clients has large pages, too, whatever the system's own setting for shared memory is."""
+    """Memory open to clients has large pages, too, whatever the system's setting for shared memory is."""
     server = rmemcached_server("-L", "-m", "64", "-o", f"rdma_direct={direct}")
     with Conversation(server) as talk:
         assert talk.number("limit_maxbytes") == 64 << 20
@@ -112,7 +112,7 @@ def test_core_files(rmemcached_server: ServerFactory) -> None:
 
 
 def test_memory_at_the_start(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> None:
-    """-L takes as many pages as with memcached."""
+    """-L gives the daemon as many huge pages as memcached."""
     found = []
     for start in (rmemcached_server, memcached_server):
         with Conversation(start("-L", "-m", "64")) as talk:

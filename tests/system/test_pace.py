@@ -23,7 +23,7 @@ def test_the_first_requests_say_nothing() -> None:
 
 
 def test_one_pause_says_nothing() -> None:
-    """For a client that works in bursts the worker polls from the first request of the next burst on."""
+    """After a pause the worker polls from the first request of the next burst on, for a client that works in bursts."""
     expected = polled([10 * US] * 4 + [10**7] + [10 * US] * 4)
     assert expected[4:] == [10 * US] * 6
 
@@ -36,7 +36,7 @@ def test_two_pauses_end_it() -> None:
 def test_gaps_that_are_polled_through_may_get_a_little_longer() -> None:
     assert polled([LIMIT] * 4 + [HELD] * 100)[4:] == [LIMIT] + [LIMIT] + [HELD] * 99
     assert polled([LIMIT] * 4 + [HELD + 1] * 2)[-1] is None
-    # Not polled through before, they are first tried.
+    # Before such gaps are polled through they are tried.
     assert polled([HELD] * (TRY_FIRST + 1)) == [None] * (TRY_FIRST + 2)
 
 
@@ -55,7 +55,7 @@ def test_gaps_beyond_the_limit_are_tried_ever_more_seldom() -> None:
 
 
 def test_a_try_that_pays_goes_on() -> None:
-    """A client without pauses has short gaps as soon as its worker is awake."""
+    """A try pays for a client that answers at once, and the worker goes on: the gaps are short while it is awake."""
     pace = Pace()
     now, gap = 1, 80 * US
     expected = []

@@ -62,8 +62,8 @@ def test_large_values_bypass_the_sockets(control: tuple[Server, Conversation], s
     server, talk = control
     value = random.Random(size).randbytes(size)
     with rdma_client(server) as client:
-        # The daemon counts a WRITE when it completes. The reply does not wait for the completion. The client learns a
-        # value's size by its first get and makes its sink as large: the first value may come without a WRITE.
+        # The daemon counts a WRITE when it completes, perhaps after the reply. The client makes its sink as large as
+        # the value only after its first get, so the first value may come without a WRITE.
         assert client.set("large", value)
         for _ in range(2):
             assert client.gat("large") == value
@@ -91,7 +91,8 @@ def test_large_values_bypass_the_sockets(control: tuple[Server, Conversation], s
         assert sets["rdma_recv_bytes"] < overhead
         assert sets["bytes_read"] < overhead
     if rdma_transport == "soft_shm":
-        # Straight out of the client's memory, but for the first two times: the region is made known, and sealed.
+        # The daemon takes the values from the client's memory, but for the first two: these make the region known, and
+        # sealed.
         assert sets["shm_one_sided"] >= sets["rdma_reads"] - 2
         assert sets["shm_rx_bytes"] < overhead + size * 2.2
     elif rdma_transport == "soft_iw" and size > TWO_MESSAGES:
@@ -114,7 +115,7 @@ def test_large_values_bypass_the_sockets(control: tuple[Server, Conversation], s
 def test_of_many_values_the_first_comes_in_messages(control: tuple[Server, Conversation], rdma_transport: str) -> None:
     """The first value of a call comes in messages, where two messages hold the value and are faster.
 
-    The others of the call would wait for one another: they need more than the server keeps for a lane.
+    The other values come by WRITE: in messages they would wait for one another, since the server keeps less for a lane.
     """
     server, talk = control
     value = random.Random(2).randbytes(TWO_MESSAGES)

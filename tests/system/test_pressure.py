@@ -97,7 +97,7 @@ def test_pipelined_gets_without_reading(server: Server, size: int) -> None:
 
 
 def test_many_greedy_clients(server: Server) -> None:
-    """50 greedy clients ask for values of 200 KB, overwritten meanwhile, and die without reading."""
+    """50 greedy clients, which ask for overwritten values of 200 KB and die without reading, cost limited memory."""
     size = 200_000
     with Conversation(server) as control:
         others_are_served(server)
@@ -123,8 +123,7 @@ def test_many_greedy_clients(server: Server) -> None:
 
 @pytest.mark.device("a peer without receives")
 def test_greedy_rdma_client(server: Server) -> None:
-    """Requests without end from a client that grants the daemon no credit: the daemon keeps of its lane what it has
-    promised."""
+    """For a client that asks without end and grants no credit the daemon keeps as much of its lane as promised."""
     with Conversation(server) as control, Peer(server) as peer:
         value = bytes(4000)
         assert control.ask(b"set key 0 0 4000\r\n%s\r\n" % value) == b"STORED\r\n"
@@ -159,7 +158,7 @@ def test_greedy_rdma_client(server: Server) -> None:
 def test_lane_that_waits_for_a_read_stops_its_client(server: Server) -> None:
     """The daemon keeps commands behind an unanswered READ up to a bound."""
     with Peer(server) as peer:
-        # The first item brings item memory; a device of the system takes all of the memory at once.
+        # Item memory comes with the first item. A device of the system makes all of it resident at once.
         assert peer.ask(b"set first 0 0 1\r\nx\r\n") == b"STORED\r\n"
         before = resident(server.pid)
         peer.send(DATA, b"ms key 100000 @1000:1\r\n" + b"mn\r\n" * 1900)
@@ -264,7 +263,7 @@ def test_idle_connections_are_cheap(server: Server) -> None:
         talks = [stack.enter_context(server.connect()) for _ in range(count)]
         eventually(lambda: control.number("curr_connections") >= count + 1)
         assert (resident(server.pid) - before) / count < 1024
-        # also connections with a part of a command, and connections that were active before
+        # The limit also holds for connections with a part of a command, and for connections that were active before.
         for sock in talks:
             sock.sendall(b"get nothing\r\nge")
         for sock in talks:
@@ -294,7 +293,7 @@ def test_idle_queue_pairs(server: Server) -> None:
             assert peer.ask(b"set idle%d 0 0 5\r\nvalue\r\n" % number) == b"STORED\r\n"
         assert control.number("rdma_queue_pairs", "rdma") == count
         per_client = (resident(server.pid) - before) / count
-        # its messages: 16 receives and 16 sends of 8 KB at most; only used ones are in memory
+        # 16 receives and 16 sends of 8 KB at most: only used messages are in memory.
         assert per_client < 300 * 1024, per_client
         for number, peer in enumerate(peers):
             assert peer.ask(b"mg idle%d v\r\n" % number, b"value\r\n") == b"VA 5\r\nvalue\r\n"
@@ -386,7 +385,7 @@ def test_many_unfinished_stream_requests(one_cpu: None, rmemcached_server: Calla
     Two daemons serve the same requests in turns. Only the second has these connections. The cost of a request depends
     on other work on the machine, which changes while the test runs.
     """
-    # Time spent polling is no work.
+    # Without polling the CPU time is of the requests alone.
     alone, beset = (rmemcached_server("-t", "1", "-m", "64", "-c", "6000", "-o", "rdma_spin=0") for _ in range(2))
     source = random.Random(1)
     with Conversation(beset) as control, rdma_client(alone) as one, rdma_client(beset) as other:

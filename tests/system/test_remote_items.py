@@ -19,8 +19,8 @@ FLAGS = ("-m", "64", "-t", "1")
 REMOTE = ("-o", "rdma_direct_remote")
 MAGIC = b"rmemcach"
 REFUSED = "REM_ACCESS_ERR"
-# The status of an operation forbidden by the queue pair for any memory. For InfiniBand, but not for iWARP, the request
-# is invalid.
+# The status of an operation that the queue pair forbids for any memory: for InfiniBand an invalid request, for iWARP a
+# refused access.
 NOT_ALLOWED = f"{REFUSED}|REM_INV_REQ_ERR"
 AUTHENTICATE = b"set auth 0 0 10\r\njoe secret\r\n"
 
@@ -39,7 +39,7 @@ class Known(Peer):
 
 
 class KnownLanes(Known, Lanes):
-    """The same, with the lanes opened by a test."""
+    """A peer with an authenticated lifeline that opens its lanes by itself."""
 
 
 def ask(peer: Peer, place: int = 0) -> tuple[int, int]:
@@ -90,7 +90,7 @@ def test_nobody_writes_to_items(server: Server) -> None:
         where = ask(peer)
         with pytest.raises(ConnectionError, match=f"{NOT_ALLOWED}|WR_FLUSH_ERR"):
             transfer(peer, Opcode.RDMA_WRITE, where, bytearray(8))
-            # A WRITE over the software device is done when it is sent. The daemon's refusal comes later.
+            # A WRITE over a software device completes when it is sent, before the daemon's refusal.
             peer.wait(lambda: False)
         assert read(witness, ask(witness)) == MAGIC
     serves(server)
@@ -110,7 +110,7 @@ def test_what_is_behind_a_part_is_refused(server: Server) -> None:
 
 @pytest.mark.device("keys of the daemon's memory")
 def test_a_key_is_of_no_use_to_who_has_been_thrown_out(server: Server) -> None:
-    """The key's queue pair is gone, and the client's next queue pair has no more rights than any other."""
+    """The key of an ended queue pair gives the client's next queue pair no rights."""
     with Conversation(server) as control:
         before = control.number("rdma_queue_pairs", "rdma")
         with Peer(server) as peer:
@@ -138,7 +138,7 @@ def test_who_is_not_authenticated_has_no_queue_pair(tmp_path: Path) -> None:
             assert read(peer, where) == MAGIC
             with pytest.raises(ConnectionError, match=NOT_ALLOWED):
                 read(other, where)
-        # Lane 0 is the lifeline's. Each further lane is a connection of its own.
+        # Lane 0 is the lifeline's. Each further lane authenticates itself.
         with KnownLanes(server) as lanes:
             lanes.open(1)
             assert lanes.talk(1, b"rdma_direct 0\r\n") == b"CLIENT_ERROR unauthenticated\r\n"
@@ -166,7 +166,7 @@ def test_hits_are_told_by_who_may_read(server: Server) -> None:
 
 
 def test_only_who_may_read_has_reads_in_flight(server: Server) -> None:
-    """A daemon without the option keeps no room for READs of clients."""
+    """The daemon keeps room for READs of a client only with the option rdma_direct_remote."""
     with Peer(server) as peer:
         assert peer.qp.query()["max_rd_atomic"] == 16
     with start_rmemcached(*FLAGS) as plain, Peer(plain) as peer:

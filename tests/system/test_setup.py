@@ -61,7 +61,7 @@ def test_a_queue_pair_that_does_not_get_ready_is_given_up(hasty: Server, control
         assert bad.lifeline.ask(b"mn\r\n") == b"MN\r\n"
         assert bad.last_words() == LATE
         assert control.number("rdma_ready_timeouts", "rdma") == late + 1
-        # The rest of the queue pair goes with its lifeline. The peer may see the lifeline's end first.
+        # The rest of the queue pair goes with its lifeline. The peer may see the end of the lifeline first.
         eventually(lambda: control.number("rdma_unready_queue_pairs", "rdma") == 0)
         eventually(lambda: control.number("rdma_queue_pairs", "rdma") == 1)
         assert good.ask(b"mn\r\n") == b"MN\r\n"
@@ -185,12 +185,12 @@ def test_a_stream_on_its_way_to_its_worker_is_a_connection(hasty: Server, contro
             assert live.line() == b"MN\r\n"
             streams = [stack.enter_context(request_stream(hasty, peer)) for _ in range(2)]
             eventually(lambda: live.number("total_connections") == accepted + 2)
-            # Before these replies a worker has served everything in its queue.
+            # By its last reply here a worker has served everything that was in its queue.
             for _ in range(20):
                 live.ask(b"mn\r\n")
             assert live.number("curr_connections") == before + 2
             assert not any(map(readable, streams))
         assert (second if live is control else control).line() == b"MN\r\n"
-        # A socket has become the stream, no connection any more. The daemon refuses the remaining socket.
+        # One socket has become the stream, and so is no connection any more. The daemon refuses the other.
         eventually(lambda: control.number("curr_connections") == before)
         assert all(stream.recv(16) for stream in streams)

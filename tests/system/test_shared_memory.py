@@ -77,7 +77,7 @@ def control(server: Server) -> Iterator[Conversation]:
         before = descriptors(server.pid), shared_mappings(server.pid)
         yield talk
         eventually(lambda: rdma_at_rest(talk) and talk.number("curr_connections") == 1, GONE_WITHIN)
-        # Fewer: the counts included ends of an earlier test.
+        # The numbers may fall: ends of an earlier test were counted before.
         eventually(lambda: descriptors(server.pid) <= before[0] and shared_mappings(server.pid) <= before[1])
 
 
@@ -308,7 +308,7 @@ def test_on_a_unix_socket(rmemcached_server: ServerFactory, tmp_path: Path) -> N
         assert talk.stats("rdma")["rdma_soft_shm_queue_pairs"] == "1"
         assert talk.ask(b"SHM is no command\r\n") == b"ERROR\r\n"
     with Conversation(server) as talk:
-        # A line with the beginning of a frame.
+        # This line has the beginning of a frame.
         assert talk.ask(b"SHM is no frame either\r\n") == b"ERROR\r\n"
 
 
@@ -347,7 +347,7 @@ def test_wrong_requests(server: Server, control: Conversation) -> None:
         with shm_socket(offer) as sock, shm_socket(offer) as second:
             sock.sendall(whole)
             assert sock.recv(16) == SHM_REPLY
-            # The token is good for one stream.
+            # The token opens a single stream.
             second.sendall(whole)
             assert everything(second) == none
 
@@ -392,8 +392,8 @@ def test_garbage_in_place_of_records(server: Server, control: Conversation) -> N
 
 
 def close_waits(server: Server, sender: socket.socket) -> None:
-    """Peers leave the daemon descriptors to close in a thread of its own: three and a socket each, until many wait.
-    The first `close` waits."""
+    """Makes the daemon's thread for closing wait in its first close, and peers add descriptors, three and a socket
+    each, until too many wait."""
     with open(os.devnull) as null:
         fds = [null.fileno()] * 3
         with Conversation(server) as talk, attached(talk) as sock:
@@ -409,7 +409,8 @@ def close_waits(server: Server, sender: socket.socket) -> None:
 
 
 def test_auto_falls_back_while_the_daemon_takes_no_stream(rmemcached_server: ServerFactory) -> None:
-    """Existing clients go on, new clients take the next transport, and afterwards the daemon takes streams again."""
+    """While the daemon takes no streams existing clients go on, and new clients take the next transport. Later new
+    clients get streams again."""
     server = rmemcached_server("-t", "1")
     sender, reader = lingering(3600)
     # A lifeline of another kind: the others do not share its queue pair.
@@ -451,7 +452,7 @@ def nonsense(peer: ShmPeer, case: str, source: random.Random) -> None:
         peer.cell(len(octets).to_bytes(2, "big") + octets + bytes(-(2 + len(octets)) % 4 + 4), STREAM)
     elif case == "records that were not sent":
         peer.sent += source.randrange(1, 1 << 30)
-        # The count comes behind its record. The next record finds the false count.
+        # A record before its count is right: only the next record shows that the count is false.
         peer.post(record(WAKEUP))
     elif case == "a word that is none":
         peer.put(octets)
@@ -536,7 +537,7 @@ def test_one_sided_memory_beyond_its_end(server: Server, control: Conversation) 
 
 
 def test_values_of_every_size(server: Server, control: Conversation) -> None:
-    """Values around and above the limits of messages and of the region mapped by the daemon, singly and together."""
+    """Values around and above the limits of messages and of the daemon's mapped region arrive, singly and together."""
     source = random.Random(7)
     sizes = [0, 1, 4095, 4096, 4097, 8192, 65_536, 131_072, 131_073, 1 << 20, (1 << 20) + 1, 1 << 23, (1 << 23) + 1]
     with rdma_client(server) as client:

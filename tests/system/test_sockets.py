@@ -25,7 +25,7 @@ SIZES = (0, 1, 100, 2000, 2033, 2048, 5000, 32_700, 32_768, 33_000, 65_520, 65_5
 
 @pytest.mark.parametrize("seed", some(range(12)))
 def test_payloads_among_pipelined_commands(rmemcached_server: ServerFactory, seed: int) -> None:
-    """Of sets of all sizes, long lines and short lines, in pieces of any length, no octet goes astray."""
+    """No octet is lost among pipelined sets of all sizes, long and short lines, in pieces of any length."""
     choice = random.Random(seed)
     stored: dict[bytes, bytes] = {}
     request, reply = bytearray(), bytearray()
@@ -91,7 +91,7 @@ def test_sockets_do_not_prolong_polling(rmemcached_server: ServerFactory) -> Non
 
 @pytest.mark.usefixtures("rdma_transport")
 def test_a_paced_client_is_not_polled_for(rmemcached_server: ServerFactory) -> None:
-    """The worker sleeps through all gaps of a client that are longer than rdma_spin."""
+    """The worker does not poll for a client whose gaps are longer than rdma_spin."""
     server = rmemcached_server("-t", "1", "-o", "rdma_spin=1")
     with rdma_client(server) as client, Conversation(server) as control:
         assert client.set("key", b"value")
@@ -124,10 +124,8 @@ def test_the_worker_polls_through_short_gaps_for_its_share(rmemcached_server: Se
 
 @pytest.mark.usefixtures("rdma_transport")
 def test_the_time_that_a_large_value_takes_is_no_gap(rmemcached_server: ServerFactory) -> None:
-    """The worker polls between requests, though the 64 MB between them take longer than the longest polled gap.
-
-    The waits for parts of the value, and for the next request, are shorter.
-    """
+    """The worker polls between requests, though a value of 64 MB between them takes longer than the longest polled gap:
+    the waits for its parts are shorter."""
     server = rmemcached_server("-t", "1", "-m", "256", "-I", "65m", "-o", "rdma_spin=1000")
     value = bytes(64 << 20)
     with rdma_client(server) as client, Conversation(server) as control:
@@ -141,7 +139,8 @@ def test_the_time_that_a_large_value_takes_is_no_gap(rmemcached_server: ServerFa
 
 
 def test_polling_on_a_system_that_has_run_for_long() -> None:
-    """The first share of a worker's time is counted from the system's start."""
+    """Polling has its share from the start on a system that has run for 30 years, from whose start the time is
+    counted."""
     user = () if os.geteuid() == 0 else ("--user", "--map-current-user")
     years = ("unshare", *user, "--time", "--monotonic", "1000000000", "--fork", "--kill-child")
     if subprocess.run([*years, "true"], capture_output=True).returncode:

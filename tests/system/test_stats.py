@@ -60,12 +60,11 @@ SEQUENCE = [
     b"set z 0 0 10\r\n0123456789\r\n",
     b"get z\r\n",
 ]
-# Statistics not about commands, or counted otherwise on purpose.
+# Statistics that are not about commands, or are counted otherwise on purpose.
 APART = {
     *("pid", "uptime", "time", "version", "rusage_user", "rusage_system", "max_connections", "connection_structures"),
     *("response_obj_count", "response_obj_bytes", "curr_connections", "total_connections", "hash_bytes"),
-    # the part of a pipeline found by a read is chance, and so is the number of requests until the daemon was seen
-    # alone
+    # A read may find any part of a pipeline, and the daemon needs some requests to find that it is alone.
     *("conn_yields", "bytes_read", "bytes_written"),
     # memcached's own background threads change this count
     "lrutail_reflocked",
@@ -276,7 +275,7 @@ def test_reset(rmemcached_server: ServerFactory, memcached_server: ServerFactory
 
 
 def test_flush_all(rmemcached_server: ServerFactory) -> None:
-    """Items of the same second go at once, by both transports. Items stored behind the flush stay."""
+    """flush_all reaches items of the same second, by both transports. Items stored afterwards stay."""
     server = rmemcached_server("-m", "64")
     with Conversation(server) as talk, rdma_client(server) as client:
         for flush in (lambda: client.flush_all(), lambda: talk.ask(b"flush_all\r\n") == b"OK\r\n"):

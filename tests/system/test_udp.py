@@ -32,7 +32,7 @@ class Daemon(NamedTuple):
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory) -> Iterator[Daemon]:
-    """-t 2, with a UDP port of the daemon's choice."""
+    """A daemon with two workers and a UDP port of its own choice."""
     names = tmp_path_factory.mktemp("udp") / "ports"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MEMCACHED_PORT_FILENAME", str(names))
@@ -123,7 +123,7 @@ def test_text_commands(daemon: Daemon, peer: Peer) -> None:
 def test_binary_commands(peer: Peer) -> None:
     assert normal(packets(peer.ask(store(SET, b"u2", b"abc", 7, opaque=8)))) == [Packet(SET, opaque=8)]
     assert normal(packets(peer.ask(request(GETK, b"u2")))) == [Packet(GETK, 0, b"u2", flags(7), b"abc")]
-    # Quiet is quiet: not a datagram without content.
+    # A quiet command gets no reply, not even an empty datagram.
     peer.send(store(SETQ, b"u2", b"new") + request(GETQ, b"nothing"))
     peer.silent()
     assert packets(peer.ask(request(GET, b"u2")))[0].value == b"new"
@@ -307,7 +307,7 @@ def test_statistics(daemon: Daemon, peer: Peer) -> None:
         peer.ask(request)
         after = tcp.stats()
     assert int(after["cmd_get"]) == int(before["cmd_get"]) + 1
-    # The frame counts. `stats` and its own replies are the rest.
+    # The bytes of the frame's header count. The rest is `stats` by TCP and the request.
     assert int(after["bytes_read"]) - int(before["bytes_read"]) == len(b"stats\r\n") + 8 + len(request)
     assert after["total_connections"] == before["total_connections"]
 

@@ -307,7 +307,7 @@ def test_twenty_watchers_at_most(rmemcached_server: ServerFactory) -> None:
     refused = [Conversation(server) for _ in range(80)]
     for client in refused:
         assert client.ask(b"watch\r\n") == b"WATCHER_TOO_MANY log watcher limit reached\r\n"
-    # They are ordinary connections still, and all watchers see their commands.
+    # The refused connections are ordinary connections still, and all watchers see their commands.
     for number, client in enumerate(refused):
         assert client.ask(b"get k%d\r\n" % number) == b"END\r\n"
     for watcher in watchers:
@@ -345,7 +345,7 @@ def test_input_behind_watch_is_ignored(rmemcached_server: ServerFactory) -> None
 
 
 def test_slow_watcher(rmemcached_server: ServerFactory, tmp_path: object) -> None:
-    """The written lines are the sum of the sent and the skipped lines, and no client waits meanwhile."""
+    """A slow watcher loses lines, which are counted: sent and skipped lines together are all lines. No client waits."""
     options = "watcher_logbuf_size=8,worker_logbuf_size=16384"
     server = rmemcached_server("-t", "1", "-o", options, path=f"{tmp_path}/sock")
     with Watcher(server) as watcher, Conversation(server) as client:

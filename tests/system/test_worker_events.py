@@ -18,7 +18,8 @@ def test_the_workers_queue() -> None:
 
 
 def test_a_completion_channel_is_no_software_device() -> None:
-    """A completion channel is never read as a queue pair, wherever the worker's structure is in memory."""
+    """The event of a completion channel is not taken for a queue pair's, wherever the worker's structure is in
+    memory."""
     events = channel_events()
     assert [bit for _, bit in events] == [1 << device for device in range(len(events))]
     assert all(kind(data) == "channel" for data, _ in events)

@@ -24,7 +24,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """CRC and segment size are matters of TCP."""
+    """Leaves out cases with CRC or a segment size over other fabrics than TCP, and tests that a fabric cannot run."""
     kept = []
     left_out = config.stash.setdefault(LEFT_OUT, {})
     for item in items:

@@ -68,7 +68,7 @@ isal = ctypes.PyDLL("libisal.so.2")
 
 
 def crc32c(data: bytes) -> int:
-    """By libisal: verbs_ends' own takes most of the time."""
+    """CRC32C by libisal: the function of verbs_ends would take most of the time."""
     return int(isal.crc32_iscsi(data, len(data), ctypes.c_uint(0xFFFFFFFF))) & 0xFFFFFFFF ^ 0xFFFFFFFF
 
 
@@ -414,10 +414,10 @@ class TcpFeed:
             self.sock.sendall(octets)
 
     def lie(self, kind: int, value: int) -> None:
-        """A stream has nothing else to say."""
+        """A stream has no counters and records to lie about."""
 
     def cell(self, frame: Frame, octets: bytes) -> None:
-        """Nor does the stream have cells."""
+        """A stream has no cells."""
 
     def answer(self) -> bytes:
         try:
@@ -518,7 +518,7 @@ def do_work(qp: QP, mr: MR, kinds: tuple[int, ...]) -> None:
 
 
 def feed(victim: Victim, one: Conversation) -> object:
-    """The visible outcome of a conversation."""
+    """Feeds a conversation. Returns its visible outcome."""
     draw = random.Random(one.chop)
     mine, foreign, read_only = regions = victim.regions(one.scratch)
     qp = QP(victim.end.pd, victim.end.cq, max_recv_wr=8)

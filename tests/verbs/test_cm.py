@@ -71,7 +71,7 @@ def test_connect_and_accept(address: str, peer_to_peer: bool, crc: bool) -> None
         assert b.qp.stream()["ord"] == 10 and b.qp.stream()["peer_ird"] == 10
         for end, wr_id in ((a, 1), (b, 2)):
             end.qp.post_recv((wr_id, []))
-        # Who may send first is what peer_to_peer is about.
+        # With peer_to_peer the responder may send first.
         first, second = (b, a) if peer_to_peer else (a, b)
         first.qp.post_send(SendWR(Opcode.SEND, [], wr_id=3))
         assert completions(first, 1, second)[0].wr_id == 3

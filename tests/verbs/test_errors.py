@@ -103,7 +103,7 @@ def test_write_to_what_is_not_exposed(what: str, size: int, crc: bool) -> None:
 
 
 def test_queue_pair_without_remote_access() -> None:
-    """The rights of the queue pair hold as well as the region's."""
+    """A request needs the rights of the queue pair as well as of the region."""
     for opcode, qp_access in (
         (Opcode.RDMA_READ, LOCAL | Access.REMOTE_WRITE),
         (Opcode.RDMA_WRITE, LOCAL | Access.REMOTE_READ),
@@ -184,7 +184,7 @@ def test_the_sink_of_a_read_goes_away() -> None:
 
 @pytest.mark.soft(RETRIES)
 def test_the_source_of_a_read_goes_away_midway() -> None:
-    """Octets taken from the source may be on their way; after the deregistration none is taken."""
+    """A READ fails when its source is deregistered midway: no octet is taken from the source afterwards."""
     for crc in (False, True):
         size = 32 << 20
         with End(size) as a, End(100) as b:
@@ -254,7 +254,7 @@ def test_completion_queue_overrun() -> None:
         b.qp.post_recv(*((i, []) for i in range(8)))
         connect(a, b)
         a.qp.post_send(*(SendWR(wr_id=i) for i in range(8)))
-        # The channel makes progress without taking completions.
+        # get_event makes progress, and takes no completions.
         os.set_blocking(a.channel.fileno(), False)  # type: ignore[union-attr]
         until(lambda: a.channel.get_event() or a.qp.state == State.ERR, b)  # type: ignore[union-attr]
         found = []
@@ -370,7 +370,7 @@ def test_peer_process_is_killed_in_the_middle_of_a_transfer(opcode: Opcode, crc:
             addr, rkey = struct.unpack(">QI4x", end.buffer[8:24])
             wr = SendWR(opcode, [end.mr.sge(64)], wr_id=9, remote_addr=addr + 64, rkey=rkey)
             end.qp.post_send(*[wr] * 100)
-            # The second is under way.
+            # One transfer is complete, and the second is under way.
             until(lambda: end.done, end)
             os.kill(child.pid, signal.SIGKILL)
             until(lambda: end.qp.state == State.ERR, end)

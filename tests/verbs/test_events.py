@@ -47,7 +47,7 @@ def test_an_armed_queue_makes_one_event() -> None:
         assert event(b) is b.cq
         assert event(b) is None and not readable(b)
         assert len(completions(b, 2)) == 2
-        # Not armed: completions, but no event.
+        # Without arming there are completions, but no event.
         a.qp.post_send(SendWR())
         completions(b, 1, a)
         assert event(b) is None and not readable(b)
@@ -87,7 +87,7 @@ def test_solicited_only() -> None:
         a.qp.post_send(SendWR(flags=SendFlag.SOLICITED))
         completions(b, 1, a)
         assert event(b) is b.cq
-        # An error counts, and "any" overrides "solicited".
+        # A solicited event also comes for an error, and arming for any completion overrides arming for solicited ones.
         b.cq.arm(solicited_only=True)
         b.cq.arm()
         b.cq.arm(solicited_only=True)
@@ -148,7 +148,7 @@ def test_send_and_receive_queues_on_different_channels() -> None:
         a.qp = QP(a.pd, send_cq, recv_cq)
         ready(a.qp)
         connect(a, b)
-        # The stream may be served through either channel; an event appears on the right channel.
+        # Either channel may serve the stream. The event appears on the channel of its queue.
         for channel in channels:
             os.set_blocking(channel.fileno(), False)
         a.qp.post_recv((1, []))

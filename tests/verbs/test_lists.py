@@ -123,13 +123,13 @@ def test_what_is_no_list(fabric: str) -> None:
                 MR.of_list(end.pd, buffers)
         with pytest.raises(TypeError):
             MR.of_list(end.pd, [5])  # type: ignore[list-item]
-        # The limit of buffers close together, and any number of distant buffers.
+        # Sixteen buffers close together are the limit. Of distant buffers there may be any number.
         for buffers in ([b"x"] * 16, [b"1" * 4400] * 100):
             MR.of_list(end.pd, buffers).close()
 
 
 def test_close_while_it_is_read(fabric: str) -> None:
-    """The READ is answered, or refused; the memory is not used after the close."""
+    """A READ of a region closed meanwhile is answered or refused, and does not use the memory after the close."""
     with End(LARGEST) as a, End(100) as b:
         connect(a, b)
         mr = MR.of_list(b.pd, [bytearray(b"z" * (1 << 20)) for _ in range(3)])

@@ -89,7 +89,7 @@ def test_registration() -> None:
         buffer = bytearray(1000)
         regions = [MR(pd, buffer, ALL) for _ in range(1000)]
         keys = {mr.rkey for mr in regions}
-        # All 32 bits vary, and none comes twice.
+        # The keys vary in all 32 bits, and are all different.
         assert len(keys) == 1000 and all(mr.lkey == mr.rkey for mr in regions)
         assert len({key >> 24 for key in keys}) > 200 and len({key & 255 for key in keys}) > 200
         with pytest.raises(BufferError):
@@ -99,7 +99,7 @@ def test_registration() -> None:
             mr.close()
         buffer.append(0)
         again = {MR(pd, buffer, ALL).rkey for _ in range(1000)}
-        # Of a million pairs two may be equal, once in 4000 runs.
+        # In a million pairs of keys two pairs may be equal, once in 4000 runs.
         assert len(keys & again) < 3
         empty = MR(pd, bytearray(), ALL)
         assert empty.length == 0
@@ -118,7 +118,7 @@ def test_registration() -> None:
 
 
 def test_busy_objects_cannot_go() -> None:
-    """Where libibverbs has EBUSY, objects close their children first."""
+    """An object with children closes them first, where libibverbs answers EBUSY."""
     with Context(device()) as context:
         pd, cq = PD(context), CQ(context)
         mr, qp = MR(pd, bytearray(8)), QP(pd, cq)
@@ -361,7 +361,7 @@ def test_deregistration_while_the_peer_writes() -> None:
             until(lambda target=target: target[-1] == 1)  # type: ignore[misc]
             mr.close()
             target[:] = bytes(size)
-            # All may have been placed already.
+            # The WRITE may have placed all octets already: the next is refused.
             a.qp.post_send(wr)
             try:
                 until(lambda b=b: b.qp.state == State.ERR)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Many FPDUs in one reception: octets in an unexpected place end in their own place, and nowhere else."""
+"""Many FPDUs in one reception: octets that come in another place than predicted still end where their headers say."""
 
 from __future__ import annotations
 
@@ -189,12 +189,13 @@ def outcome(kind: str, change: tuple[int, int], at_once: bool, crc: bool) -> tup
 
 @pytest.mark.parametrize("kind", ["READ", "WRITE"])
 def test_a_header_that_is_not_the_expected(kind: str, crc: bool) -> None:
-    """A header with any octet changed has the same outcome as frames one by one, and nothing beyond the target."""
+    """A changed header among frames received at once has the same outcome as among frames one by one, and nothing
+    beyond the target changes."""
     for octet in range(16):
         for flip in (0x01, 0x40, 0x80):
             change = octet, flip
             one, other = outcome(kind, change, True, crc), outcome(kind, change, False, crc)
-            # Behind a wrong length random keys and addresses count as headers.
+            # Behind a wrong length random octets count as headers: only the octets beyond the target are the same.
             assert one[3] == other[3] and (octet < 2 or one == other), change
 
 
@@ -221,7 +222,7 @@ def test_an_octet_is_wrong(kind: str, crc: bool) -> None:
                 deliver(peer, end, bytes(stream), cuts)
                 if crc:
                     if wrong == 0:
-                        # A longer frame: its end is still to come.
+                        # The length says that the frame is longer: its end is still to come.
                         peer.raw(bytes(1 << 16))
                     assert peer.recv_terminate() == (2, 0, 2)
                     until(lambda end=end: end.qp.state == State.ERR, end)  # type: ignore[misc]
@@ -252,7 +253,7 @@ def test_a_region_that_goes_away_while_responses_come(crc: bool) -> None:
 
 
 def test_reads_into_one_sink(crc: bool) -> None:
-    """Octets falsely taken for a response are still there when their turn comes."""
+    """Octets taken by mistake for a response are put back, and are there when their turn comes."""
     with End(SIZE) as end:
         peer, _ = raw_responder(end, crc=crc)
         places = reads(end, peer, [[(0, 20000)]] * 4)

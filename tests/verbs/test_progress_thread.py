@@ -57,7 +57,7 @@ def write_and_read(end: End, target: End, size: int, at: int = 0) -> None:
 @pytest.mark.parametrize("spin", [0, 50])
 @pytest.mark.parametrize("channel", [False, True])
 def test_the_target_does_nothing(spin: int, channel: bool) -> None:
-    """WRITEs and READs of all sizes, and SENDs, reach an end without polls."""
+    """WRITEs and READs of all sizes, and SENDs, reach an end that does not poll."""
     a, b = End(1 << 21, channel=channel), End(1 << 21, channel=channel)
     with a, b:
         b.context.start_progress(spin)
@@ -66,9 +66,9 @@ def test_the_target_does_nothing(spin: int, channel: bool) -> None:
         for size in SIZES:
             a.buffer[:size] = os.urandom(size)
             write_and_read(a, b, size)
-            # A program that knows of placed octets sees them. Later octets come behind those read here.
-            # ThreadSanitizer does not see the ring's order, but the order of the queue pair's lock: a query takes the
-            # lock, and the thread holds the lock when placing octets.
+            # The program knows from the READ that the octets are placed. Later octets come behind those compared here.
+            # The query takes the queue pair's lock, which the thread holds when it places octets: ThreadSanitizer sees
+            # the order of locks, and not the ring's.
             b.qp.query()
             assert a.buffer[:size] == b.buffer[:size]
             b.qp.query()
@@ -79,7 +79,8 @@ def test_the_target_does_nothing(spin: int, channel: bool) -> None:
 
 
 def test_a_channel_becomes_readable() -> None:
-    """As without the thread, an armed channel has an event for each completion; the thread makes the completions."""
+    """With the thread, which makes the completions, an armed channel has an event for each completion, as without the
+    thread."""
     with connected() as (a, b):
         b.context.start_progress()
         write_and_read(a, b, 8)
@@ -116,7 +117,7 @@ def test_it_sleeps() -> None:
         b.cq.arm()
         send(a)
         completions(a, 1)
-        # Asleep for a while: the thread sleeps, and has not been switched between two looks apart.
+        # The thread sleeps if two thousand looks in a row find it asleep, and not switched since the look before.
         asleep = 0
         deadline = time.monotonic() + PATIENCE
         seen = switches(thread)

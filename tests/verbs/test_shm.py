@@ -92,7 +92,7 @@ def test_a_read_sees_the_write_before_it() -> None:
 
 @pytest.mark.parametrize("case", ["bounds", "wrap", "no write right", "deregistered", "invalidated", "other domain"])
 def test_what_may_not_be_is_refused_as_ever(case: str) -> None:
-    """The target refuses requests that fail a check, even for a mapped region."""
+    """The target refuses requests that fail a check, as ever, even for a region that the peer has mapped."""
     with connected() as (a, b):
         pd = PD(b.context) if case == "other domain" else b.pd
         access = Access.LOCAL_WRITE | Access.REMOTE_READ if case == "no write right" else ALL
@@ -248,7 +248,7 @@ def test_a_region_that_messages_use_can_be_given_up() -> None:
 
 
 def test_messages_keep_their_place_among_all_else() -> None:
-    """READs and WRITEs for the peer, sends above the ring's size, and messages of a cell keep their order."""
+    """READs, WRITEs, sends above the ring's size and messages of a cell keep their order."""
     with connected(1 << 20) as (a, b):
         draw = random.Random(5)
         b.qp.post_recv(*((i, [b.mr.sge(0, 1 << 19)]) for i in range(60)))
@@ -278,7 +278,7 @@ def test_messages_keep_their_place_among_all_else() -> None:
 
 
 def test_a_queue_of_one_is_polled_one_by_one() -> None:
-    """All queue pairs get their turn, and the messages of each come in order, however few are taken at a time."""
+    """Polls for a single completion give all queue pairs their turn, and the messages of each in order."""
     with End() as a, End() as b:
         pairs = []
         for _ in range(3):

@@ -72,7 +72,8 @@ def test_the_bell_is_rung_once_for_each_request(bell: int) -> None:
 
 
 def test_a_bell_of_another_user_is_not_rung(bell: int) -> None:
-    """The bell is full and blocks: a ring would wait for as long as the peer likes. A record wakes the peer."""
+    """An end does not ring the bell of another user's process: a full bell that blocks would hold up the end. A record
+    wakes the peer."""
     os.eventfd_write(bell, 2**64 - 2)
     os.set_blocking(bell, True)
     with End() as end:
@@ -103,7 +104,8 @@ with End() as end, ringing_peer(end, bell, pair) as peer:
 
 @pytest.mark.parametrize("beside", (True, False), ids=("of another container", "of the same one"))
 def test_a_bell_of_another_container_is_not_rung(beside: bool) -> None:
-    """The user is the same, or both are root, but the peer has no PID here, and could do no other harm."""
+    """An end does not ring the bell of a peer without a PID in the end's namespace, even of the same user, or of
+    root."""
     ours, theirs = socket.socketpair()
     fds = (ours.fileno(), theirs.fileno())
     code = IN_A_CONTAINER.format(paths=PATHS, fds=fds)

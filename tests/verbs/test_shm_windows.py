@@ -94,7 +94,7 @@ def offer(peer: RawPeer, fd: int, length: int, stag: int = 7, access: int = Acce
 
 
 def answers(peer: RawPeer) -> list[int]:
-    """Of each new answer: whether the region is mapped, and has to be sealed."""
+    """Of each new answer: whether the peer's region was mapped, and has to be sealed."""
     known = len(peer.records)
     peer.receive()
     found = [struct.unpack("=IIIHHIIIIQQ", octets) for octets in peer.records[known:]]
@@ -170,7 +170,7 @@ def test_a_region_that_is_gone_makes_room() -> None:
 
 
 def test_who_has_mapped_a_region_loses_it_when_it_is_renewed() -> None:
-    """A renewed region is offered anew to peers that still have a stream."""
+    """A renewed region leaves the peers that have mapped it, and is offered to them anew while they have a stream."""
     with End() as a, End() as b:
         connect(a, b)
         mr, memory = shared_region(b, 8192)
@@ -248,7 +248,8 @@ def test_address_space_is_not_used_up() -> None:
 @pytest.mark.parametrize("access", [Access.REMOTE_READ, Access.REMOTE_READ | Access.REMOTE_WRITE])
 @pytest.mark.parametrize("holes", ["all", "the last page", "none"])
 def test_only_what_the_peer_has_paid_for_is_mapped(access: int, holes: str) -> None:
-    """A process pays for a page of a memfd with the first touch, for as long as anybody has the memfd."""
+    """Only memory whose pages all exist is mapped: the process that touches a page of a memfd first pays for the
+    page."""
     end, peer = paid_peer()
     with end:
         region = memfd(MB)
@@ -259,7 +260,7 @@ def test_only_what_the_peer_has_paid_for_is_mapped(access: int, holes: str) -> N
             memory[-1] = 112
         paid = allocated(region)
         offer(peer, region, MB, access=access)
-        # Nothing is used before no hole can be made any more.
+        # The end answers, but does not use the region before the seal, after which no hole can be made.
         assert answers(peer) == [MAPPED]
         post_read(end, size=8)
         assert one_sided(end) == 0 and peer.read()[2:4] == b"\x41\x41"
@@ -272,13 +273,13 @@ def test_only_what_the_peer_has_paid_for_is_mapped(access: int, holes: str) -> N
         if holes == "none":
             assert statuses(completions(end, 1)) == [Status.SUCCESS] and one_sided(end) == 1
             assert end.buffer[:8] == b"pppppppp"
-            # The state lasts: no hole can be made any more, and the peer's own mapping is as before.
+            # The sealed region stays as it is: no hole can be made, and the peer's own mapping can be written.
             assert fallocate(region, HOLE, 0, MB) == errno.EPERM
             memory[:8] = b"still_my"
             post_read(end)
             assert end.buffer[:8] == b"still_my"
         else:
-            # The request went to the peer, who answers.
+            # The READ has gone to the peer, who answers.
             octets = peer.read()
             assert octets[2:4] == b"\x41\x41" and one_sided(end) == 0
             peer.write(response(end))
@@ -382,7 +383,7 @@ def block_cachestat() -> None:
 
 @pytest.mark.parametrize(("trusted", "hole", "mapped"), [(True, None, 1), (True, 20 * MB, 0), (False, None, 0)])
 def test_a_large_region_without_cachestat(trusted: bool, hole: int | None, mapped: int) -> None:
-    """Without cachestat a file's middle is not known for certain: only a peer that could do harm anyway is believed."""
+    """Without cachestat the middle of a large file is not known for certain: the end maps only a trusted peer's."""
     found = in_a_process(
         f"os.close(region); region = large_file({hole}); fcntl.fcntl(region, F_ADD_SEALS, SEAL_FUTURE_WRITE)\n"
         "block_cachestat()",
@@ -462,7 +463,8 @@ def test_an_answer_to_no_offer_ends_the_queue_pair() -> None:
 
 
 def test_pages_behind_the_end_of_a_file_do_not_count() -> None:
-    """Pages behind the end of a sealed file do not count, even if they are as many as the holes, or slow to free."""
+    """Pages behind the end of a sealed file do not count as its own, even if they are as many as its holes, or slow to
+    free."""
     for hole, behind in ((4096, 4096), (0, 16 * MB)):
         end, peer = paid_peer()
         with end:
@@ -491,7 +493,7 @@ def test_a_file_whose_pages_are_hidden_is_not_mapped(there: bool, size: int) -> 
         size=size,
         nobody=0,
     )
-    # A kernel whose cachestat asks for no right tells the truth to everybody.
+    # Where cachestat needs no right, the kernel tells the truth about the file to everybody.
     assert found["regions"] + found["declined"] == 1 and not (found["regions"] and (size == MB or not there))
     assert found["allocated"] == (size if there else 0)
 
@@ -501,7 +503,7 @@ def test_a_file_whose_pages_are_hidden_is_not_mapped(there: bool, size: int) -> 
     [(4096, SEAL_GROW, 1), (8, SEAL_GROW, 1), (8192, SEAL_GROW, 0), (64 * MB, SEAL_GROW, 0), (4096, 0, 0)],
 )
 def test_a_file_has_the_size_of_its_region(size: int, seals: int, mapped: int) -> None:
-    """The work for a file takes as long as the file: a file of 8 octets must not be longer, nor grow."""
+    """A file longer than its region, or able to grow, is not mapped: the work for a file takes as long as the file."""
     end, peer = paid_peer()
     with end:
         region = memfd(size, seals=SEAL_SHRINK)
@@ -515,7 +517,7 @@ def test_a_file_has_the_size_of_its_region(size: int, seals: int, mapped: int) -
 
 
 def test_an_owner_touches_what_it_offers() -> None:
-    """An owner touches the pages of an offer, unused before or not: the peer takes the offer."""
+    """An owner touches all pages of a region before it offers the region, so its peer takes the offer."""
     with limited(paid=True) as a, End() as b:
         connect(a, b)
         regions = [shared_region(b, MB, access)[0] for access in (ALL, Access.LOCAL_WRITE | Access.REMOTE_READ)]
@@ -525,7 +527,7 @@ def test_an_owner_touches_what_it_offers() -> None:
             a.qp.post_send(read(a, mr, 8, MB - 8))
             completions(a, 1, b)
             assert one_sided(a) == before + 1
-        # A second queue pair maps both for reading: the first has the writable region for writing.
+        # The second queue pair maps both for reading. The first has mapped the writable region for writing.
         first = (a.qp, b.qp)
         a.qp, b.qp = QP(a.pd, a.cq), QP(b.pd, b.cq)
         for qp in (a.qp, b.qp):
@@ -646,12 +648,13 @@ def in_a_process(
 
 
 def test_mapping_locks_and_touches_nothing() -> None:
-    """mlockall(MCL_FUTURE) fills and locks every new mapping, but not those of peers' memory."""
+    """With mlockall(MCL_FUTURE), which fills and locks every new mapping, a mapping of a peer's memory is neither
+    filled nor locked."""
     found = in_a_process(
         "ctypes.CDLL(None).mlockall(2); before = status('VmLck')",
         "locked = status('VmLck') - before; ctypes.CDLL(None).munlockall()",
     )
-    # A process cannot map more memory than its limit of locked memory.
+    # The offer is declined if the process may lock less memory than the region has: the kernel refuses the mapping.
     assert found["regions"] + found["declined"] == 1
     assert found["allocated"] == 0 and found["locked"] < 1024
 
@@ -677,7 +680,7 @@ def fresh(size: int) -> int:
 
 
 def declined(peer: RawPeer, *regions: int) -> None:
-    """Offers memory longer than announced, and leaves the last references to the end."""
+    """Offers memory longer than its region, which the end declines, and leaves the last reference to the end."""
     for region in regions:
         peer.post(region_record(OFFER, 8), region)
         os.close(region)
@@ -693,7 +696,8 @@ def further_pair(a: End, b: End) -> tuple[QP, QP]:
 
 
 def test_what_other_peers_have_left_ends_no_queue_pair() -> None:
-    """Regions to unmap and memory to close wait while a new peer offers its first region."""
+    """A queue pair whose peer offers its first region goes on while regions and memory of other peers wait to be
+    unmapped and closed."""
     a, hostile = paid_peer()
     with a, End() as b:
         first = a.qp
@@ -717,7 +721,7 @@ def test_what_other_peers_have_left_ends_no_queue_pair() -> None:
 
 
 def test_who_leaves_more_than_can_be_closed_is_slowed_down() -> None:
-    """A peer's surplus offers stay in its socket; another peer's first region is mapped meanwhile."""
+    """Surplus offers of a peer stay in its socket, while another peer's first region is mapped."""
     end, hostile = paid_peer()
     with end:
         qp = QP(end.pd, end.cq)
@@ -764,7 +768,7 @@ def test_close_waits_in_a_thread_of_its_own() -> None:
                         theirs.close()
                         assert error.errno is not None
                         return error.errno
-                    # Our descriptor is closed at once: the device has the last.
+                    # The test closes its descriptor at once: the device has the last.
                     socket.send_fds(ours, [record(HELLO)], [sender.fileno() if sender.fileno() >= 0 else 0, 0])
                     sender.close()
                     until(lambda: qp.state == State.ERR, end)

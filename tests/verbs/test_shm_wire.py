@@ -287,7 +287,8 @@ def test_octets_that_look_like_the_next_cell(raw: RawPeer) -> None:
 
 
 def test_consumption_is_told(raw: RawPeer) -> None:
-    """Consumption of messages is told each quarter of the ring, of the stream at once."""
+    """The device reports the octets taken by messages each quarter of the ring, and the octets taken by the stream at
+    once."""
     told = []
     for i in range(RING_SIZE // LINE):
         raw.end.qp.post_recv((i, [raw.end.mr.sge(0, 8)]))
@@ -386,7 +387,8 @@ def test_surplus_descriptors_end_the_queue_pair(raw: RawPeer, how: str) -> None:
 
 
 def test_a_lying_count_of_records(raw: RawPeer) -> None:
-    """A count too low may be of a peer about to count; a count too high is a lie."""
+    """A count of records that is too low is no fault, since the peer may be about to count. A count too high ends the
+    queue pair."""
     raw.post(record(WAKEUP))
     raw.post(record(WAKEUP))
     raw.set_sent(raw.sent - 2)

@@ -93,7 +93,7 @@ def test_receives_are_shared() -> None:
             expected.append((i, Status.SUCCESS, 70, qp.qp_num))
             assert (wc.wr_id, wc.status, wc.byte_len, wc.qp_num) == expected[-1]
             assert b.buffer[i * 100 : i * 100 + 70] == bytes([i + 65]) * 70
-        # None left: as without a receive posted.
+        # Without a receive left a SEND ends its queue pair, as without an SRQ.
         if streams():
             a.qp.post_send(SendWR(Opcode.SEND, [a.mr.sge(0, 7)]))
             until(lambda: first.state == State.ERR, a, b)
@@ -157,7 +157,7 @@ def test_a_message_in_several_segments_takes_one_receive() -> None:
         (wc,) = completions(b, 1, a)
         assert (wc.wr_id, wc.byte_len) == (1, 1 << 20)
         assert a.buffer == b.buffer
-        # Too long for its receive: the completion of the receive has the error.
+        # The message is too long for its receive, whose completion has the error.
         a.qp.post_send(SendWR(Opcode.SEND, [a.mr.sge(0, 11)]))
         (wc,) = completions(b, 1, a)
         assert wc.wr_id == 2 and wc.status in faults(Status.LOC_LEN_ERR)
@@ -176,13 +176,13 @@ def test_limit_event() -> None:
             assert events(b) == [], i
         a.qp.post_send(SendWR())
         completions(b, 1, a)
-        # Five are left; the event comes once.
+        # The limit is passed, and the event comes once.
         assert events(b) == [(EventType.SRQ_LIMIT_REACHED, b.srq)]
         assert b.srq.query()["srq_limit"] == 0
         a.qp.post_send(SendWR())
         completions(b, 1, a)
         assert events(b) == []
-        # Armed too late is not too late.
+        # A limit armed too late, with fewer receives left, makes its event at once.
         if streams():
             b.srq.modify(srq_limit=5)
             assert events(b) == [(EventType.SRQ_LIMIT_REACHED, b.srq)]
@@ -254,7 +254,7 @@ def test_the_shared_receives_survive_a_queue_pair() -> None:
                 assert [wc.wr_id for wc in completions(b, 1, a)] == [i]
                 b.qp.modify(State.ERR)
                 assert events(b) == [(EventType.QP_LAST_WQE_REACHED, b.qp)]
-                # Nothing is flushed: the receives belong to all.
+                # No receive is flushed: they belong to all queue pairs.
                 assert b.cq.poll() == []
 
 
@@ -275,7 +275,7 @@ def test_an_open_message_is_flushed_from_the_shared_queue() -> None:
 
 @pytest.mark.soft("Soft-RoCE makes none of these events")
 def test_events_of_errors() -> None:
-    """The end that detects a broken rule gets the event when no completion can tell."""
+    """The end that detects a broken rule gets an event where no completion can report the fault."""
     remote = {"remote_addr": 64, "rkey": 1234}
     for request, event in (
         (lambda a: SendWR(Opcode.RDMA_WRITE, [a.mr.sge(0, 8)], **remote), EventType.QP_ACCESS_ERR),
@@ -339,7 +339,7 @@ def test_drained_send_queue() -> None:
         until(lambda: a.qp.counters()["tx_fpdus"] == 1, a)
         a.qp.modify(State.SQD, en_sqd_async_notify=1)
         a.qp.post_send(SendWR(wr_id=7))
-        # Requests under way go on to their end; the others wait.
+        # Requests under way are completed, and later requests wait.
         assert a.qp.query()["sq_draining"] and events(a) == []
         completions(a, 1, b)
         assert events(a) == [(EventType.SQ_DRAINED, a.qp)]
@@ -348,7 +348,7 @@ def test_drained_send_queue() -> None:
         b.qp.post_recv((1, []))
         a.qp.modify(State.RTS)
         assert [wc.wr_id for wc in completions(a, 1, b)] == [7]
-        # With nothing to drain the event comes at once. The event comes on request only.
+        # With nothing to drain the event comes at once, and only on request.
         a.qp.modify(State.SQD, en_sqd_async_notify=1)
         assert events(a) == [(EventType.SQ_DRAINED, a.qp)]
         a.qp.modify(State.RTS)

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.system
 
 
 def test_a_send_waits_for_its_receive() -> None:
-    """Receiver not ready: the sender tries again until there is a receive, and nothing is lost."""
+    """A sender whose peer has no receive tries again until there is one, and nothing is lost."""
     with connected() as (a, b):
         a.buffer[:5] = b"early"
         a.qp.post_send(SendWR(Opcode.SEND, [a.mr.sge(0, 5)], wr_id=1))
@@ -33,7 +33,7 @@ def test_the_address_names_the_queue_pair() -> None:
         for wrong in ({"gid": bytes(15)}, {"qpn": -1}, {"mtu": "1024"}):
             with pytest.raises((ValueError, OverflowError, TypeError)):
                 end.qp.join({**address, **wrong})
-        # To itself is a connection too.
+        # A queue pair may also be connected to itself.
         end.qp.join(address)
         end.qp.post_recv((1, [end.mr.sge(0, 8)]))
         end.qp.post_send(SendWR(Opcode.SEND, [end.mr.sge(8, 8)]))

@@ -99,7 +99,7 @@ def decode(path: Path) -> dict[str, list[str]]:
     """All values found by tshark for each field, in order."""
     assert shutil.which("tshark"), "tshark is not installed: script/prepare.sh installs it"
     command = ["tshark", "-r", str(path), "-T", "fields", "-E", "separator=|", "-E", "aggregator=;"]
-    # The payloads are of another kind than these dissectors guess.
+    # These dissectors guess the kind of the payloads, and would be wrong.
     command += ["--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct"]
     for field in FIELDS:
         command += ["-e", field]

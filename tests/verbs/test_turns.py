@@ -62,7 +62,7 @@ def test_a_poll_does_a_bounded_part_of_a_flood() -> None:
         all_of_them.flood()
         all_of_them.here.poll()
         assert 0 < max(all_of_them.received()) < FLOOD / 2
-        # The turns go round: nobody waits for long.
+        # Successive turns serve all queue pairs.
         before = all_of_them.received()
         for _ in range(3):
             all_of_them.here.poll()
@@ -80,7 +80,8 @@ def test_a_quiet_one_among_flooders_is_served_at_once() -> None:
 
 
 def test_a_core_that_others_want_is_not_given_away_between_pieces() -> None:
-    """Each yield would cost a time slice of another process, in which the thread serves nobody."""
+    """A thread does not yield between the pieces of a copy: a yield would cost a time slice of another process, in
+    which the thread serves nobody."""
     cores = os.sched_getaffinity(0)
     size = 16 * MB
     with End(size) as here, End(size) as there:
@@ -101,12 +102,12 @@ def test_a_core_that_others_want_is_not_given_away_between_pieces() -> None:
                     busy.kill()
         finally:
             os.sched_setaffinity(0, cores)
-    # The pieces are some 550.
+    # There are some 550 pieces.
     assert given < 200
 
 
 def test_a_read_is_answered_in_turns() -> None:
-    """Eight peers ask for 256 MB; the message of a ninth peer comes before their end."""
+    """The message of a ninth peer comes before the end of the READs of eight peers, of 256 MB."""
     size = 16 * MB
     with End(size) as asking, End(size) as answering:
         pairs = []
@@ -131,7 +132,7 @@ def test_a_read_is_answered_in_turns() -> None:
 
 @pytest.mark.parametrize("opcode", [Opcode.RDMA_WRITE, Opcode.RDMA_READ])
 def test_posts_and_polls_share_a_turn_of_the_program(opcode: Opcode) -> None:
-    """A turn holds for any number of busy queue pairs, posts and polls."""
+    """Posts and polls share a turn of the program, for any number of busy queue pairs."""
     count, each, piece, turn = 6, 32, 64 << 10, 256 << 10
     with End(count * piece) as here, End(count * piece) as there:
         here.buffer[:] = os.urandom(count * piece)
@@ -155,7 +156,7 @@ def test_posts_and_polls_share_a_turn_of_the_program(opcode: Opcode) -> None:
             for ours, _ in pairs:
                 ours.post_send(first)
             assert statuses(completions(here, count, there)) == [Status.SUCCESS] * count
-        # From here on posts find open streams, and windows where the memory is shared.
+        # From here on posts find open streams, and mapped windows where the memory is shared.
         for _ in range(100):
             there.poll()
             here.poll()
@@ -222,7 +223,7 @@ def test_what_moves_before_a_fault_counts() -> None:
         pairs[1][0].post_send(*[write] * count)
         first, second = (moved(ours) - old for (ours, _), old in zip(pairs, before, strict=True))
         assert first >= (count - 2) * piece
-        # The second has the rest of the first, and a frame more.
+        # The second queue pair gets the rest of the turn, and a frame more.
         assert first + second < turn + piece
 
 
@@ -274,7 +275,8 @@ def drain(flooders: Flooders, channel: CompChannel, cq: CQ, count: int) -> None:
 
 @pytest.mark.parametrize("first", ["nothing", "polls", "polls the other queue", "polls both"])
 def test_the_descriptor_tells_of_what_is_left(first: str) -> None:
-    """The descriptor is readable also when the turn ended in the domain of the unused completion queue."""
+    """The descriptor is readable as long as a turn has left input, even in the domain of the unused completion
+    queue."""
     other = "other" in first or "both" in first
     with Flooders(second_channel=other) as flooders:
         channel, cq = flooders.here.channel, flooders.here.cq

@@ -194,7 +194,7 @@ def test_a_terminate_that_is_cut_short(payload: bytes) -> None:
 
 
 def test_the_right_that_was_taken_back() -> None:
-    """A key revoked by the peer itself, by a SEND with invalidate, is worth nothing, on the wire as well."""
+    """A key that the peer has revoked itself, by a SEND with invalidate, gives no access on the wire."""
     for frame, error in (
         (lambda end: write(end.mr.rkey, end.mr.addr, b"x"), (1, 1, 0)),
         (lambda end: read_request_segment((1, 2), 1, (end.mr.rkey, end.mr.addr)), (0, 1, 0)),

@@ -279,7 +279,7 @@ def test_replies(request_frame: bytes, want_crc: bool, reply_frame: bytes, crc: 
         peer, reply = raw_initiator(end, crc=crc, request=request_frame, want_crc=want_crc, ird=8, ord=8)
         assert reply == reply_frame
         end.qp.post_recv((1, [end.mr.sge(0, 8)]))
-        # The responder is silent until its first reception: here a ready-to-receive WRITE.
+        # The responder sends nothing before its first reception, here a ready-to-receive WRITE.
         end.qp.post_send(SendWR(Opcode.SEND, [end.mr.sge(0, 1)]))
         assert peer.silent()
         peer.send(tagged(0, 1, 0))
@@ -302,7 +302,7 @@ def test_octets_behind_the_request_are_refused() -> None:
             with pytest.raises(VerbsError) as caught:
                 end.qp.accept(theirs, bad)
             assert caught.value.errno == 71
-        # The socket is still ours, and so is the queue pair.
+        # After the refusals socket and queue pair can still be used.
         end.qp.accept(theirs, frame)
         with pytest.raises(VerbsError):
             end.qp.accept(ours, frame)
@@ -328,7 +328,7 @@ def test_reject(words: tuple[int, int] | None) -> None:
     assert ours.recv(100) == mpa_frame(REPLY, 0x70 if words else 0x60, 2 if words else 1, words, b"why")
     with pytest.raises(VerbsError):
         reject(theirs, request, bytes(509))
-    # A request with markers is refused too, politely.
+    # A request with markers gets a frame of rejection.
     reject(theirs, mpa_frame(REQUEST, 0x80, 1))
     assert ours.recv(100) == mpa_frame(REPLY, 0x20, 1)
     ours.close()
@@ -380,7 +380,7 @@ def test_reply_in_pieces() -> None:
 @pytest.mark.parametrize("pause", [0, 30])
 @pytest.mark.parametrize("channel", [True, False])
 def test_peer_to_peer(channel: bool, pause: int, crc: bool) -> None:
-    """The ready-to-receive frame is the first frame, after the pause; the responder may send from then on."""
+    """The ready-to-receive frame comes first, after the pause. From then on the responder may send."""
     with End(channel=channel) as end:
         ours, theirs = tcp_pair()
         end.qp.post_recv((1, [end.mr.sge(0, 8)]))
@@ -563,13 +563,13 @@ def test_a_bad_crc() -> None:
 
 
 def test_too_many_reads() -> None:
-    """The depth is the negotiated depth; answered requests do not count."""
+    """A peer may have as many READs unanswered as negotiated. Answered READs do not count."""
     with End(1 << 22) as end:
         peer, _ = raw_initiator(end, ird=4)
         for msn in range(1, 9):
             peer.send(read_request_segment((1, 2), 4, (end.mr.rkey, end.mr.addr), msn=msn))
             assert peer.recv_fpdu()[2:4] == b"\xc1\x42"
-        # The answers do not fit the socket: these stay open.
+        # The answers exceed the socket's buffers, so these READs stay unanswered.
         size = 1 << 22
         peer.send(*(read_request_segment((1, 2), size, (end.mr.rkey, end.mr.addr), msn=msn) for msn in range(9, 20)))
         until(lambda: end.qp.state == State.ERR, end)
