@@ -85,7 +85,8 @@ def without_ready(target: Target, transport: str, count: int) -> None:
 
 
 def without_credits(target: Target, transport: str, count: int) -> None:
-    """Requests on a few lanes of some queue pairs, as many as there is room for, and no credit to answer with."""
+    """Sends requests on a few lanes of some queue pairs, as many as there is room for, and gives no credits for
+    replies."""
     request = b"get bystander\r\n" * 500
     peers = [peer(target, transport, credits=2, lanes=range(FEW_LANES)) for _ in range(count)]
     for one in peers:
@@ -111,7 +112,7 @@ def pump(one: Peer, request: bytes, lanes: int = LANES) -> None:
 
 
 def deep_queue(target: Target, transport: str, request: str, at_once: int) -> None:
-    """A queue that is never empty."""
+    """Keeps the daemon's queue of a queue pair from ever being empty."""
     one = peer(target, transport, credits=64, lanes=range(LANES))
     target.ready()
     pump(one, request.encode() * at_once)
@@ -136,7 +137,7 @@ def large_values(target: Target, transport: str, request: str, size: int, count:
 
 
 def lanes_without_end(target: Target, transport: str) -> None:
-    """Opens lanes, asks for something, and closes the lanes, many in a message, also beyond -c."""
+    """Opens lanes, asks for something, and closes the lanes, many in a message, also more than -c allows."""
     one = peer(target, transport, Lanes, credits=64)
     assert isinstance(one, Lanes)
     target.ready()

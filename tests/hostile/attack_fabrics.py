@@ -74,7 +74,8 @@ def memory_of_registry() -> int:
 
 
 class MissingPage:
-    """A page that never comes: a write of the page to a file waits, with the lock of the file's inode."""
+    """A page that never comes: a write of the page to a file waits, and meanwhile holds the lock of the file's
+    inode."""
 
     kept: ClassVar[list[MissingPage]] = []
 
@@ -144,7 +145,7 @@ class SharedMemory(ShmPeer):
         return RING_SIZE - (self.tail - self.head())
 
     def wake(self) -> None:
-        """The daemon may sleep, and ignores a superfluous record."""
+        """Sends a wake-up: the daemon may sleep, and ignores a superfluous record."""
         with contextlib.suppress(BlockingIOError):
             self.sock.setblocking(False)
             self.post(record(WAKEUP))
@@ -249,7 +250,7 @@ def closes_that_wait(target: Target, count: int) -> None:
 
 
 def closes_of_many(target: Target, count: int, each: int) -> None:
-    """Sends sockets whose `close` waits on several queue pairs, when the test says so. The attacker keeps none."""
+    """Sends, when the test says so, sockets whose `close` waits, on several queue pairs. The attacker keeps none."""
     pairs = [SharedMemory(target) for _ in range(count)]
     waiting = [[lingering(60) for _ in range(each)] for _ in pairs]
     target.ready()
@@ -264,7 +265,8 @@ def closes_of_many(target: Target, count: int, each: int) -> None:
 
 
 def closes_without_end(target: Target) -> None:
-    """Sends, as long as the daemon takes any, such sockets on new queue pairs, as many as a record may have."""
+    """Sends sockets whose `close` waits, as many as a record may have, on new queue pairs for as long as the daemon
+    takes any."""
     readers: list[socket.socket] = []
     target.ready()
     while True:
@@ -282,7 +284,7 @@ def closes_without_end(target: Target) -> None:
 
 
 def close_never_read(target: Target) -> None:
-    """A socket whose `close` waits comes behind a record that has ended the queue pair."""
+    """Sends a socket whose `close` waits behind a record that has ended the queue pair."""
     sender, reader = lingering(60)
     while True:
         shm = SharedMemory(target)

@@ -61,7 +61,7 @@ def connect_until_full(target: Target, count: int) -> None:
 
 
 def slow_readers(target: Target, count: int, key: str) -> None:
-    """Each asks for a large value once, and takes 1 KB in each 20 ms."""
+    """Connections that ask for a large value once each, and take 1 KB of it each 20 ms."""
     readers = [target.connect(receive_buffer=4096) for _ in range(count)]
     for plain in readers:
         plain.sendall(f"get {key}\r\n".encode())
@@ -100,7 +100,7 @@ def ask_without_reading(target: Target, count: int, request: str, at_once: int =
 
 
 def ask_and_read(target: Target, count: int, request: str, at_once: int = 100) -> None:
-    """The same, but reads everything as fast as possible: the worker is never without work."""
+    """`count` connections ask without end, and read as fast as possible: the worker is never without work."""
     block = request.encode() * at_once
     askers = [target.connect() for _ in range(count)]
     pours = {plain: pour(plain, block) for plain in askers}
@@ -256,7 +256,7 @@ def store_and_ask(target: Target, count: int, ending: str) -> None:
 
 
 def stop_and_go(target: Target, pid: int, seconds: float) -> None:
-    """No peer: stops the daemon for so long, again and again, to test the gate itself."""
+    """Stops the daemon for so long, again and again, as no peer could: for tests of the gate itself."""
     target.ready()
     while True:
         os.kill(pid, signal.SIGSTOP)

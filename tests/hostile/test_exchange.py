@@ -38,7 +38,7 @@ def a_large_value(scene: Scene) -> None:
 
 
 def queue_pairs_live(scene: Scene, attacker: Attacker) -> None:
-    """The attacker's work is allowed."""
+    """The daemon permits the attacker's work: its queue pairs live."""
     assert scene.control.number("rdma_queue_pairs", "rdma") >= scene.queue_pairs + 2
 
 

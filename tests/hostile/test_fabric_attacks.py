@@ -49,7 +49,7 @@ def a_large_value(scene: Scene) -> None:
 
 
 def queue_pair_lives(scene: Scene, attacker: Attacker) -> None:
-    """The attacker's work is allowed, however silly."""
+    """The daemon permits the attacker's work, however silly: the queue pair lives."""
     assert scene.control.number("rdma_queue_pairs", "rdma") == scene.queue_pairs + 1
 
 
@@ -101,7 +101,7 @@ def test_attack_below_the_messages(rmemcached_server: Callable[..., Server], cas
 
 
 def test_more_descriptors_than_a_record_has_are_not_taken(rmemcached_server: Callable[..., Server]) -> None:
-    """Queue pairs that pass as many descriptors as a message takes end, and the daemon has none of the descriptors."""
+    """A queue pair that passes as many descriptors as a message takes is ended, and the daemon takes none of them."""
     server = rmemcached_server("-t", "1", "-m", "64")
     count, each = 6, 253
     with (

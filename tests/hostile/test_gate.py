@@ -68,7 +68,7 @@ def test_one_bad_round_of_three_is_noise() -> None:
 
 
 def test_what_is_held_is_seen(rmemcached_server: Callable[..., Server]) -> None:
-    """The gate sees connections, and the input kept for them."""
+    """The gate counts the attacker's connections, and the memory for their input."""
     case = Case("half open", attack_sockets.half_open, {"count": 100}, for_connections(99, 4096))
     with scene_of(rmemcached_server("-t", "1"), TRANSPORTS) as scene:
         with pytest.raises(AssertionError, match="descriptors grew by 100, limit 99"):

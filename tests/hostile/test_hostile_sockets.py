@@ -30,7 +30,7 @@ def values(scene: Scene, size: int, count: int = 1, prefix: str = "value") -> No
 
 
 def refused(scene: Scene, attacker: Attacker) -> None:
-    """A connection beyond the limit reads a line, and nothing else."""
+    """A connection beyond the limit has read a line, and nothing else."""
     assert attacker.line() == "ERROR Too many open connections"
     assert scene.control.number("rejected_connections") > 0
 
@@ -42,7 +42,7 @@ def ended(scene: Scene, attacker: Attacker) -> None:
 
 
 def gives_way(scene: Scene, attacker: Attacker) -> None:
-    """Other connections have had their turn."""
+    """The attacker's connections have given way to others."""
     assert scene.control.number("conn_yields") > 0
 
 

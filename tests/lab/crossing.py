@@ -84,7 +84,7 @@ def cut(*, here: bool, there: bool) -> Iterator[None]:
 
 
 def nobody_answers(client: Client) -> None:
-    """The client learns of the missing acknowledgements long before its own time-out."""
+    """The client notices missing acknowledgements long before its own time-out."""
     begin = time.monotonic()
     try:
         client.get("crossing")
@@ -111,7 +111,7 @@ def nothing_left(plain: PymemcacheClient) -> None:
 
 
 def vanish(plain: PymemcacheClient) -> None:
-    """The host of each end disappears for the peer, without a word."""
+    """Each end loses the other's host, which disappears without a word."""
     value = bytes(100000)
     with client_by("verbs") as client:
         assert client.set("crossing", value)

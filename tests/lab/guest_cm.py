@@ -193,7 +193,7 @@ def test_bodies_of_the_host_s_tests() -> None:
 
 
 def test_reads_ask_nobody(make: DaemonFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon's reply says that items can be read, and how many READs it answers at a time."""
+    """The daemon's reply tells whether items can be read, and the number of READs answered at a time."""
     monkeypatch.setenv("RMEMCACHED_DIRECT", "rdma_cm")
     daemon = make(None, "-o", "rdma_direct_remote")
     value = BIG[:3000]
@@ -316,7 +316,7 @@ def test_too_many_queue_pairs(make: DaemonFactory) -> None:
     ],
 )
 def test_wrong_private_data(daemon: Daemon, control: Conversation, change: str, answer: str) -> None:
-    """librdmacm shows the daemon's answer to its program."""
+    """The program of librdmacm sees the daemon's answer to wrong private data."""
     before = control.number("rdma_exchange_errors", "rdma")
     fake = f"real = reference.REQUEST; reference.REQUEST = type('', (), dict(pack=lambda *_: real.pack({change})))"
     done = daemon.reference(before=fake)

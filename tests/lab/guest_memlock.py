@@ -73,7 +73,7 @@ def shortage(limit: int) -> str:
 
 
 def test_daemon() -> None:
-    """The daemon reports the shortage at its start, once, and serves on the software devices."""
+    """A daemon with too little lockable memory reports so once, at its start, and serves on the software devices."""
     with daemon(64 * KB, "-v") as server, Conversation(server) as control:
         assert control.stats("rdma")["rdma_device"] == "soft_iw0,soft_shm0"
         assert said(server) == [shortage(64 * KB) + ": the software devices serve alone"]
@@ -94,7 +94,7 @@ def test_daemon_that_is_told_which_device() -> None:
 
 
 def test_daemon_that_grows() -> None:
-    """The first memory can be locked, later memory cannot: the daemon gives up the device, and all else goes on."""
+    """A daemon that may lock its first memory, and not later memory, gives up the device, and all else goes on."""
     limit = 80 * MB
     with daemon(limit, "-m", "200", "-v") as server, Conversation(server) as control:
         assert "rxe0" in control.stats("rdma")["rdma_device"]

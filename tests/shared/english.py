@@ -80,7 +80,7 @@ READERS = {
 
 
 def lines(file: Path) -> Iterator[Piece]:
-    """The lines of the file's text with their numbers, without code."""
+    """The lines of the file's comments, docstrings or text, with their numbers."""
     for number, piece in READERS[file.suffix](file.read_text()):
         # A span may end on the next line.
         whole = CODE.sub(lambda match: "x" + "\n" * match[0].count("\n"), piece)
@@ -104,7 +104,7 @@ def files() -> list[str]:
 
 
 def too_many(file: str) -> str | None:
-    """A line that says how many of its words stand in for a noun, if these are too many."""
+    """A line with the file's share of stand-in words, if the share is too large."""
     found, words = stand_ins("\n".join(line for _, line in lines(ROOT / file)))
     if found <= max(FREE, SHARE * words):
         return None

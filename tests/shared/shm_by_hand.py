@@ -35,7 +35,7 @@ def record(kind: int, **fields: int) -> bytes:
 
 
 def memfd(size: int, *, sparse: bool = True, seals: int = SEAL_SHRINK | SEAL_GROW) -> int:
-    """sparse: no page of the file is allocated yet."""
+    """A memfd of this size. sparse: no page of the file is allocated yet."""
     fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, size)
     if not sparse:
@@ -47,7 +47,7 @@ def memfd(size: int, *, sparse: bool = True, seals: int = SEAL_SHRINK | SEAL_GRO
 def lingering(seconds: int) -> tuple[socket.socket, socket.socket]:
     """A TCP socket whose `close` waits for so many seconds, or until its peer has gone; and the peer."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        # Little fills the way.
+        # With a small receive buffer little is enough to fill the connection.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sender = socket.create_connection(listener.getsockname())
         reader, _ = listener.accept()
@@ -117,9 +117,9 @@ class ShmPeer:
         return head
 
     def word(self, length: int, kind: int, flags: int = 0, stamp: int | None = None) -> None:
-        """Announces a cell at the tail, whose octets are there."""
+        """Announces the cell at the tail, whose octets are in place."""
         at = RING_AT + self.tail % RING_SIZE
-        # Last of all the stamp, at which the device takes the rest.
+        # The stamp comes last: with the stamp the device takes the cell.
         struct.pack_into("=HBB", self.page, at + 4, length, kind, flags)
         struct.pack_into("=I", self.page, at, (self.tail // LINE + 1) % 2**32 if stamp is None else stamp)
 
