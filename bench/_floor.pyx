@@ -50,7 +50,7 @@ cdef struct header:
 cdef struct echo:
     int fd
     header sizes
-    size_t received          # of the requests still without a reply
+    size_t received          # bytes of the requests still without a reply
     char *replies            # the reply, `together` times
 
 
@@ -394,7 +394,7 @@ cdef class Lines:
         return []
 
     def batches(self, unsigned int depth, double seconds):
-        """Asks once for each `depth` copies of the value, for so long: (copies, seconds for them)."""
+        """Asks once for each `depth` copies of the value, for so many seconds. Returns (copies, seconds)."""
         cdef int64_t begin = now_ns()
         cdef int64_t until = begin + <int64_t>(seconds * 1e9)
         cdef uint64_t copies = 0

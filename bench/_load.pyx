@@ -52,7 +52,7 @@ include "_load_turns.pyx"
 
 
 cdef dict counted(const uint64_t *buckets):
-    """{ns: count}. The numbers are the least of each HdrHistogram's bucket."""
+    """{ns: count}: each bucket of the HdrHistogram by its least number."""
     cdef int i
     cdef int shift
     cdef dict found = {}
@@ -83,19 +83,22 @@ ctypedef uint32_t (*draw_function)(load *l) noexcept nogil
 cdef class Load:
     """A load, and its connections.
 
-    keys: how many. key_size, value_size: bytes, or by QUANTILES quantiles of their distributions, key_sizes as an
-    array("H") and value_sizes as an array("I"): each key has sizes of its own, drawn by its number. exponent: of Zipf's
-    law; 0: all keys are as popular. sets, deletes, incrs: parts of the requests, from 0 to 1; the rest are gets of
-    `multiget` keys. only: one of ONLY, the kind of all requests instead. "delete": of each key once, which ends a run;
-    "miss": gets of missing keys; "new": sets of new keys, which have 32 bytes or more, differ for each seed and start
-    anew with each run. depth: requests under way on a connection; the next follows an answer, or with `batch` all
-    answers. think: seconds between the answers on a connection and its next requests (implies batch). think_varies:
-    drawn from an exponential distribution with this mean.
-
+    keys: the number of keys.
+    key_size, value_size: bytes of each key, and of each value. For sizes that vary QUANTILES quantiles of their
+    distributions: key_sizes, an array("H"), and value_sizes, an array("I"). A key's number draws its sizes.
+    exponent: of Zipf's law; 0: all keys are as popular.
+    sets, deletes, incrs: parts of the requests, from 0 to 1. The rest are gets of `multiget` keys.
+    only: one of ONLY, the kind of all requests instead. "delete": of each key once, which ends a run; "miss": gets of
+    missing keys; "new": sets of new keys, which have 32 bytes or more, differ for each seed and start anew with each
+    run.
+    depth: requests under way on a connection. The next request follows an answer, or with `batch` all answers.
+    think: seconds between the answers on a connection and its next requests (implies batch). think_varies: drawn from
+    an exponential distribution with this mean.
     rate: requests a second, over all connections; each leaves at its due time, not at the answer of another. 0: closed
-    loop. rate_varies: at random (Poisson). verify: compare every byte of values, not only keys and lengths. complete: a
-    missing key is an error. patience: seconds without a byte after which the server is taken for silent; an answer may
-    take six times as long.
+    loop. rate_varies: due at random times (Poisson).
+    verify: compare every byte of values, not only keys and lengths.
+    complete: a missing key is an error.
+    patience: seconds without a byte after which the server is taken for silent. An answer may take six times as long.
 
     Raises ValueError for wrong arguments, MemoryError, OSError. Not thread-safe; `run` and `fill` let other threads
     run.
@@ -192,7 +195,7 @@ cdef class Load:
             self.abandon()
 
     cdef int abandon(self) except -1:
-        # Answers may be under way.
+        # Drops the connections: unanswered requests make them unusable.
         cdef Connection c
         cdef Session session
         kept, self.kept = self.kept, []
@@ -343,7 +346,7 @@ cdef class Load:
         by_kind = {"others": {}}
         for kind in range(KINDS):
             found = counted(w.latencies[kind])
-            # A load has at most one kind from MISS on.
+            # A load of a kind from MISS on has no other kinds.
             if kind < MISS:
                 by_kind[NAMES[kind]] = found
             elif found:
@@ -402,7 +405,7 @@ cdef class Load:
         return self.drawn(count, draw)
 
     def draw_ranks(self, count):
-        """The same as ranks by popularity, from 0 on."""
+        """The same numbers as ranks by popularity, from 0 on."""
         return self.drawn(count, draw_rank)
 
     cdef drawn(self, Py_ssize_t count, draw_function function):

@@ -103,7 +103,7 @@ cdef size_t value_size_of(const load *l, uint32_t number) noexcept nogil:
 
 
 cdef const void *table_of(object quantiles, str typecode) except? NULL:
-    # NULL: there is none.
+    # NULL: the sizes do not vary.
     if quantiles is None:
         return NULL
     if not isinstance(quantiles, array) or quantiles.typecode != typecode or len(quantiles) != QUANTILES:

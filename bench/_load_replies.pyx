@@ -27,7 +27,7 @@ cdef int wrong_value(load *l, connection *c, const char *got, size_t length, siz
 
 
 cdef inline int done(load *l, connection *c, int64_t now) noexcept nogil:
-    # The oldest request has its answer.
+    # Takes note of the answer to the oldest request.
     cdef request *q = &c.requests[c.first]
     count_latency(l.latencies[q.kind], now - q.intended)
     l.answered = now
@@ -42,7 +42,7 @@ cdef inline int done(load *l, connection *c, int64_t now) noexcept nogil:
 
 
 cdef int take_get_line(load *l, connection *c, const char *line, size_t length, int64_t now) noexcept nogil:
-    # A header, followed by its value, or the end. Keys may be missing.
+    # Takes a line of the reply to a get: a header, whose value follows, or END. Keys may be missing.
     cdef request *q = &c.requests[c.first]
     cdef const uint32_t *numbers = c.numbers + <size_t>c.first * l.multiget
     cdef char header[LINE_MOST]
@@ -75,7 +75,7 @@ cdef inline bint says(const char *line, size_t length, const char *text) noexcep
 
 
 cdef int take_meta_get_line(load *l, connection *c, const char *line, size_t length, int64_t now) noexcept nogil:
-    # A header, followed by its value.
+    # Takes the header of the reply to a META_GET. The value follows.
     cdef uint32_t number = c.numbers[<size_t>c.first * l.multiget]
     cdef size_t size = value_size_of(l, number)
     cdef char header[LINE_MOST]
@@ -96,7 +96,7 @@ cdef int take_meta_get_line(load *l, connection *c, const char *line, size_t len
 
 
 cdef int take_other_line(load *l, connection *c, const char *line, size_t length, int64_t now) noexcept nogil:
-    # The reply to a kind from MISS on.
+    # Takes the reply to a MISS, TOUCH, META_SET or NEW.
     cdef unsigned int kind = c.requests[c.first].kind
     if kind == MISS and says(line, length, "END\r\n"):
         l.misses += 1
@@ -113,7 +113,7 @@ cdef int take_other_line(load *l, connection *c, const char *line, size_t length
 
 
 cdef inline bint is_number(const char *line, size_t length) noexcept nogil:
-    # A positive number, and the end of the line.
+    # Whether the line is a positive number.
     cdef size_t i
     if length < 3 or line[0] < c'1' or line[length - 2] != c'\r':
         return False

@@ -6,7 +6,7 @@
 
 
 cdef size_t put_key(const load *l, char *out, uint32_t number, char filler) noexcept nogil:
-    # The filler up to the key's length, and the number at the end. Returns the length.
+    # Writes a key: its number behind fillers. Returns the key's length.
     cdef size_t size = key_size_of(l, number)
     cdef char *p = out + size
     memset(out, filler, size)
@@ -63,7 +63,7 @@ cdef size_t first_wrong(const load *l, uint64_t stamp, size_t at, const char *p,
 
 
 cdef size_t put_header(const load *l, char *out, uint32_t number, size_t size) noexcept nogil:
-    # The line before a value of a get's reply.
+    # Writes the header of a value in a get's reply. Returns its length.
     cdef char *p = out + 6
     memcpy(out, <const char *>"VALUE ", 6)
     p += put_key(l, p, number, c'k')
@@ -77,7 +77,7 @@ cdef size_t put_header(const load *l, char *out, uint32_t number, size_t size) n
 
 
 cdef int make_room(load *l) noexcept nogil:
-    # For another request of any kind. 0, or -ENOMEM.
+    # Makes room in load.out for another request of any kind. Returns 0, or -ENOMEM.
     cdef size_t need = max(KEY_MOST + 1 + l.value_size, <size_t>l.multiget * (KEY_MOST + 1)) + LINE_MORE
     cdef size_t size = l.out_size
     cdef char *grown
@@ -118,7 +118,7 @@ cdef void put_set(load *l, uint32_t number) noexcept nogil:
 
 
 cdef size_t put_new_key(const load *l, char *out, uint32_t number) noexcept nogil:
-    # The key has the run's number, too.
+    # Writes a key with the run's number as well. Returns its length.
     cdef size_t size = put_key(l, out, number, c'n')
     put_digits(out + 1, l.run)
     return size
@@ -151,7 +151,7 @@ cdef void put_get(load *l, const uint32_t *numbers, unsigned int keys) noexcept 
 
 
 cdef int put_request(load *l, connection *c, int64_t intended) noexcept nogil:
-    # The next request of a connection with room. 0, or -ENOMEM.
+    # Writes the next request of a connection with room. Returns 0, or -ENOMEM.
     cdef unsigned int place = (c.first + c.count) % l.depth
     cdef request *made = &c.requests[place]
     cdef uint32_t *numbers = c.numbers + <size_t>place * l.multiget

@@ -58,7 +58,7 @@ cdef void release(load *l) noexcept:
 
 
 cdef connection *new_connection(load *l) except NULL:
-    # The address is valid until the next call.
+    # The returned address is valid until the next call.
     cdef connection *made
     cdef void *grown
     if l.epoll >= 0:
@@ -86,7 +86,7 @@ cdef int watch(load *l, int fd, uint32_t which, int how, uint32_t events) noexce
 
 
 cdef int prepare_waiting(load *l) except -1:
-    # Once, after all connections are made.
+    # Called once all connections are made.
     cdef int i
     cdef int fd
     if l.epoll >= 0:
@@ -219,7 +219,7 @@ cdef int send_out(load *l, connection *c) noexcept nogil:
 
 
 cdef void think_later(load *l, connection *c, int64_t due) noexcept nogil:
-    # Into the heap.
+    # Adds the connection to the heap of thinking connections.
     cdef unsigned int at = l.thinking_count
     cdef unsigned int above
     c.due = due
@@ -234,7 +234,7 @@ cdef void think_later(load *l, connection *c, int64_t due) noexcept nogil:
 
 
 cdef connection *take_thinking(load *l) noexcept nogil:
-    # Takes the first connection out of the heap.
+    # Takes the connection with the earliest due time out of the heap.
     cdef connection *first = l.thinking[0]
     cdef connection *last
     cdef unsigned int at = 0
@@ -260,7 +260,7 @@ cdef inline int64_t thought(load *l) noexcept nogil:
 
 
 cdef void is_ready(load *l, connection *c) noexcept nogil:
-    # Open loop: a connection with room waits for a request, behind the others.
+    # Open loop: puts a connection with room behind the others that wait for a request.
     if not c.waits and c.count < l.depth and not is_pending(c):
         c.waits = True
         l.ready[(l.ready_first + l.ready_count) % l.count] = c
@@ -280,7 +280,7 @@ cdef inline bint may_send(const load *l, int64_t now) noexcept nogil:
 
 
 cdef int fill_up(load *l, connection *c, int64_t now) noexcept nogil:
-    # Closed loop: the next requests.
+    # Closed loop: sends the next requests, as many as the connection has room for.
     while c.count < l.depth and may_send(l, now):
         if put_request(l, c, now) != 0:
             return -ENOMEM
@@ -288,7 +288,7 @@ cdef int fill_up(load *l, connection *c, int64_t now) noexcept nogil:
 
 
 cdef int go_on(load *l, connection *c, int64_t now) noexcept nogil:
-    # After answers, or after pending bytes have been sent.
+    # The next step of a connection, after answers or after its pending bytes have left.
     if is_pending(c):
         return RUNNING
     if l.gap:
@@ -310,7 +310,7 @@ cdef int send_due(load *l, int64_t now) noexcept nogil:
     cdef int r
     while l.gap and l.ready_count and l.next <= now and l.next < l.until:
         c = take_ready(l)
-        # Several due requests go together where no other connection has room.
+        # Several due requests leave together if no other connection has room.
         alone = l.ready_count == 0
         while True:
             intended = <int64_t>l.next
@@ -338,14 +338,14 @@ cdef int send_due(load *l, int64_t now) noexcept nogil:
 
 
 cdef int64_t next_due(const load *l) noexcept nogil:
-    # 0: no request is due.
+    # The time of the next due request. 0: no request is due.
     if l.gap:
         return <int64_t>l.next if l.ready_count and l.next < l.until else 0
     return l.thinking[0].due if l.thinking_count else 0
 
 
 cdef void give_up_unsent(load *l, int64_t now) noexcept nogil:
-    # The time is over: unsent requests count with their waiting time.
+    # Counts the requests still due at the end of the run, with their waiting time.
     cdef unsigned int kind
     while l.gap and l.next < l.until:
         kind = draw_kind(l)
@@ -368,7 +368,7 @@ cdef int first_turn(load *l, int64_t now) noexcept nogil:
             # The connections do not begin all at once.
             think_later(l, c, now + <int64_t>(fraction(l) * l.think))
         else:
-            # A request leaves even in the shortest time.
+            # Each connection sends at least one request, even in the shortest run.
             now = now_ns()
             r = put_request(l, c, now) if may_send(l, l.until - 1) else 0
             if r == 0:
@@ -396,7 +396,7 @@ cdef int take_socket(load *l, connection *c) noexcept nogil:
 
 
 cdef int take_read(load *l, connection *c) noexcept nogil:
-    # Takes the bytes read by a stream.
+    # Takes the bytes that a stream has read.
     cdef size_t first = (<Stream>c.stream).rpos
     cdef size_t length = (<Stream>c.stream).rend - first
     cdef int64_t now = now_ns()
@@ -434,7 +434,7 @@ cdef int await_events(load *l, epoll_event *events, int64_t now, int64_t slice_e
     cdef int64_t due = next_due(l)
     cdef itimerspec at
     cdef int n
-    # Behind the end of the run only answers are due.
+    # A request of this run is due soon: the loop stays awake.
     if due and due - now < SPIN:
         n = epoll_wait(l.epoll, events, EVENTS, 0)
         if n == 0:
@@ -443,7 +443,7 @@ cdef int await_events(load *l, epoll_event *events, int64_t now, int64_t slice_e
     due = min(due, slice_end) if due else slice_end
     if l.gap or l.think:
         memset(&at, 0, sizeof(at))
-        # A little early: the loop waits awake for the rest.
+        # The timer rings a little early: the loop stays awake for the rest.
         at.it_value = ns_timespec(max(due - SPIN // 2, now + 1))
         timerfd_settime(l.timer, TFD_TIMER_ABSTIME, &at, NULL)
         return max(epoll_wait(l.epoll, events, EVENTS, -1), 0)
@@ -451,11 +451,11 @@ cdef int await_events(load *l, epoll_event *events, int64_t now, int64_t slice_e
 
 
 cdef int state_of(load *l, int64_t now) noexcept nogil:
-    # Whether the run goes on.
+    # RUNNING, or why the run does not go on.
     cdef int r
     if not may_send(l, now):
         if l.gap and l.next < l.until:
-            # Sends as far as there is room.
+            # The rest of the due requests leaves as far as there is room.
             r = send_due(l, now)
             if r != RUNNING:
                 return r
@@ -499,12 +499,12 @@ cdef int turn_of_sockets(load *l, int64_t slice_end) noexcept nogil:
 
 
 cdef inline bint is_alive(connection *c) noexcept nogil:
-    # A system call.
+    # Whether the queue pair lives. Costs a system call.
     return queue_lives((<RdmaStream>c.stream).queue)
 
 
 cdef int turn_of_streams(load *l, int64_t slice_end) noexcept nogil:
-    # Looks at the streams in turn as long as bytes come, and for a little longer.
+    # Looks at the streams in turn for as long as bytes come, and SPIN longer. Then waits for an event.
     cdef epoll_event events[EVENTS]
     cdef int64_t now = now_ns()
     cdef int64_t last = now
@@ -578,7 +578,7 @@ cdef int turn_of_one_stream(load *l, int64_t slice_end) noexcept nogil:
 
 
 cdef int take_turns(load *l, int64_t slice_end) noexcept nogil:
-    # Until the end of the slice (RUNNING), or of the run.
+    # Runs until the end of the slice (RUNNING), or of the run.
     if now_ns() < l.until:
         slice_end = min(slice_end, l.until)
     if l.connections[0].fd >= 0:

@@ -95,12 +95,12 @@ def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def all_cores() -> list[str]:
-    """All of CORES on this machine."""
+    """The names of CORES possible on this machine."""
     return [name for name in CORES if name != "apart" or len(os.sched_getaffinity(0)) > 1]
 
 
 def cores(text: str) -> list[str]:
-    """Some of CORES on this machine."""
+    """A type of argparse: some of CORES, possible on this machine, comma-separated."""
     chosen = names_of(tuple(CORES))(text)
     if set(chosen) - set(all_cores()):
         raise argparse.ArgumentTypeError("apart needs two cores")
@@ -108,7 +108,7 @@ def cores(text: str) -> list[str]:
 
 
 def one_of_cores(text: str) -> str:
-    """One of CORES on this machine."""
+    """A type of argparse: one of CORES, possible on this machine."""
     if len(found := cores(text)) > 1:
         raise argparse.ArgumentTypeError(f"one of {', '.join(CORES)}")
     return found[0]

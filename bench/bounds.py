@@ -45,7 +45,8 @@ K = 1024
 
 @dataclass(frozen=True)
 class Row:
-    """bound: of memcached's figure; empty: of the floor's, over TCP and UNIX. figure: the figure of the bound."""
+    """A row: a case and its bound. bound: of memcached's figure; empty: of the floor's, over TCP and UNIX. figure: the
+    name of the bounded figure."""
 
     group: str
     operation: str
@@ -122,13 +123,13 @@ def name_of(row: Row, cores: str) -> str:
 def case_of(row: Row, seconds: float, cores: str) -> Case:
     stored = cpu.keys_of(row.size, SIZES, row.operation)
     if row.operation == "delete":
-        # As many as a run of so many seconds deletes.
+        # There are as many keys as a run of so many seconds deletes.
         stored = min(stored, max(cpu.KEYS, int(seconds * DELETES_MOST)))
     said: dict[str, Any] = {"operation": row.operation, "depth": row.depth, "multiget": row.keys, "size": row.size}
     said |= {"connections": row.connections, "stored": stored}
     said |= {"workers": row.workers, "rate": row.rate, "cores": cores}
     floors = {"tcp": TCP, "memcached": TCP} | ({} if row.bound else {"unix": UNIX})
-    # A batch must fit into a socket's buffers, or the floor would wait for its client.
+    # A batch fits into a socket's buffers: otherwise the floor would wait for its client.
     fits = row.depth == 1 or row.depth * (row.size + 64) <= cpu.BATCH_MOST
     has_floor = row.operation in cpu.OPERATIONS and row.workers == 1 and fits
     bounds = {"tcp": f"{row.bound} of {REFERENCE}"}
@@ -180,7 +181,7 @@ def measure_rows(
             operation, size = case.parameters["operation"], case.parameters["size"]
             if size != stored:
                 cpu.fill_all(servers, case.parameters["stored"], size)
-            # Deleted keys must be there again.
+            # The next case stores the deleted keys again.
             stored = 0 if operation == "delete" else size
             if operation == "new":
                 for server in servers.values():
@@ -196,7 +197,7 @@ def measure_rows(
 
 
 def measure_memory(options: argparse.Namespace, contenders: dict[str, Any], record: Record) -> None:
-    """At start, for an item, and for an idle connection."""
+    """Measures memory at start, for an item, and for an idle connection."""
     said = argparse.Namespace(items=options.items, connections=1000)
     with scratch() as folder:
         found = {

@@ -48,7 +48,7 @@ VALUE = bytes(range(100))
 PAUSE = 0.001
 ARRAYS, ARRAY_BYTES = 10, 4 << 20
 LARGE = (1, 16, 64)  # MB
-# Over shared memory, as parts of memcpy's rate.
+# Bounds of rates over shared memory, as parts of memcpy's rate.
 LARGE_BOUNDS = {
     "set, from a Buffer": ">= 0.8",
     "get_into a Buffer": ">= 0.8",
@@ -183,8 +183,8 @@ def in_threads(client: Any, seconds: float) -> float:
 
 
 def floor_rows(name: str, address: Any) -> dict[str, Sample]:
-    """The rows of a floor. Each sample opens its own client and closes it, because a connected client makes the server
-    of the cache lines poll.
+    """The rows of a floor. Each sample opens a client and closes it: while a client is connected, the server of the
+    cache lines polls.
     """
     values = {f"key-{number}": VALUE for number in range(KEYS)}
 

@@ -74,7 +74,7 @@ QUICK = {
     "bounds": "--seconds 0.03 --items 20000 --rounds 1 --turns 1",
     "realuse": "--seconds 0.02 --large 1m --threads 2 --sizes 64k --sharers 4 --cores any --rounds 5",
 }
-# For all; a run with these takes a quarter of an hour.
+# Options of `all` without --quick: a run takes a quarter of an hour.
 WHOLE = {
     "latency": "--rounds 5",
     "paced": "--think 0,100,1000 --seconds 0.2 --rounds 5",
@@ -144,7 +144,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def makes(name: str) -> set[str]:
-    """The options of a subcommand's own."""
+    """The options that a subcommand defines itself."""
     parser = argparse.ArgumentParser()
     SUBCOMMANDS[name].add_arguments(parser)
     return {option for action in parser._actions for option in action.option_strings}
@@ -301,7 +301,7 @@ def run_each(options: argparse.Namespace, results: list[Document]) -> int:
         elif options.memcached and chooses(SUBCOMMANDS[name]):
             theirs = f"memcached={options.memcached}"
             chosen = [other.replace("memcached", theirs, 1) for other in SUBCOMMANDS[name].CONTENDERS]
-            # "memcached" stands first in the names of all of memcached's contenders, and nowhere else.
+            # The names of memcached's contenders begin with "memcached", which no other name contains.
             words += ["--contenders", ",".join(chosen)]
         asked = parser.parse_args(words)
         results.append(measured(asked, words))
@@ -318,7 +318,7 @@ def run_selection(options: argparse.Namespace, command: Sequence[str]) -> int:
             raise BenchError("--record takes at least 2 --runs, of all cases")
         if os.path.exists(options.expected):
             selection.read_expected(options.expected)  # before minutes have gone by
-        # As many beside busy cores as without: both happen.
+        # Half of the runs are beside busy cores, since a later run may be, too.
         busy = os.cpu_count() or 1
         words = [[*command, "--busy", str(busy if number % 2 else options.busy)] for number in range(options.runs)]
         found = [measured(options, each) for each in words]

@@ -81,7 +81,7 @@ def gets(clients: list[Any], seconds: float) -> tuple[int, float]:
 def attach(helpers: list[Helper], contender: Contender, server: Any, count: int) -> float | None:
     """Connects the helpers to a server. Returns its memory for each connection, if this process can see the memory."""
     memory = getattr(server, "private_bytes", None)
-    # The server's allocations for its first connection are not counted.
+    # The first connection is made before: its allocations in the server do not count.
     with contextlib.closing(client_of(contender, server.address)):
         before = memory() if memory else 0
         for helper in helpers:

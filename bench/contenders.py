@@ -28,9 +28,9 @@ VERSION_MOST = 40  # characters of a version, for any server
 
 @dataclass(frozen=True)
 class Contender:
-    """server: "rmemcached", "memcached", or "running": at (host, port) or a path, not ours to start.
+    """A contender. server: "rmemcached", "memcached", or "running": at (host, port) or a path, not ours to start.
 
-    transport is our client's; "unix" is the text protocol over a UNIX socket. program: memcached's path. flags: of the
+    transport: of our client; "unix" is the text protocol over a UNIX socket. program: memcached's path. flags: of the
     server, before the flags common to all contenders.
     """
 

@@ -128,7 +128,7 @@ def fill_up(server: Any, size: int) -> None:
 
 
 def percentile(counted: dict[int, int], percent: float) -> float:
-    """Of latencies in nanoseconds: microseconds. 0 without any."""
+    """A percentile, in microseconds, of latencies counted in nanoseconds. 0 without latencies."""
     wanted = sum(counted.values()) * percent / 100
     reached = 0
     for ns in sorted(counted):
@@ -217,7 +217,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
         raise BenchError("--multiget needs --operations get")
     floors = floors_of(options.contenders)
     runs = len(options.contenders) + len(set(floors.values()))
-    # Mixed requests have no floor; a few steps less do not harm the bar.
+    # Floors of mixed requests count here, though there are none: the bar jumps a few steps, which does no harm.
     cases = len(options.cores) * len(options.sizes) * len(options.operations) * len(options.depths)
     cases *= len(options.multiget) * len(options.connections)
     steps = record.steps(cases * runs * runs_of(record.round))
@@ -253,7 +253,7 @@ def cases_of(options: argparse.Namespace, size: int, cores: str, floors: dict[st
         pipelined = f", pipelined by {depth}" if depth > 1 else ""
         words = "9 gets to 1 set" if operation == "mixed" else OTHERS.get(operation, operation)
         words = f"get of {keys} keys" if keys > 1 else words
-        # The replies sent at a time must fit into a socket's buffers.
+        # The replies to a batch must fit into a socket's buffers.
         fits = depth == 1 or depth * keys * (size + 64) <= BATCH_MOST
         words += f" of {size_name(size)}{pipelined}, {connections} connections"
         words += f", {options.workers} workers" if options.workers > 1 else ""

@@ -136,7 +136,8 @@ def large_reads(direct: Server, asked: Server, seconds: float, sheet: Sheet) -> 
         for one in (client, other):
             one.set("large", LARGE)
         client.set("another", LARGE)
-        # Of two values in turn, each is forgotten before its next view: the client asks the daemon.
+        # Views of two values in turn: each view is released before the next view of its value, so the client asks the
+        # daemon.
         names = itertools.cycle(("large", "another"))
         rows: list[tuple[str, str, Callable[[], object]]] = [
             ("get 1 MB", MEMCPY, lambda: bytes(copied)),
@@ -257,7 +258,7 @@ def bare_read(size: int) -> float:
     found = subprocess.PIPE
     with subprocess.Popen([*on_core(cores[0]), *command], stdout=found, stderr=subprocess.STDOUT, text=True) as server:
         assert server.stdout is not None
-        # The server listens after some output, but does not flush the output: so the client tries again.
+        # The client tries again until the server listens: the server's output, not flushed, does not tell when.
         for _ in range(200):
             client = [*on_core(cores[-1]), *command, "127.0.0.1"]
             done = subprocess.run(client, stdout=found, stderr=subprocess.STDOUT, text=True, check=False)
@@ -284,7 +285,8 @@ def beside_perftest(record: Record) -> bool:
 
 
 def device_reads(remote: Server, seconds: float, sheet: Sheet) -> None:
-    """At C speed over verbs, beside bare READs of the same sizes; both ends poll, each on its own processor."""
+    """Measures READs at C speed over verbs, beside bare READs of the same sizes. Both ends poll, each on its own
+    processor."""
     cores = sorted(os.sched_getaffinity(0))
     subprocess.run(["taskset", "-a", "-p", "-c", str(cores[0]), str(remote.pid)], check=True, capture_output=True)
     beside = beside_perftest(sheet.record)

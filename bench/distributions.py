@@ -41,19 +41,21 @@ ETC_KEYS = (30.7984, 8.20449, 0.078688)  # location, scale, shape
 
 @dataclass(frozen=True)
 class Sizes:
-    """A distribution of sizes: its name, and where a part of all sizes lies below, in bytes."""
+    """A distribution of sizes: its name, and its quantile function, which gives the size in bytes below which a part of
+    all sizes lies."""
 
     name: str
     quantile: Callable[[float], float]
 
     def table(self, typecode: str, least: int, most: int) -> array[int]:
-        """QUANTILES sizes in ascending order, each for an equal part of the keys; within these limits."""
+        """QUANTILES sizes within these limits, in ascending order. Each is for an equal part of the keys."""
         return quantiles(self, typecode, least, most)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """sizes of keys and values as on the command line; exponent of Zipf's law; parts of the requests."""
+    """A workload: sizes of keys and values as on the command line, the exponent of Zipf's law, the parts of
+    requests."""
 
     key_size: str
     values: str
@@ -88,7 +90,7 @@ WORKLOADS = {
 
 @functools.lru_cache
 def quantiles(sizes: Sizes, typecode: str, least: int, most: int) -> array[int]:
-    """Sizes.table, which nobody changes."""
+    """The array of Sizes.table, kept for later calls: nobody may change it."""
     parts = ((place + 0.5) / QUANTILES for place in range(QUANTILES))
     return array(typecode, (min(max(round(sizes.quantile(part)), least), most) for part in parts))
 

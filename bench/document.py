@@ -54,7 +54,7 @@ def machine() -> dict[str, Any]:
 
 
 def unheard(part: float, what: str) -> None:
-    """Progress without a listener."""
+    """Takes a report of progress, and shows it nowhere."""
 
 
 class Record:
@@ -93,7 +93,7 @@ class Record:
         }
 
     def steps(self, count: int) -> Steps:
-        """To count the steps of this round."""
+        """A counter for this round's steps."""
         return Steps(count, self.report)
 
     def contender(self, described: dict[str, Any]) -> None:

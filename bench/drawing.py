@@ -45,7 +45,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the original, and the figures of a document beside it."""
+    """A statement of the original, its figure there, and the text of the figure here, made from a document."""
 
     said: str
     theirs: str
@@ -168,7 +168,7 @@ def last_to_first(contender: str, axis: str, **parameters: Any) -> Callable[[Doc
 
 
 def each(said: dict[str, Callable[[Document], str]]) -> Callable[[Document], str]:
-    """Several, by name, without unmeasured values."""
+    """The texts of several figures, each behind its name, without unmeasured figures."""
 
     def together(document: Document) -> str:
         found = {name: text for name, one in said.items() if (text := one(document)) != UNMEASURED}
@@ -180,7 +180,7 @@ def each(said: dict[str, Callable[[Document], str]]) -> Callable[[Document], str
 def devices(
     which: Callable[..., Callable[[Document], str]], *names: str, **parameters: Any
 ) -> Callable[[Document], str]:
-    """`which` of each contender, by name."""
+    """The figure `which` of each of these contenders, behind the contender's name."""
     return each({name: which(name, **parameters) for name in names})
 
 
@@ -191,5 +191,5 @@ def of_devices(
     key: str = "device",
     **parameters: Any,
 ) -> Callable[[Document], str]:
-    """`which` of a contender on each device; a parameter of the cases names the device."""
+    """The figure `which` of a contender on each device. The parameter `key` of the cases names the device."""
     return each({name: which(contender, **{key: name}, **parameters) for name in names})

@@ -50,7 +50,8 @@ FLOORS = {
     STREAM: "1 MB after the other over a bare TCP connection",
     ALONE: "the same device without idle queue pairs",
 }
-# device, case, the figure, its floor, the floor's figure, bound of their ratio. MB/s in cases of 1 MB, else us.
+# The rows: device, case, its figure, its floor, the floor's figure, bound of their ratio. MB/s in cases of 1 MB, else
+# us.
 LINES: tuple[tuple[str, str, str, str, str, str], ...] = (
     ("soft_shm", "SEND 8 B, half round trip", "shm send", LINES_FLOOR, "lines", "<= 2"),
     ("soft_shm", "READ 8 B", "shm read", LINES_FLOOR, "lines", "<= 5"),
@@ -69,7 +70,7 @@ Result = TypeVar("Result")
 
 
 class Side:
-    """A process of the two. Both call the same methods in the same order."""
+    """One of the two processes. Both call the same methods in the same order."""
 
     def __init__(self, client: bool, control: socket.socket, descriptors: socket.socket, memory: mmap.mmap) -> None:
         self.client = client
@@ -189,7 +190,7 @@ def run(side: Side, now: Round, iterations: int, idle: int) -> dict[str, Any]:
 
 
 def fill_sheet(found: dict[str, Any], sheet: Sheet) -> None:
-    """The rows of the table. A floor stands in the same rounds, so a disturbance meets both."""
+    """Adds the rows of the table. A floor is measured in the same rounds as its figure, so a disturbance meets both."""
     for device, case, what, floor, other, bound in LINES:
         unit, better = ("MB/s", "higher") if "1 MB" in case else ("us", "lower")
         ours, bare = found["figures"][what], found["figures"][other]
@@ -216,7 +217,8 @@ def both(kind: type[Kind], work: Callable[[Kind], Result]) -> Result:
     ours, theirs = socket.socketpair()
     our_fds, their_fds = socket.socketpair()
     parent = os.getpid()
-    # An exception in Python's fork handlers is lost; and the child is ended by its parent.
+    # A signal handler's exception would be lost in Python's fork handlers. The child needs no signal: its parent ends
+    # it.
     with uninterrupted():
         child = os.fork()
         if child == 0:

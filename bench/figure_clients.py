@@ -329,7 +329,7 @@ def processor(effort: Effort, record: Record) -> None:
                 helper.tell("pace", name, seconds if turn else seconds / 5)
             done = sum(helper.answer() for helper in helpers)
             spent = (sum(map(cpu_seconds, pids)) - before) / done * 1e6
-            # CPU per get, scaled to one get of each application per THINK_US: percent of a core.
+            # CPU for gets at the pace of all applications, one get each per THINK_US: percent of a core.
             percent = spent / THINK_US * 100 * len(helpers)
             one = ones.setdefault((name, turn), percent)
             return Taken({"of_one": percent / one, "percent": percent})
@@ -409,7 +409,7 @@ def layer(effort: Effort, record: Record) -> None:
 
 
 def dearer(fabric: str, size: int) -> Callable[[Document], str]:
-    """How many microseconds more a get takes than a READ."""
+    """The microseconds that a get takes more than a READ."""
 
     def said(document: Document) -> str:
         rows = [row(document, name, device=fabric, size=size) for name in (GET, BARE)]

@@ -91,7 +91,7 @@ Samples = list[tuple[Case, list[dict[str, Any]]]]
 
 
 def iterations(case: Case, value: float, seconds: float) -> int:
-    """The number of iterations for so many seconds, computed from this value. A latency may be half of a round trip."""
+    """The number of iterations that take so many seconds at this value. A latency may be half of a round trip."""
     if not value:
         return MOST
     if case.figures[0].unit == LATENCY.unit:
@@ -100,9 +100,10 @@ def iterations(case: Case, value: float, seconds: float) -> int:
 
 
 def alternate(side: DeviceSide, cells: Sequence[Cell], record: Record, seconds: float) -> Samples:
-    """A round of all cells, in turns. Each pass computes the number of iterations of the next pass for so many seconds.
+    """Measures a round of all cells, the probes of a cell in turns, and returns their samples.
 
-    Both sides have the round of the record, and so its order. All passes but the last are thrown away.
+    Each pass computes the number of iterations with which the next pass takes so many seconds. All passes but the last
+    are thrown away. Both sides have the record's round, and so the same order.
     """
     made = []
     steps = record.steps(sum(len(cell.probes) for cell in cells) * PASSES)

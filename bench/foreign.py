@@ -64,7 +64,8 @@ def foreign_seconds(cores: set[int]) -> float:
 
 @contextlib.contextmanager
 def watched() -> Iterator[Callable[[], float]]:
-    """Yields a function for use after the end. It returns the cores used by others meanwhile; 0: as good as none.
+    """Yields a function. After the end of the block it returns the number of cores used by others meanwhile; 0: as good
+    as none.
 
     Processes started by this process must have ended by then, or still be its children.
     """

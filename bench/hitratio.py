@@ -179,7 +179,7 @@ class Reading:
 
 
 def hit_cpu(server: Server, cache: Asking | Reading, wanted: Sequence[int], length: Sequence[int]) -> float:
-    """The daemon's CPU time for a hit, in microseconds: in the least disturbed round."""
+    """The daemon's CPU time for a hit, in microseconds, in the least disturbed of several passes."""
     recent = list(dict.fromkeys(reversed(wanted)))[:RECENT]
     keys = sorted(recent, key=lambda key: length[key])[: max(len(recent) // 5, 1)]
     cost = []

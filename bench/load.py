@@ -234,7 +234,7 @@ def cases_of(options: argparse.Namespace, cores: str) -> Iterator[tuple[Case, in
 
 
 def figures_of(done: dict[str, Any], case: Case, spent: float, used: float | None) -> dict[str, float]:
-    """spent, used: CPU seconds of this process and of the server."""
+    """The figures of a run. spent, used: CPU seconds of this process and of the server."""
     known = {figure.name for figure in case.figures}
     requests = max(done["requests"], 1)
     values = {

@@ -59,14 +59,14 @@ def measure(
 
 
 def run_of(server: Server, trace: Path, seconds: float, stack: contextlib.ExitStack) -> Run:
-    """Stores the keys. The runs ask for them, on connections kept until the stack ends."""
+    """Stores the keys. Returns a run that asks for them, on connections kept until the stack ends."""
     loads = [stack.enter_context(load_of(server, number)) for number in range(CONNECTIONS)]
     for load in loads:
         load.fill()
 
     def run(number: int) -> Taken:
         before = waits(trace)
-        # A minute after its last move in the LRU lists an item is moved again: the warm-up has done so.
+        # The warm-up has moved each item in the LRU lists, and an item moves again only after a minute.
         gets, longest = run_beside(loads, seconds)
         return Taken({WAITS.name: (waits(trace) - before) / gets * 1e6, PER_SECOND.name: gets / longest})
 

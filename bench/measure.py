@@ -25,7 +25,7 @@ Name = TypeVar("Name")
 
 @dataclass(frozen=True)
 class Figure:
-    """better: "lower", "higher", or "" without a better direction."""
+    """A figure: its name, its unit, and the better direction, "lower" or "higher", or "" without."""
 
     name: str
     unit: str
@@ -34,10 +34,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Case:
-    """The first figure is the main figure. floors: {contender: the name of its floor}.
+    """A case, whose first figure is the main figure. floors: {contender: the name of its floor}.
 
-    bounds: {contender: bound of its main figure}: "<= 0.4", or ">= 0.8 of NAME": of NAME's in the same round; or
-    several with " and " between. Cases of a group share a table.
+    bounds: {contender: bound of its main figure}. A bound is "<= 0.4"; or ">= 0.8 of NAME", of the figure of NAME in
+    the same round; or several bounds with " and " between them. Cases of a group share a table.
     """
 
     name: str
@@ -147,7 +147,7 @@ class Progress:
             bar = "#" * full + "." * (self.WIDTH - full)
             minutes, seconds = divmod(round(left), 60)
             line = f"[{bar}] {minutes}:{seconds:02} left  {what}"
-            # A line continued in the next line could not be removed.
+            # A line that wraps on the terminal could not be removed.
             self.stream.write(f"\r\x1b[K{line[: self.columns() - 1]}")
             self.stream.flush()
 

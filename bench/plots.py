@@ -28,7 +28,7 @@ AXES = {
     "applications": "applications, a process each",
     "loss_percent": "packets lost, %",
 }
-# Parameters computed from others.
+# Parameters that follow from the others.
 CONSEQUENCES = ("stored",)
 WIDTH, HEIGHT = 560, 320
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 30, 48
@@ -86,19 +86,19 @@ def stacked(pictures: Sequence[str]) -> str:
 
 
 def decades(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of each decade between the two; only 1 when there are many."""
+    """The ticks 1, 2 and 5 of each decade between the two; only 1 when there are many decades."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     factors = (1,) if last - first > 3 else (1, 2, 5)
     return [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
 
 
 def tick_name(value: float) -> str:
-    """Short enough for the place beside the axis: millions by a letter, where %g has 1e+06."""
+    """The name of a tick, short enough for its place: millions by a letter, where %g has 1e+06."""
     return f"{value / 1e6:g} M" if value >= 1e6 else f"{value:g}"
 
 
 def logarithm(value: float) -> float:
-    """Of the y axis; 0 and less are far down."""
+    """A value's place on the y axis. 0 and negative values are far down."""
     return math.log10(max(value, 1e-9))
 
 
@@ -110,7 +110,7 @@ def lines(
     ticks: Sequence[tuple[float, str]],
     along: Callable[[float], float],
 ) -> str:
-    """Lines on a logarithmic y axis. along: the place of a value on the x axis, in any unit."""
+    """A plot of lines on a logarithmic y axis. along: the place of a value on the x axis, in any unit."""
     values = [y for line in made for _, y in line.points if y > 0]
     low, high = min(values, default=1), max(values, default=1)
     bottom, top = logarithm(low / 1.15), logarithm(high * 1.15)

@@ -67,10 +67,10 @@ def run_round(words: Sequence[str], now: Round, heard: Callable[[float, str], No
             process.send_signal(signal.SIGINT)
             raise
         finally:
-            # Closed first: a process without a reader ends.
+            # The pipe is closed first: the round's process ends when nobody reads its lines.
             lines.close()
             status = ended(process)
-            kill_adopted()  # for the case of a killed round
+            kill_adopted()  # in case the round was killed
     if wrong:
         raise BenchError(wrong)
     if found is None:

@@ -43,7 +43,7 @@ def number(value: float) -> str:
 
 
 def mark(row: dict[str, Any]) -> str:
-    """Of a ratio: "~" within noise, "?" without an interval, else nothing."""
+    """The mark of a ratio: "~" within noise, "?" without an interval, else nothing."""
     return "?" if row["noise"] is None else "~" if row["noise"] else ""
 
 
@@ -104,7 +104,7 @@ def listed(document: Document, group: str) -> Block:
             line += ["" if (cell := found.get(other)) is None else number(cell["median"]) for other in others]
             lines.append(line)
             name = ""
-    # An empty column says nothing.
+    # Empty columns are left out.
     used = [at for at in range(len(headings) + len(others)) if at < 2 or any(line[at] for line in lines)]
     return Block(group, [[*headings, *others][at] for at in used], [[line[at] for at in used] for line in lines])
 
@@ -222,7 +222,7 @@ def below(each: Block, columns: int) -> list[str]:
     room = columns - len(indent) - widths[named - 1]
     parts: list[list[int]] = [[]]
     for at in range(named, len(widths)):
-        # A column without a heading is a unit.
+        # A column without a heading is the unit of the column before, and stays with it.
         if parts[-1] and each.headings[at] and sum(2 + widths[other] for other in [*parts[-1], at]) > room:
             parts.append([])
         parts[-1].append(at)
