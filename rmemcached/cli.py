@@ -81,7 +81,7 @@ def check_large_pages() -> None:
 
 
 def check_page_size(size: int) -> None:
-    """A wheel was built elsewhere, perhaps under another kernel. Raises UsageError."""
+    """Raises UsageError unless the kernel's pages have 4 KB, as assumed by the build: a wheel was built elsewhere."""
     if size != PAGE_SIZE:
         raise UsageError(
             f"rmemcached needs memory pages of 4 KB, and this kernel's have {size // 1024} KB: boot one with 4 KB",

@@ -104,7 +104,7 @@ def make_client(
 def make_async_client(
     servers: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> AsyncClient | AsyncClusterClient:
-    """The same for asyncio."""
+    """Returns an AsyncClient or an AsyncClusterClient, chosen and made as by make_client."""
     from rmemcached.client import AsyncClient, AsyncClusterClient
 
     found, arguments, clustered = settled(servers, options, defaults)

@@ -21,7 +21,7 @@ def as_number(name: str, value: Any, least: float, unit: str = "") -> float:
 
 
 def as_whole(name: str, value: Any, least: int) -> int:
-    """Returns the same without a fraction."""
+    """Returns a whole number, also from a text. Raises ValueError as as_number does, and for a fraction."""
     found = as_number(name, value, least)
     if found != int(found):
         raise ValueError(f"{name} has to be a whole number, not {value!r}")

@@ -38,7 +38,8 @@ class Outcome(NamedTuple):
 
 
 class _Batch:
-    """groups: of rows without a thread yet. left: number of unfinished groups. Columns go at the end of the batch."""
+    """A batch under way. groups: of rows without a thread yet. left: number of unfinished groups. columns: empty once
+    the batch has ended."""
 
     def __init__(
         self, number: int, task: Callable[..., Iterable[bool | str]], columns: Sequence[Sequence[Any]]

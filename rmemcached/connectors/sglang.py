@@ -249,7 +249,8 @@ class RMemcachedStorage(HiCacheStorage):
 
     @staticmethod
     def _identity_of_pool(pool: Any, told: bool) -> list[Any]:
-        """told: whether the names tell the kinds of FP8 apart. SGLang stores every kind as uint8."""
+        """Returns the properties of a pool on which the meaning of its pages depends. told: whether the names tell the
+        kinds of FP8 apart, since SGLang stores every kind as uint8. Raises ValueError."""
         meant = getattr(getattr(pool, "device_pool", None), "dtype", None)
         if str(pool.dtype) == "torch.uint8" and str(meant) in ("None", "torch.uint8") and not told:
             raise ValueError(

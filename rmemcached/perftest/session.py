@@ -277,7 +277,7 @@ def course_as_server(end: End, control: Control, test: Test) -> None:
 
 
 def measure_as_client(end: End, control: Control, test: Test, size: int) -> dict[str, Any]:
-    """A row of the report."""
+    """Measures one size, and returns its row of the report."""
     warm_up = max(2, min(WARM_UP, WARM_UP_BYTES // size, test.iterations))
     theirs = None
     for iterations, measured in ((warm_up, False), (None if test.seconds else test.iterations, True)):
@@ -308,7 +308,7 @@ def end_session(control: Control) -> None:
 
 
 def latency_row(end: End, test: Test, size: int) -> dict[str, Any]:
-    """Microseconds; half the round trip for SEND and WRITE. The names are perftest's, in its JSON."""
+    """A row of latencies in microseconds, of half the round trip for SEND and WRITE, with the names of perftest's JSON."""
     factor = 1e6 if test.verb == "read" else 0.5e6
     if test.seconds:
         count, seconds, _ = end.rate()
@@ -335,7 +335,8 @@ def latency_row(end: End, test: Test, size: int) -> dict[str, Any]:
 
 
 def bandwidth_row(end: End, theirs: tuple[int, float, float] | None, size: int) -> dict[str, Any]:
-    """MB (2^20 bytes) and millions of messages per second, both directions together. A peak of 0 was not measured."""
+    """A row of bandwidths: MB (2^20 bytes) and millions of messages per second, both directions together. A peak of 0 was
+    not measured."""
     count = peak = rate = 0.0
     for messages, seconds, best in (end.rate(), *([theirs] if theirs else [])):
         count += messages

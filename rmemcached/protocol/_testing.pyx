@@ -34,7 +34,7 @@ cdef enum:
     PAGE = 4096
     IOV = 1024
 
-# RMEMCACHED_TEST_OPTIONS runs all tests with direct reads.
+# Whether RMEMCACHED_TEST_OPTIONS runs all tests with direct reads.
 cdef bint ALL_DIRECT = "rdma_direct" in os.environ.get("RMEMCACHED_TEST_OPTIONS", "")
 CONN_SIZE = sizeof(conn)
 RESP_SIZE = sizeof(mc_resp)

@@ -87,7 +87,7 @@ cdef class Devices:
         eventfd_signal(proceed)
 
     def stats(self):
-        """`stats rdma`."""
+        """The text of `stats rdma`."""
         cdef stat_buf out
         memset(&out, 0, sizeof(out))
         with nogil:
@@ -171,7 +171,7 @@ cdef class Connections:
 
     @property
     def most(self):
-        """How many there were at a time, at most."""
+        """The most connections there were at a time."""
         return self.s.most_connections
 
     @property

@@ -107,7 +107,7 @@ cdef void general_commands(server *s, const thread_stats *t, const store_stats *
 
 
 cdef void general_threads(server *s, const store_stats *st, const store_config *config, stat_buf *out) noexcept nogil:
-    """The work of the background threads."""
+    """Appends the work of the background threads."""
     if config.slab_reassign:
         stat_append(out, b"slab_reassign_rescues", st.slab_reassign_rescues)
         stat_append(out, b"slab_reassign_chunk_rescues", st.slab_reassign_chunk_rescues)
@@ -217,7 +217,7 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
 
 
 cdef void settings_basic(server *s, const store_config *config, stat_buf *out) noexcept nogil:
-    """Mostly options with a letter."""
+    """Appends the settings of options that mostly have a letter."""
     cdef const settings *set = &s.settings
     cdef store_stats st
     cdef char text[16]
@@ -250,7 +250,7 @@ cdef void settings_basic(server *s, const store_config *config, stat_buf *out) n
 
 
 cdef void settings_store(server *s, const store_config *config, stat_buf *out) noexcept nogil:
-    """Memory and the LRU."""
+    """Appends the settings of memory and the LRU."""
     cdef const settings *set = &s.settings
     stat_append(out, b"item_size_max", config.item_size_max)
     stat_append_text(out, b"maxconns_fast", yes_no(set.maxconns_fast))
@@ -373,7 +373,7 @@ cdef void slabs_text(server *s, stat_buf *out) noexcept nogil:
 
 
 cdef void sizes_text(server *s, stat_buf *out) noexcept nogil:
-    """Linked items by size, in steps of 32 bytes."""
+    """Appends the linked items by size, in steps of 32 bytes."""
     cdef uint32_t buckets = store_sizes_buckets(s.store)
     cdef uint32_t bucket = 0, count
     cdef char name[16]

@@ -55,7 +55,7 @@ DELTA = {
     st.DELTA_ITEM_NOT_FOUND: "NOT_FOUND",
     st.DELTA_ITEM_CAS_MISMATCH: "CAS_MISMATCH",
 }
-# RMEMCACHED_TEST_OPTIONS runs all tests with direct reads.
+# Whether RMEMCACHED_TEST_OPTIONS runs all tests with direct reads.
 cdef bint ALL_DIRECT = "rdma_direct" in os.environ.get("RMEMCACHED_TEST_OPTIONS", "").replace("rdma_direct=off", "")
 
 
@@ -129,7 +129,7 @@ cdef class Item:
             done += n
 
     def store(self, op="set", uint64_t cas=0, bint stale=False, uint64_t new_cas=0):
-        """(result, CAS value, data length after append and prepend) of storing this item."""
+        """Stores this item. Returns (result, CAS value, data length after append and prepend)."""
         cdef st.stored_item stored = st.stored_item(0, 0)
         cdef st.store_item_type result
         cdef st.store_op c_op = OPS[op]
@@ -394,7 +394,8 @@ cdef class Store:
 
     def store(self, op, bytes key, bytes value, uint32_t flags=0, int64_t exptime=0, *, uint64_t cas=0,
               bint stale=False, uint64_t new_cas=0):
-        """(result, CAS value, data length); the result of a failed allocation is TOO_LARGE or NO_MEMORY."""
+        """Stores a value. Returns (result, CAS value, data length); the result of a failed allocation is TOO_LARGE or
+        NO_MEMORY."""
         cdef Item it = self.alloc(key, len(value) + 2, flags, st.realtime(self.s, exptime))
         if it is None:
             ok = st.item_size_ok(self.s, len(key), flags, len(value) + 2)
@@ -433,7 +434,7 @@ cdef class Store:
         return True
 
     def delta(self, bytes key, uint64_t delta, bint incr=True, uint64_t cas=0):
-        """(result, text, CAS value)."""
+        """Adds to a number, or subtracts. Returns (result, text, CAS value)."""
         cdef char buf[st.INCR_MAX_STORAGE_LEN]
         cdef st.delta_result_type result
         buf[0] = 0
@@ -481,7 +482,7 @@ cdef class Store:
         st.lru_set_temp_ttl(self.s, ttl)
 
     def maintain(self):
-        """A turn of the maintainer."""
+        """Makes a turn of the maintainer."""
         with nogil:
             st.lru_maintain(self.s)
 
@@ -518,7 +519,8 @@ cdef class Store:
         return REASSIGN[result]
 
     def begin_move(self, unsigned int src, unsigned int dst):
-        """The page mover's first step, when its thread has ended; False: there is no page to spare."""
+        """Makes the first step of a move, in place of the page mover, whose thread has ended. False: there is no page
+        to spare."""
         cdef st.move_request request
         request.src = src
         request.dst = dst
@@ -526,7 +528,7 @@ cdef class Store:
         return move_begin(self.s, &request)
 
     def finish_move(self, unsigned int src, unsigned int dst):
-        """The second step of the same move."""
+        """Makes the second step of the same move."""
         cdef st.move_request request
         request.src = src
         request.dst = dst

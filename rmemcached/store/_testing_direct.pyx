@@ -49,7 +49,7 @@ cdef class DirectReader:
         return direct_is_alive(&self.memory)
 
     def prefault(self):
-        """Returns how many bytes were mapped."""
+        """Maps the memory ahead. Returns the number of mapped bytes."""
         cdef uint64_t at = 0
         cdef uint64_t mapped = 0
         while direct_prefault(&self.memory, &at, &mapped):
@@ -57,7 +57,7 @@ cdef class DirectReader:
         return mapped
 
     def read(self, bytes key):
-        """(value, flags, whether to send a line); "ask", or "torn"."""
+        """Returns (value, flags, whether to send a line); "ask", if only the daemon can tell; or "torn"."""
         cdef direct_hit hit
         cdef direct_answer answer = direct_find(&self.memory, key, len(key), &hit)
         cdef bytes value
@@ -69,12 +69,12 @@ cdef class DirectReader:
         return "ask" if answer == DIRECT_ASK else "torn"
 
     def get(self, bytes key):
-        """The value, or None: only the daemon can say."""
+        """The value. None: the reader has to ask the daemon, or found the item changing."""
         found = self.read(key)
         return found[0] if isinstance(found, tuple) else None
 
     def line(self):
-        """The line about the noted hits."""
+        """Takes the line about the hits noted so far."""
         cdef char text[DIRECT_LINE]
         cdef size_t length = direct_line(&self.report, self.memory.header, text)
         return text[:length]

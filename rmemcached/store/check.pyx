@@ -26,7 +26,7 @@ cdef struct found:              # the contents of the hash table
 
 
 cdef const char *_check_chain(item *it, found *f) noexcept nogil:
-    """The chunks of a chained item."""
+    """Checks the chunks of a chained item."""
     cdef item_chunk *ch = ITEM_schunk(it)
     cdef size_t total = 0
     f.used[ch.orig_clsid] += 1
@@ -44,7 +44,7 @@ cdef const char *_check_chain(item *it, found *f) noexcept nogil:
 
 cdef const char *_check_bucket(store *s, item *it, uint64_t mask, uint64_t bucket, bint at_rest,
                                found *f) noexcept nogil:
-    """The items of a bucket, from `it` on."""
+    """Checks the items of a bucket, from `it` on."""
     cdef const char *error
     cdef uint32_t hv
     cdef uint16_t refcount
@@ -70,7 +70,7 @@ cdef const char *_check_bucket(store *s, item *it, uint64_t mask, uint64_t bucke
 
 
 cdef const char *_check_hash(store *s, bint at_rest, found *f) noexcept nogil:
-    """Every bucket of the table, and of the old table while the table grows."""
+    """Checks every bucket of the table, and of the old table while the table grows."""
     cdef const char *error = NULL
     cdef uint64_t bucket
     for bucket in range(s.assoc.hash_mask + 1):
@@ -95,7 +95,7 @@ cdef bint _seal_holds(store *s, item *it) noexcept nogil:
 
 
 cdef const char *_check_direct(store *s) noexcept nogil:
-    """The index for direct reads has linked items only, each in the bucket of its hash."""
+    """Checks the index for direct reads: it has linked items only, each in the bucket of its hash."""
     cdef const direct_bucket *b
     cdef const direct_chunks *chunks
     cdef uint64_t slot
@@ -167,7 +167,7 @@ cdef const char *_check_lru(store *s, uint64_t *items, uint64_t *nbytes) noexcep
 
 
 cdef const char *_check_pages(store *s) noexcept nogil:
-    """Every used page of the arena is in the list named by page_class."""
+    """Checks that every used page of the arena is in the list named by page_class."""
     cdef uint8_t clsid
     cdef page_list *pages
     cdef uint32_t page, last, count
@@ -197,7 +197,7 @@ cdef const char *_check_pages(store *s) noexcept nogil:
 
 
 cdef const char *_check_class(store *s, unsigned int clsid, uint64_t used, bint at_rest) noexcept nogil:
-    """The free list of a class, and the sum of its chunks: used, free, or taken by the page mover."""
+    """Checks the free list of a class, and the sum of its chunks: used, free, or taken by the page mover."""
     cdef slab_class *p = &s.slabs.classes[clsid]
     cdef item *it = p.slots
     cdef item *before = NULL
