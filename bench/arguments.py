@@ -61,7 +61,7 @@ def size_name(size: int) -> str:
 
 
 def several(text: str, parse: Callable[[str], Value], what: str) -> list[Value]:
-    """Values with commas between. Raises argparse.ArgumentTypeError, which names their kind."""
+    """Parses values with commas between them. what: their kind, for the error. Raises argparse.ArgumentTypeError."""
     found = []
     for part in text.split(","):
         try:

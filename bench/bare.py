@@ -23,7 +23,7 @@ def listen(port: int, path: str) -> socket.socket:
         listener.bind(path)
         listener.listen(4096)
         return listener
-    # Inherited by the connections, as with memcached.
+    # The accepted connections inherit the option, as with memcached.
     listener = socket.create_server((HOST, port), backlog=4096)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

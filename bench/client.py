@@ -111,7 +111,7 @@ def check(got: object, wanted: object) -> None:
 
 
 def connect(name: str, server: Server) -> Any:
-    """A synchronous client."""
+    """Connects a synchronous client."""
     if name in OURS:
         return Client(server.address, timeout=TIMEOUT, default_noreply=False, transport=name)
     if name == "pymemcache":

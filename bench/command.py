@@ -341,7 +341,7 @@ def run_selection(options: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
-    """Raises BenchError."""
+    """Prints a document from a file. Raises BenchError."""
     result = document.read(options.json)
     check_outputs(argparse.Namespace(json=None, html=options.html, plot=options.plot))
     with document.undamaged(options.json):
@@ -352,7 +352,7 @@ def show(options: argparse.Namespace) -> int:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Raises BenchError."""
+    """Compares two documents from files. Raises BenchError."""
     check_numbers(options, {"least": 0})
     first, second = document.read(options.first), document.read(options.second)
     with document.undamaged(options.first, options.second):

@@ -10,7 +10,7 @@ from rmemcached.client import MemcacheError
 
 
 class BenchError(RuntimeError):
-    """A mistake, and the way out."""
+    """A mistake, told in a line with the way out."""
 
 
 # Errors of servers, files and memory. Any other error is a defect of ours, and has a traceback.

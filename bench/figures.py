@@ -117,7 +117,8 @@ def effort_of(options: argparse.Namespace) -> Effort:
 
 
 def measured(drawing: Drawing, options: argparse.Namespace, command: Sequence[str], load: float) -> Document:
-    """Draws a figure. load: before the first figure, as figures add load. Raises BenchError, ChildProcessError."""
+    """Draws a figure. load: the machine's before the first figure, since figures add to it. Raises BenchError,
+    ChildProcessError."""
     reference = drawing.reference or reference_of(default_contenders(("memcached", "tcp")), None)
     if options.memcached and not drawing.reference:
         reference = "memcached"
@@ -178,7 +179,7 @@ def draw(drawings: Sequence[Drawing], options: argparse.Namespace, command: Sequ
 
 
 def run(options: argparse.Namespace, command: Sequence[str]) -> int:
-    """Raises BenchError."""
+    """Carries out the command. Raises BenchError."""
     usual = QUICK_ROUNDS if options.quick else ROUNDS
     options.rounds = usual if options.rounds is None else options.rounds
     check_numbers(options, {})

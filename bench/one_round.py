@@ -17,7 +17,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def once(number: int, frame: object) -> None:
-    """A handler for interruption. A second Ctrl-C does not interrupt the ending of servers."""
+    """Interrupts the round at the first signal. Later signals do not interrupt the ending of servers."""
     for each in ENDING:
         signal.signal(each, unheard)
     raise KeyboardInterrupt

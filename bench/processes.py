@@ -19,7 +19,7 @@ DESCRIPTORS_BESIDE = 100  # of a process, beside its connections
 
 
 def descriptors() -> int:
-    """How many this process may have."""
+    """The number of descriptors that this process may have."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return DESCRIPTORS_MOST if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MOST)
 

@@ -71,7 +71,7 @@ def run_of(client: Any, server: Any, case: Case, seconds: float) -> Run:
 
 
 def floor_run(server: Any, name: str, case: Case, seconds: float) -> Run:
-    """As many requests at a time to the floor of this name."""
+    """A run with as many requests at a time, to the floor of this name."""
     said = case.parameters
 
     def run(number: int) -> Taken:

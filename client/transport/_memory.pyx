@@ -41,7 +41,7 @@ cdef enum:
 
 
 cdef void copy_bytes(char *to, const char *data, size_t length) noexcept:
-    # Nobody else uses either meanwhile: they are the call's.
+    # Source and target are the call's: nobody else uses them meanwhile.
     if length < LONG_COPY:
         memcpy(to, data, length)
     else:

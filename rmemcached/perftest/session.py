@@ -308,7 +308,7 @@ def end_session(control: Control) -> None:
 
 
 def latency_row(end: End, test: Test, size: int) -> dict[str, Any]:
-    """A row of latencies in microseconds, of half the round trip for SEND and WRITE, with the names of perftest's JSON."""
+    """A row of latencies in microseconds, named as in perftest's JSON: of half the round trip for SEND and WRITE."""
     factor = 1e6 if test.verb == "read" else 0.5e6
     if test.seconds:
         count, seconds, _ = end.rate()
@@ -335,8 +335,8 @@ def latency_row(end: End, test: Test, size: int) -> dict[str, Any]:
 
 
 def bandwidth_row(end: End, theirs: tuple[int, float, float] | None, size: int) -> dict[str, Any]:
-    """A row of bandwidths: MB (2^20 bytes) and millions of messages per second, both directions together. A peak of 0 was
-    not measured."""
+    """A row of bandwidths: MB (2^20 bytes) and millions of messages per second, both directions together. A peak of 0
+    was not measured."""
     count = peak = rate = 0.0
     for messages, seconds, best in (end.rate(), *([theirs] if theirs else [])):
         count += messages

@@ -191,7 +191,8 @@ def test_a_wrong_byte_is_seen(shared_rmemcached: Server, transport: str, size: i
 
 
 def test_a_foreign_value_is_seen(shared_rmemcached: Server) -> None:
-    """The generator sees a foreign value of the same length, a shorter value even without a check of bytes, a miss."""
+    """The generator sees a foreign value of the same length, a shorter value even without a check of bytes, and a
+    miss."""
     with pytest.raises(ValueError, match="wrong value"), loading(shared_rmemcached, 1, keys=1) as made:
         overwrite(shared_rmemcached, made, Load(keys=10).value(7))
         made.run(20)

@@ -361,7 +361,7 @@ def test_close_while_it_connects(run: Run) -> None:
 
 
 def test_a_server_that_reads_slowly_is_not_silent(run: Run) -> None:
-    """The time limit is for times without any traffic."""
+    """A server that reads slowly is not silent: the time limit is for times without any traffic."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for question, answer in KNOWN.items():

@@ -43,7 +43,7 @@ class JsonSerde:
 
 
 class Awaited:
-    """An AsyncClient whose methods wait."""
+    """An AsyncClient with the methods of a Client: each runs the loop until its result is there."""
 
     def __init__(self, client: AsyncClient | AsyncClusterClient) -> None:
         self.client = client

@@ -38,7 +38,7 @@ def test_greenlets(rmemcached_server: Callable[..., Server], library: str, how: 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of a host by its name."""
+    """A certificate for a host's name, and not for its address."""
     path = tmp_path_factory.mktemp("tls") / "certificate.pem"
     make_certificate(path, "DNS:localhost")
     return path

@@ -194,7 +194,7 @@ def test_many_keys(cluster: ClusterClient, key: str) -> None:
     assert cluster.get_many([]) == {}
     assert cluster.set_many({}) == []
     assert cluster.delete_multi([]) is True
-    # All of them have answers.
+    # No call is under way any more.
     assert [client.calls for client in cluster.clients.values()] == [0, 0, 0]
 
 

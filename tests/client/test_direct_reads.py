@@ -360,7 +360,7 @@ def test_a_daemon_that_stands_still_is_asked(rmemcached_server: ServerFactory, k
 
 
 def test_a_client_that_was_idle_meanwhile_asks(rmemcached_server: ServerFactory, key: str) -> None:
-    """An idle client has not seen the clock stand still, and asks."""
+    """A client that was idle while the daemon's clock stood still notices this at its next get, and asks."""
     server = rmemcached_server(*FLAGS)
     with Client(server.address, **{**OPTIONS, "timeout": 0.2}) as client:
         client.set(key, b"value", expire=2)
@@ -559,7 +559,7 @@ def test_calls_that_ask_nothing_take_hits_along(server: Server, client: Client, 
                 client.get(key)
             with ask():
                 pass
-            # The line has no answer, and another thread of the daemon may be the first to look.
+            # The line of hits has no answer, and its thread of the daemon may read it after `stats`.
             end = time.monotonic() + TIMEOUT
             while int(asking.stats()[b"get_hits"]) == before:
                 assert time.monotonic() < end

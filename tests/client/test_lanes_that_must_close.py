@@ -41,7 +41,7 @@ def make(address: tuple[str, int], transport: str, timeout: float) -> Client:
 
 
 def set_in_vain(client: Client) -> None:
-    """A set of a buffer of its own, without an answer."""
+    """Sets a value out of a buffer, and the server does not answer."""
     with memoryview(client.buffer(SIZE)) as view:
         client.set("key", view)
 

@@ -88,7 +88,8 @@ def test_nobody_is_asked(client: Client, key: str) -> None:
 
 
 def test_many_at_once(client: Client, key: str) -> None:
-    """A call with many keys reads all, also beyond the READs, or the memory, for one go."""
+    """A call with many keys reads all of them, though they exceed the READs under way at a time and the memory for
+    them."""
     values = {f"{key}-{number}": os.urandom(number * 150) for number in range(200)}
     for name, value in values.items():
         client.set(name, value)

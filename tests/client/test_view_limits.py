@@ -40,7 +40,7 @@ def test_eviction_goes_round_what_is_seen(rmemcached_server: ServerFactory) -> N
 
 
 def test_nobody_is_refused_because_of_what_others_see(rmemcached_server: ServerFactory) -> None:
-    """Views within the limits, of the first items to be evicted, cause no refusal for other clients."""
+    """Views within the limits, even of the items next to be evicted, cause no refusal for other clients."""
     server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct")
     with Client(server.address, transport="tcp", timeout=TIMEOUT, default_noreply=False) as other:
         value = os.urandom(60_000)

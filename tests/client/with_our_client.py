@@ -15,7 +15,7 @@ TRANSPORT = os.environ["RMEMCACHED_TEST_TRANSPORT"]
 
 
 class Client(rmemcached.client.Client):
-    """Over a fixed transport, unless the arguments need TCP."""
+    """rmemcached's Client over a fixed transport, unless the arguments need TCP."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         if options.get("socket_module", socket) is socket:

@@ -51,7 +51,7 @@ def test_a_function(client: Client) -> None:
 
 
 def test_a_lambda_needs_a_key(client: Client) -> None:
-    """All lambdas are called <lambda>: two in a module would have each other's results."""
+    """A lambda needs key=: all lambdas are called <lambda>, so two in a module would have each other's results."""
     with pytest.raises(TypeError, match="key="):
         cached(client)(lambda number: number)
     assert cached(client, key=lambda number: f"mine-{number}")(lambda number: -number)(3) == -3

@@ -153,7 +153,7 @@ def use() -> None:
         many = {f"many{number}": source.randbytes(source.choice((10, 5000, 20000))) for number in range(60)}
         assert client.set_many(many) == []
         assert client.get_many(list(many)) == plain.get_many(list(many)) == many
-        # Packets are lost on the way, and nothing is lost.
+        # Lost packets are sent again: no request and no value is lost.
         tc("qdisc add dev eth1 root netem loss 2%")
         for number in range(20):
             value = source.randbytes(20000)

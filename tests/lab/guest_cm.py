@@ -382,7 +382,7 @@ def test_the_daemon_ends(make: DaemonFactory, how: int) -> None:
         other.set("key", BIG)
         daemon.server.stop(how)
         for each in (client, other):
-            # The second where the end is seen before the call sends.
+            # The second error comes if the client sees the end before it sends.
             with pytest.raises((MemcacheError, ConnectionRefusedError), match=r"has ended|nobody listens"):
                 each.get("key")
             with pytest.raises(ConnectionRefusedError):

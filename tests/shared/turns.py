@@ -44,7 +44,7 @@ def read(path: Path) -> dict[str, float]:
 
 
 def known() -> dict[str, float]:
-    """The durations on this machine, and the table's for tests without."""
+    """The durations noted on this machine, and the table's for tests without."""
     return read(TABLE) | read(NOTED)
 
 

@@ -40,7 +40,7 @@ class Lanes(Peer):
             self.closed[lane] = data[HEADER:]
 
     def wait(self, until: Callable[[], Any], sent: list[Any] | None = None, timeout: float = TIMEOUT) -> None:
-        """Gives credits back meanwhile, as section 5 of the protocol demands."""
+        """Waits like Peer.wait, and gives credits back meanwhile, as section 5 of the protocol demands."""
 
         def check() -> Any:
             if sent is None and self.owed * 2 >= self.posted and self.credits and self.gives_back:
@@ -66,7 +66,7 @@ class Lanes(Peer):
             del self.closed[lane]
 
     def put(self, lane: int, payload: bytes = b"", used: bool = True) -> None:
-        """DATA, with what the lane has used."""
+        """Sends DATA, which reports the bytes used by the lane."""
         self.send(DATA, payload, lane, used=used)
 
     def talk(self, lane: int, request: bytes, end: bytes = b"\r\n") -> bytes:

@@ -12,7 +12,7 @@ CONVERSATIONS = 80
 
 
 def test_cuts_make_no_difference(rmemcached_server: Callable[..., Server]) -> None:
-    # How far the maintainer has come is no matter of cuts, and a dump of a queue shows it.
+    # Without the maintainer: a dump of a queue would show its progress, which has nothing to do with cuts.
     whole, cut = (rmemcached_server("-t", "1", "-o", "no_lru_maintainer") for _ in range(2))
     for number in range(CONVERSATIONS):
         speaker = Speaker(number)

@@ -33,7 +33,7 @@ from rmemcached.client import Client, KeepaliveOpts, MemcacheError
 EXCHANGE = b"rdma version=2 transport=soft_iw qpn=1 credits=16 msgsize=8192 lanebytes=512\r\n"
 FEW = b"SERVER_ERROR rdma: the server has too few file descriptors left\r\n"
 
-# The first thread of the software RNIC cannot be made.
+# A library by which the start of the software RNIC's first thread fails.
 NO_THREAD = """
 #define _GNU_SOURCE
 #include <dlfcn.h>

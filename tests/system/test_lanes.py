@@ -22,7 +22,7 @@ SIZE = 100_000
 
 @pytest.fixture
 def deep(rmemcached_server: Callable[..., Server]) -> Server:
-    """A daemon that takes a message for each lane at once."""
+    """A daemon with credits for a message of each lane at once."""
     return rmemcached_server("-m", "64", "-t", "1", "-D", ":", "-o", "rdma_credits=80")
 
 

@@ -87,7 +87,7 @@ WORK = 8  # kinds of requests of the program
 
 
 class Coverage:
-    """Whether new code ran; `there` only in the build for the fuzzer."""
+    """Tells whether new code has run. `there`: the build is the fuzzer's."""
 
     def __init__(self) -> None:
         spec = importlib.util.find_spec("rmemcached.verbs.soft")

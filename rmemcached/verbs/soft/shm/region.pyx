@@ -288,14 +288,15 @@ cdef bint shm_count_window(soft_qp *qp, uint64_t length) noexcept nogil:
 
 
 cdef void shm_uncount_pair(soft_qp *qp, uint64_t length) noexcept nogil:
-    """For a window left to a closer, which takes it off the context's usage later."""
+    """Takes a window off the queue pair's usage. The closer that has the window takes it off the context's usage
+    later."""
     assert_held(&qp.lock)
     shm_of(qp).open_windows -= 1
     shm_of(qp).window_bytes -= length
 
 
 cdef void shm_uncount_window(soft_qp *qp, uint64_t length) noexcept nogil:
-    """For a window not made, or unmapped."""
+    """Takes a window that was not made, or is unmapped, off the usage of queue pair and context."""
     cdef shm_context *shared = shm_context_of(qp.context)
     assert_held(&qp.lock)
     shm_uncount_pair(qp, length)
