@@ -69,7 +69,7 @@ def answers_well(line: bytes) -> Iterator[bytes]:
 
 def test_a_version_controls_no_terminal_and_no_page(scripted: Script, tmp_path: Path) -> None:
     words = f"load --server {scripted(answers_well).place} --ratio 0:1 --seconds 0.05 --warm-up 0.01 --rounds 1"
-    # The server takes the line of a value for a command of its own, and does not answer it.
+    # The server takes the line of a value for an unknown command, and gives no answer.
     figures, text, _ = measured(tmp_path, *words.split(), "--keys", "20", "--connections", "2")
     version = figures["contenders"][0]["server"]
     assert version.startswith("memcached \\x1b]0;owned\\x07<b>\ufffd999") and len(version) < 80

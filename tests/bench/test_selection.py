@@ -87,7 +87,7 @@ def test_what_is_recorded_is_judged_as_the_same() -> None:
         ("floor: tcp", 0.5, 0.2),
     ]
     assert not any(selection.judge(each, [found], [CASE])[1] for each in runs)
-    # Three runs that agree still get a spread of 0.15: they prove nothing about another machine.
+    # Equal runs still get a spread of 0.15: they prove nothing about another machine.
     assert {line["spread"] for line in selection.recorded([made([0.5] * 5)] * 3)["ratios"]} == {0.15}
 
 

@@ -152,7 +152,7 @@ def test_a_server_that_is_full(request: pytest.FixtureRequest, name: str, transp
     server: Server = request.getfixturevalue(f"{name}_server")("-c", "64", "-t", "1")
     held: list[socket.socket] = []
     try:
-        # The server accepts, or refuses, connections in their order: after the first refusal it refuses the next.
+        # The server accepts, or refuses, connections in their order: the next will be refused as well.
         while True:
             held.append(server.connect(timeout=20))
             try:
@@ -189,7 +189,7 @@ def test_an_error_with_a_reason() -> None:
 
 
 def test_a_server_that_answers_error_to_everything_behind_a_set() -> None:
-    """Behind a command without an answer no call hangs at a server that answers ERROR to everything."""
+    """Behind a command without an answer no call hangs, even if the server answers ERROR to everything."""
     with (
         answering({b"mn": b"MN\r\n", b"": b"ERROR\r\n", b"value": b""}) as address,
         Client(address, transport="tcp", timeout=20) as client,

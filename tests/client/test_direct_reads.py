@@ -396,7 +396,7 @@ def test_another_daemon_in_its_place_that_came_by_a_timeout(
 
 
 def test_without_a_connection_none_is_made(rmemcached_server: ServerFactory, key: str) -> None:
-    """A get that finds its value without a connection makes none for the report of the hit."""
+    """A get finds its value without a connection, and makes no connection for the report of the hit."""
     server = rmemcached_server(*FLAGS)
     with Client(server.address, **OPTIONS) as client:
         client.set(key, b"value")
@@ -487,7 +487,7 @@ def test_memory_can_be_mapped_ahead(rmemcached_server: ServerFactory) -> None:
             assert mapped_items() - before < 1 << 20
             mapped = client.prefault()
             assert 20_000_000 < mapped < 64 << 20
-            # Nobody has touched the end of the last page of a class, so it is not mapped.
+            # Nobody has touched the end of the last page of a class: this end is not mapped.
             assert mapped_items() - before > 19_000_000
             assert client.prefault() == mapped
             assert client.get_many(list(values)) == values
@@ -559,7 +559,7 @@ def test_calls_that_ask_nothing_take_hits_along(server: Server, client: Client, 
                 client.get(key)
             with ask():
                 pass
-            # The line of hits has no answer, and its thread of the daemon may read it after `stats`.
+            # The line of hits has no answer, and its thread of the daemon may read the line after `stats`.
             end = time.monotonic() + TIMEOUT
             while int(asking.stats()[b"get_hits"]) == before:
                 assert time.monotonic() < end

@@ -60,7 +60,7 @@ def test_a_client(server: Server, transport: str) -> None:
 @pytest.mark.device("completions that nobody awaits")
 @each_transport
 def test_one_lane_of_a_queue_pair(server: Server, transport: str) -> None:
-    """The client notices the close of an idle lane while the queue pair's other lanes are in use."""
+    """The client notices the close of an idle lane while further lanes of the queue pair are in use."""
     options: dict[str, Any] = {"transport": transport, "timeout": TIMEOUT}
     with Client(server.address, **options) as idle, Client(server.address, **options) as busy:
         assert idle.get("key") is None
@@ -128,7 +128,7 @@ def test_behind_tls(server: Server, certificate: Path) -> None:
 
 @each_transport
 def test_another_daemon_in_its_place(rmemcached_server: Callable[..., Server], transport: str) -> None:
-    """Every connection of a Client notices that the daemon behind it was replaced."""
+    """Every connection of a Client notices its end after the replacement of the daemon."""
     first = rmemcached_server()
     with Client(first.address, transport=transport, timeout=TIMEOUT) as client, ThreadPoolExecutor(4) as threads:
         everybody = threading.Barrier(4)

@@ -64,7 +64,7 @@ def beside(began: float) -> float:
 
 
 def counts(client: Client) -> tuple[int, int]:
-    """The numbers of asking gets and of gets by READ, without the get here, which makes the client report its hits."""
+    """The numbers of asking gets and of gets by READ, without the get here, by which the client reports its hits."""
     assert client.get("nothing") is None
     stats = client.stats()
     read = int(stats[b"direct_hits"])
@@ -295,7 +295,7 @@ def test_what_is_somewhere_else_now(server: Server, client: Client, key: str) ->
             other.set(key, bytes([number]) * (1 + number * 300))
             assert client.get(key) == bytes([number]) * (1 + number * 300)
             assert counts(client) == (before[0] + 1, before[1] + 1)
-        # The client does not guess the place of an item that changes all the time: each get takes two READs.
+        # The client does not guess the place of an ever-changing item: each get takes two READs.
         before_frames, began = frames(server), time.monotonic()
         for number in range(30):
             other.set(key, b"%d" % number)
@@ -469,7 +469,7 @@ def test_cas_values(server: Server, client: Client, key: str) -> None:
 
 
 def test_parts_of_an_index_that_grows(key: str) -> None:
-    """The client, which has seen the index small, asks for the keys to the parts registered since."""
+    """The client knows the index from its small beginning, and asks for the keys to the parts registered since."""
     items = 350_000
     flags = ("-m", "1024", "-t", "1", "-o", "rdma_direct_remote")
     with start_rmemcached(*flags) as server, Client(server.address, **OPTIONS) as client, server.connect(60) as plain:
@@ -483,7 +483,7 @@ def test_parts_of_an_index_that_grows(key: str) -> None:
         assert len(lines) == 3 and all(line.startswith(b"DIRECT ") for line in lines), lines
         assert int(client.stats()[b"direct_buckets"]) * 128 > 4 << 20
         some = [b"k" * (32 - len(b"%d" % number)) + b"%d" % number for number in range(0, items, 701)]
-        # Each call asks for the key to one part.
+        # Each call asks for the key to a further part.
         for _ in range(6):
             found = client.get_many(some)
             assert len(found) == len(some)
@@ -514,7 +514,7 @@ def test_a_forked_child_reads_for_itself(server: Server, client: Client, key: st
 
 @pytest.mark.parametrize(("tokens", "depth"), [({}, 1), ({"direct": 1}, 16)])
 def test_depth_of_reads(tokens: dict[str, int], depth: int) -> None:
-    """The client has room for 16 READs with a server that offers direct reads, and for one otherwise."""
+    """The client has room for 16 READs if the server offers direct reads, else for a single READ."""
     with ServerByHand("soft_iw", **tokens) as server:
         client = Client(server.address, **OPTIONS)
 

@@ -100,7 +100,7 @@ def test_an_index_is_made_and_given_up_beside_writers(options: dict[str, object]
 
 
 def test_a_raised_limit_gives_items_that_are_asked_for() -> None:
-    """After a raised memory limit clients ask for items beyond the memory that the index was made for."""
+    """After a raised memory limit clients ask for items beyond the memory covered by the index."""
     with Store(8 * MB, slab_reassign=True) as store:
         reader = DirectReader(store.direct_give())
         assert store.set_memory_limit(200 * MB)
@@ -137,7 +137,7 @@ def test_readers_make_no_more_memory_than_the_limit_and_the_index() -> None:
 
 
 def test_a_reader_that_makes_the_file_longer_stops_nobody() -> None:
-    """A longer file stops no store: any process of the same user can extend it, whatever the rights of its
+    """A longer file stops no store: any process of the same user can lengthen the file, whatever the rights of its
     descriptor."""
     with Store(8 * MB, slab_reassign=True) as store:
         _, arena = store.direct_give()

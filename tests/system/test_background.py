@@ -71,7 +71,7 @@ def test_daemon_with_pid_file(daemon: Callable[..., tuple[int, int, Path]], how:
     ids=["users", "memory", "device"],
 )
 def test_a_daemon_that_cannot_start_says_so(tmp_path: Path, flags: tuple[str, ...], status: int) -> None:
-    """A daemon that fails after the fork has the message and status of a start without -d."""
+    """A failure of the daemon after the fork has the message and status of a start without -d."""
     file = tmp_path / "pid"
     where = ("-p", str(free_port()), "-l", "127.0.0.1")
     problem = refused(*where, *flags)
@@ -104,7 +104,7 @@ def test_a_daemon_that_dies_before_it_serves(tmp_path: Path) -> None:
 
 
 def test_a_signal_while_a_daemon_starts(tmp_path: Path) -> None:
-    """A signal sent to the command while the daemon starts reaches the daemon, which ends in order."""
+    """A signal sent to the command during the daemon's start reaches the daemon and ends it in order."""
     with starting(tmp_path) as (command, pid, users):
         # Signals wait in the command's mask until the command can pass them on.
         command.send_signal(signal.SIGTERM)

@@ -31,8 +31,7 @@ def counts(control: Conversation) -> dict[str, int]:
 
 @pytest.mark.device("completions and events")
 def test_a_small_request_is_one_completion_and_one_doorbell(server: Server, rdma_transport: str) -> None:
-    """A small request costs the daemon one doorbell, and one completion: replies have no completion or event of their
-    own."""
+    """A small request costs the daemon a doorbell and a completion. Its reply has no completion or event of its own."""
     count = rounds(400)
     with Conversation(server) as control, rdma_client(server) as client:
         client.set("key", bytes(100))

@@ -125,8 +125,7 @@ def test_killed_at_random_moments(scene: tuple[Server, Conversation, Nursery]) -
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
 def test_killed_with_a_read_in_flight(scene: tuple[Server, Conversation, Nursery], stopped: bool) -> None:
-    """After 12 rounds of 3 items of 8 MB, three times the memory of the daemon, which may not evict, no item is
-    left."""
+    """No item is left after 12 rounds of 3 items of 8 MB, three times the memory of a daemon without evictions."""
     server, control, nursery = scene
     old = random.Random(5).randbytes(BIG)
     with rdma_client(server) as reader:
@@ -153,8 +152,7 @@ def test_killed_with_a_read_in_flight(scene: tuple[Server, Conversation, Nursery
 
 
 def test_killed_with_a_write_in_flight(scene: tuple[Server, Conversation, Nursery]) -> None:
-    """The daemon holds an item during its WRITE, even if the item is overwritten, and frees it at the client's
-    death."""
+    """The daemon holds an item during its WRITE, even if the item is overwritten, until the client's death."""
     server, control, nursery = scene
     items = control.number("curr_items")
     with rdma_client(server) as other:

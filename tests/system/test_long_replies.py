@@ -94,8 +94,8 @@ def test_more_extents_than_a_call_takes(rmemcached_server: ServerFactory, keys: 
 
 @pytest.fixture
 def busy(rmemcached_server: ServerFactory) -> Iterator[Busy]:
-    """Connections that wait for each other's turns because their last replies were long, and a connection that is
-    answered at once."""
+    """Connections waiting for each other's turns because their last replies were long, and a connection without such a
+    wait."""
     server = rmemcached_server("-t", "1", "-m", "128")
     with Conversation(server) as talk, ExitStack() as stack:
         request, reply = Values(talk, [4000] * 10).request([number % 10 for number in range(200)])
@@ -123,7 +123,8 @@ def test_one_that_ends_in_the_queue(busy: Busy) -> None:
 
 
 def test_a_value_that_comes_behind_a_long_reply(busy: Busy) -> None:
-    """No byte of a value is lost if the daemon has read it with a request whose long reply waits for its turn."""
+    """No byte of a value is lost if the daemon has read the value with a request whose long reply waits for its
+    turn."""
     _, plain, request, reply = busy
     stored = random.Random(2).randbytes(300_000)
     pairs = []

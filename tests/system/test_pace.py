@@ -55,7 +55,7 @@ def test_gaps_beyond_the_limit_are_tried_ever_more_seldom() -> None:
 
 
 def test_a_try_that_pays_goes_on() -> None:
-    """A try pays for a client that answers at once, and the worker goes on: the gaps are short while it is awake."""
+    """A try pays for a client without pauses, and the worker goes on: while the worker is awake, the gaps are short."""
     pace = Pace()
     now, gap = 1, 80 * US
     expected = []

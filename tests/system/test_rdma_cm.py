@@ -51,8 +51,7 @@ def test_ports_that_are_none(value: str) -> None:
 
 
 def test_addresses_that_are_listened_on() -> None:
-    """The daemon listens on each address once, whatever sockets of TCP and UDP it has there, and on no address of
-    loopback."""
+    """The daemon listens on each address once, for any number of its sockets there, and on no address of loopback."""
     settings = Settings()
     settings.port = settings.udp_port = -1
     settings.interfaces = ["127.0.0.1", "0.0.0.0"]

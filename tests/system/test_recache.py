@@ -30,7 +30,8 @@ def converse(connection: socket.socket, requests: bytes) -> bytes:
 
 
 def test_one_client_wins_a_stale_item(rmemcached_server: ServerFactory) -> None:
-    """When an item is marked stale while a connection of another worker reads it, a single read wins, each time."""
+    """When an item is marked stale while a connection of another worker reads the item, a single read wins, each
+    time."""
     server = rmemcached_server("-t", "2")
     stop = threading.Event()
     others = [0]

@@ -19,7 +19,7 @@ FLAGS = ("-m", "64", "-t", "1")
 REMOTE = ("-o", "rdma_direct_remote")
 MAGIC = b"rmemcach"
 REFUSED = "REM_ACCESS_ERR"
-# The status of an operation that the queue pair forbids for any memory: for InfiniBand an invalid request, for iWARP a
+# The status of an operation forbidden by the queue pair for any memory: for InfiniBand an invalid request, for iWARP a
 # refused access.
 NOT_ALLOWED = f"{REFUSED}|REM_INV_REQ_ERR"
 AUTHENTICATE = b"set auth 0 0 10\r\njoe secret\r\n"
@@ -39,7 +39,7 @@ class Known(Peer):
 
 
 class KnownLanes(Known, Lanes):
-    """A peer with an authenticated lifeline that opens its lanes by itself."""
+    """A peer with an authenticated lifeline, for lanes opened by the test."""
 
 
 def ask(peer: Peer, place: int = 0) -> tuple[int, int]:
@@ -90,7 +90,7 @@ def test_nobody_writes_to_items(server: Server) -> None:
         where = ask(peer)
         with pytest.raises(ConnectionError, match=f"{NOT_ALLOWED}|WR_FLUSH_ERR"):
             transfer(peer, Opcode.RDMA_WRITE, where, bytearray(8))
-            # A WRITE over a software device completes when it is sent, before the daemon's refusal.
+            # A WRITE over a software device completes at its sending, before the daemon's refusal.
             peer.wait(lambda: False)
         assert read(witness, ask(witness)) == MAGIC
     serves(server)

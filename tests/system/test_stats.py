@@ -64,7 +64,7 @@ SEQUENCE = [
 APART = {
     *("pid", "uptime", "time", "version", "rusage_user", "rusage_system", "max_connections", "connection_structures"),
     *("response_obj_count", "response_obj_bytes", "curr_connections", "total_connections", "hash_bytes"),
-    # A read may find any part of a pipeline, and the daemon needs some requests to find that it is alone.
+    # A read may find any part of a pipeline, and the daemon needs some requests to find itself alone.
     *("conn_yields", "bytes_read", "bytes_written"),
     # memcached's own background threads change this count
     "lrutail_reflocked",

@@ -57,7 +57,7 @@ def write_and_read(end: End, target: End, size: int, at: int = 0) -> None:
 @pytest.mark.parametrize("spin", [0, 50])
 @pytest.mark.parametrize("channel", [False, True])
 def test_the_target_does_nothing(spin: int, channel: bool) -> None:
-    """WRITEs and READs of all sizes, and SENDs, reach an end that does not poll."""
+    """WRITEs and READs of all sizes, and SENDs, reach an end whose program never polls."""
     a, b = End(1 << 21, channel=channel), End(1 << 21, channel=channel)
     with a, b:
         b.context.start_progress(spin)
@@ -66,9 +66,9 @@ def test_the_target_does_nothing(spin: int, channel: bool) -> None:
         for size in SIZES:
             a.buffer[:size] = os.urandom(size)
             write_and_read(a, b, size)
-            # The program knows from the READ that the octets are placed. Later octets come behind those compared here.
-            # The query takes the queue pair's lock, which the thread holds when it places octets: ThreadSanitizer sees
-            # the order of locks, and not the ring's.
+            # The READ tells the program of the placed octets. Later octets come behind the octets compared here. The
+            # query takes the queue pair's lock, held by the thread while placing octets: ThreadSanitizer sees the order
+            # of locks, and not the ring's.
             b.qp.query()
             assert a.buffer[:size] == b.buffer[:size]
             b.qp.query()
@@ -79,8 +79,7 @@ def test_the_target_does_nothing(spin: int, channel: bool) -> None:
 
 
 def test_a_channel_becomes_readable() -> None:
-    """With the thread, which makes the completions, an armed channel has an event for each completion, as without the
-    thread."""
+    """The thread makes the completions. An armed channel has an event for each completion, as without the thread."""
     with connected() as (a, b):
         b.context.start_progress()
         write_and_read(a, b, 8)
@@ -117,7 +116,8 @@ def test_it_sleeps() -> None:
         b.cq.arm()
         send(a)
         completions(a, 1)
-        # The thread sleeps if two thousand looks in a row find it asleep, and not switched since the look before.
+        # The thread sleeps if two thousand looks in a row find the thread asleep, and not switched since the look
+        # before.
         asleep = 0
         deadline = time.monotonic() + PATIENCE
         seen = switches(thread)

@@ -92,7 +92,7 @@ def test_a_read_sees_the_write_before_it() -> None:
 
 @pytest.mark.parametrize("case", ["bounds", "wrap", "no write right", "deregistered", "invalidated", "other domain"])
 def test_what_may_not_be_is_refused_as_ever(case: str) -> None:
-    """The target refuses requests that fail a check, as ever, even for a region that the peer has mapped."""
+    """The target refuses requests with a failed check, as ever, even for a region mapped by the peer."""
     with connected() as (a, b):
         pd = PD(b.context) if case == "other domain" else b.pd
         access = Access.LOCAL_WRITE | Access.REMOTE_READ if case == "no write right" else ALL
