@@ -15,7 +15,7 @@ cdef inline uint64_t chance(load *l) noexcept nogil:
 
 
 cdef double fraction(load *l) noexcept nogil:
-    # From 0 to 1, both excluded.
+    # A random number from 0 to 1, both excluded.
     return ((chance(l) >> 11) + 0.5) / 9007199254740992.0
 
 

@@ -164,7 +164,7 @@ def measure_rows(
     record: Record,
     steps: Steps,
 ) -> None:
-    """These rows, with servers of their own."""
+    """Measures these rows, with servers of their own."""
     cases = [case_of(row, options.seconds, options.cores) for row in rows]
     floors = dict.fromkeys(name for case in cases for name in case.floors.values())
     for_clients, for_servers = placement(options.cores)

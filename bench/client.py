@@ -232,7 +232,7 @@ async def turn_of_the_loop() -> bytes:
 
 
 async def close_nothing() -> None:
-    """For a client without a connection."""
+    """Does nothing: the client has no connection."""
 
 
 async def connect_async(name: str, server: Any) -> tuple[Callable[[], Awaitable[Any]], Callable[[], Awaitable[Any]]]:

@@ -17,7 +17,7 @@ from rmemcached.bench import command
 from rmemcached.bench.servers import start_rmemcached
 from rmemcached.client import Client
 
-# Of the benchmark, which must end in less than a minute.
+# Options of the benchmark, which must end in less than a minute.
 SHORT = ("--sizes", "100,64k,1m", "--rounds", "5", "--seconds", "0.05")
 PAUSES = ("--think", "0,100,1000,10000", "--rounds", "3", "--seconds", "0.05")
 CONTENDERS = ("--contenders", "auto,memcached,memcached+pymemcache")

@@ -156,7 +156,8 @@ def reader(pipe: Connection, cores: set[int], number: int) -> None:
                 done = 0
                 begin = perf_counter()
                 while done == 0 or perf_counter() - begin < seconds:
-                    # As many as a round over few connections has, so the loop reads the clock equally often.
+                    # There are as many gets as in a round over few connections, so the loop reads the clock equally
+                    # often.
                     for _ in range(VALUES):
                         key = f"key{chance.randrange(VALUES)}"
                         if chance.choice(clients[name]).get(key) != values[key]:

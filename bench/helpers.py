@@ -69,7 +69,7 @@ class Helper:
 
 
 def helped(target: Callable[..., None], pipe: Connection, cores: set[int], *arguments: Any) -> None:
-    """In the helper: runs the function."""
+    """Runs the function in the helper."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     end_with(parent.pid or 0, signal.SIGKILL)
@@ -81,7 +81,7 @@ def helped(target: Callable[..., None], pipe: Connection, cores: set[int], *argu
 
 
 def orders(pipe: Connection, cores: set[int]) -> Iterator[tuple[Any, ...]]:
-    """In the helper: its orders, until the parent has gone."""
+    """Yields the orders in the helper, until the parent has gone."""
     os.sched_setaffinity(0, cores)
     # Short sleeps must be short.
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)

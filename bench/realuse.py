@@ -235,7 +235,7 @@ def measure_threads(options: argparse.Namespace, sheet: Sheet) -> None:
             for name, server in servers.items()
         }
         everywhere = os.sched_getaffinity(0)
-        # As many as each daemon has workers.
+        # There are as many echo servers as each daemon has workers.
         echoes = [stack.enter_context(start_echo("tcp", "", everywhere)).address for _ in range(2)]
         for count, size, operation in itertools.product(options.threads, options.sizes, ("set", "get")):
             value = os.urandom(size)

@@ -92,7 +92,7 @@ def case_of(name: str) -> Case:
 
 
 def only(run: Run, figure: Figure) -> Run:
-    """The same run, with this figure only."""
+    """Returns the same run, with this figure only."""
     return lambda number: Taken({figure.name: run(number).values[figure.name]})
 
 

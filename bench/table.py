@@ -35,7 +35,7 @@ class Block:
 
 
 def number(value: float) -> str:
-    """Three significant digits, and no exponent."""
+    """The number with three significant digits, and no exponent."""
     size = abs(value)
     if size >= 100:
         return f"{value:.0f}"

@@ -166,7 +166,7 @@ BUFFERS_MOST = 1 << 16
 
 
 def aligned(length: int) -> int:
-    """The next multiple of ALIGNMENT."""
+    """The length rounded up to a multiple of ALIGNMENT."""
     return -length % ALIGNMENT + length
 
 

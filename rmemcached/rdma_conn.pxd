@@ -62,7 +62,8 @@ cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint
                                      rdma_failed_fn failed, const rdma_lane_hooks *lanes) noexcept nogil
 # Its connections have been destroyed.
 cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil
-# Of a device of the system: readable while there are completions to serve. -1: a software device, see above.
+# The descriptor of completions of a device of the system: readable while there are some to serve. -1: a software
+# device, see above.
 cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil
 # The descriptor is readable: takes the event.
 cdef void rdma_thread_event(rdma_thread *t) noexcept nogil

@@ -86,7 +86,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], Path]:
     (archive,) = folder.glob("*.tar.gz")
     with tarfile.open(archive) as content:
         assert not [member.name for member in content if not (member.isfile() or member.isdir())]
-    # By tar: Python 3.12 wants a `filter` of extractall, unknown to the 3.11 of Debian 12.
+    # tar unpacks: Python 3.12 wants a `filter` of extractall, unknown to the 3.11 of Debian 12.
     subprocess.run(["tar", "-xzf", archive, "-C", folder], check=True)
     return tracked, folder / archive.name.removesuffix(".tar.gz")
 

@@ -115,7 +115,7 @@ def cython_parameters(head: str) -> int:
 
 
 def cython_functions(text: str) -> Iterator[Function]:
-    """By indentation: a function ends before the next line without more indentation than its first line."""
+    """Finds functions: each ends before the next line that is not indented further than its first line."""
     lines = text.splitlines()
     code = [re.sub(r"\"[^\"]*\"|'[^']*'", "", line).rstrip() for line in without_text(text).split("\n")]
     for first, line in enumerate(code):

@@ -6,7 +6,7 @@ the lock of _state.pxd: a call has its Connection to itself, and the methods of 
 
 from rmemcached.client.api._session cimport Session
 
-# Of bytes and str, and of their subclasses. Raises TypeError.
+# The bytes of a str or of bytes; subclasses will do. Raises TypeError.
 cdef bytes as_bytes(object text, str encoding=*)
 # Sends a line and returns the line of the answer. An answer other than `wanted` is an error.
 cdef bytes command(Session session, bytes line, bytes name, bytes wanted=*)

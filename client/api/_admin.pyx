@@ -40,7 +40,7 @@ cdef bint goes_on(bytes line):
 
 
 cdef bytes as_bytes(object text, str encoding="ascii"):
-    # Of bytes and str, and of their subclasses.
+    # The text may be of a subclass.
     if isinstance(text, str):
         return text.encode(encoding)
     if isinstance(text, bytes):

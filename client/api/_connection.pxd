@@ -26,7 +26,7 @@ cdef enum fetch_form:
     FETCH_VALUE_AND_CAS
     FETCH_VIEW
 
-# In place of the value of a key without an item.
+# Stands for the value of a key without an item.
 cdef object MISS
 
 # Steps of a call on the Stream.
@@ -116,7 +116,7 @@ cdef class Connection:
     cdef str command(self)       # the command's name for errors
     # The exception, with the names of the server and of the command added.
     cdef object named(self, object error)
-    # The same for an exception of a socket object.
+    # The exception named in the same way, for an exception of a socket object.
     cdef object failed(self, object error)
     # The exception for a return code of the Stream's methods.
     cdef object broken(self, int code)

@@ -166,7 +166,7 @@ cdef int run(list batches, bytes name, bint sends_values, bint looks) except -1:
 
 
 cdef dict found(Batch batch):
-    # To be called after all answers, since a serde may use the client.
+    # Called after all answers, since a serde may use the client.
     cdef dict values = {}
     cdef Request r
     for r, value in zip(batch.requests, batch.results):

@@ -193,7 +193,7 @@ cdef Request exists_request(Session session, object key):
 
 
 cdef Request remaining_request(Session session, bytes name, object key, object default):
-    # For ttl and last_access.
+    # The request of ttl and of last_access.
     cdef str word = "exp" if name == b"ttl" else "la"
 
     def of(line, value):

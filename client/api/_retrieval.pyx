@@ -40,7 +40,7 @@ cdef enum:
 
 
 cdef QueuePair queue_of(Stream s):
-    # None: the connection is a plain socket.
+    # The queue pair of a stream. None: the connection is a plain socket.
     return (<RdmaStream>s).queue if isinstance(s, RdmaStream) else None
 
 

@@ -102,7 +102,7 @@ cdef class Session:
     cdef int authenticate(self, Connection c) except -1
     # The key with the prefix, for the server. Raises MemcacheIllegalInputError, TypeError.
     cdef bytes encoded_key(self, object key)
-    # The same for put_fetch and put_store.
+    # The key with the prefix, for put_fetch and put_store.
     cdef object sendable_key(self, object key)
     # Whether a call with this argument waits for no answer. None: default_noreply.
     cdef bint is_quiet(self, object noreply) except -1

@@ -60,7 +60,7 @@ cdef class Pins:
     cdef void has_view(self, Pin pin) noexcept
     cdef void lost_view(self, Pin pin) noexcept
 
-# None: the stream's server does not share its memory.
+# The pins of a new stream. None: the stream's server does not share its memory.
 cdef Pins new_pins(Stream s, Releases releases)
 
 

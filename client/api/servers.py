@@ -324,7 +324,8 @@ class Servers(Generic[_Client]):
             self._has_gone(name, key)
 
     def _has_gone(self, name: str, key: Any) -> None:
-        """For a node without a client. Raises ValueError unless the node was removed meanwhile: the hasher is wrong."""
+        """Handles a node without a client. Raises ValueError if the hasher is wrong: nobody removed the node
+        meanwhile."""
         with self._lock:
             if name not in self.clients and self.hasher.get_node(key) == name:
                 raise ValueError(f"the hasher has {key!r} at {name!r}, which is none of the servers that it was given")

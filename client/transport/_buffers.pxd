@@ -28,7 +28,7 @@ cdef struct region:
     size_t size
     bint mapped              # the memory is this module's, not the provider's
     void *pool               # a Pool, which outlives the region
-    # Of an unused region:
+    # Fields of an unused region:
     region *next             # in the list of the pool
     region *prev
     region *newer            # in the list of the process

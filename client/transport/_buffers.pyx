@@ -47,7 +47,7 @@ cdef object warn = warnings.warn
 cdef object logger = logging.getLogger("rmemcached.client")
 cdef bint told_shortage = False      # the log has the warning about memory that may not be locked
 
-# Of the process.
+# Totals and list of this process.
 cdef size_t all_bytes = 0            # of regions of pools
 cdef size_t unused_bytes = 0
 cdef region *newest = NULL           # unused
@@ -445,7 +445,7 @@ cdef str caller():
 
 
 cdef Buffer closed_buffer():
-    # To be called before the memory is made: a signal handler may raise here, and the memory would be lost.
+    # Called before the memory is made: a signal handler may raise here, and the memory would be lost.
     cdef Buffer one = Buffer.__new__(Buffer)
     one.made = caller()
     one.generation = generation

@@ -24,8 +24,8 @@ cdef class DirectMemory:
     # Whether gets read this memory without asking.
     cdef bint is_read(self) noexcept
 
-# From the descriptors of index and arena, which stay the caller's. Raises OSError, whose text is the reason alone, when
-# this process cannot use them.
+# Maps the memory from the descriptors of index and arena, which stay the caller's. Raises OSError, whose text is the
+# reason alone, when this process cannot use them.
 cdef DirectMemory map_memory(int index, int arena)
 
 

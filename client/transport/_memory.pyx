@@ -338,7 +338,7 @@ cdef class Sink(Memory):
             self.stale = 0
 
     cdef bytes take_early(self, size_t length):
-        # None: another length was expected.
+        # The value copied while it came. None: another length was expected.
         cdef bytes value = self.early
         self.early = None
         self.copies = False

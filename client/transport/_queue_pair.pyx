@@ -573,7 +573,7 @@ cdef class QueuePair(Endpoint):
         return 1
 
     cdef int sleep_soft(self, int timeout) noexcept nogil:
-        # As sleep, on a software device, which is never lost.
+        # Sleeps as sleep does, on a software device, which is never lost.
         cdef pollfd lifeline
         cdef int found
         if not self.watching:
@@ -689,7 +689,7 @@ cdef class QueuePair(Endpoint):
         pthread_mutex_unlock(&self.lock)
 
     cdef bint lane_is_closed(self, lane_state *lane) noexcept:
-        # For a kept lane. True: the lane may be gone afterwards.
+        # Whether a kept lane is closed. True: the lane is kept no longer, and may be gone.
         cdef bint closed
         pthread_mutex_lock(&self.lock)
         closed = lane.closed

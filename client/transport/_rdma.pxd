@@ -54,7 +54,7 @@ cdef class RdmaStream(Stream):
 
 
 cdef inline LaneMemory memory_of(Stream s):
-    """None: requests of the stream name no memory."""
+    """The memory of a stream's lane. None: requests of the stream name no memory."""
     if DEBUG_BUILD:
         assert_that(isinstance(s, RdmaStream) == s.remote)
     return (<RdmaStream>s).memory if s.remote else None

@@ -68,7 +68,7 @@ unshared: set[Key] = set()
 
 
 def forget() -> None:
-    """In a forked child all of them are the parent's."""
+    """Forgets all queue pairs in a forked child: they are the parent's."""
     global counting
     shared.clear()
     locks.clear()

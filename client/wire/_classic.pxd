@@ -8,7 +8,7 @@ from rmemcached.client.wire._modes cimport store_mode
 
 # get, gets, gat or gats, without its end.
 cdef int put_classic_fetch(Stream s, bytes key, bint with_cas, bytes expire) except -1
-# Of a command with a value, up to the value.
+# A command with a value, up to the value.
 cdef int put_classic_store(Stream s, store_mode mode, bytes key, size_t length, bytes flags, bytes expire, bytes cas,
                            bint quiet) except -1
 # Whether the VALUE line just read has this key.

@@ -13,7 +13,7 @@ cdef enum:
 
 # A key in its form for the server: encoded, behind the prefix. TypeError: neither str nor bytes.
 cdef bytes encode_key(object key, bytes prefix, bint unicode_keys)
-# The same for put_fetch and put_store: an ASCII str is returned unchanged, if there is no prefix.
+# The key in its form for put_fetch and put_store: an ASCII str is returned unchanged, if there is no prefix.
 cdef object sendable_key(object key, bytes prefix, bint unicode_keys)
 # The text of a result of sendable_key, in place and as bytes.
 cdef const char *text_of(object key, size_t *length) noexcept
@@ -26,7 +26,7 @@ cdef bytes exact_bytes(object value)
 cdef object encode_value(object value, str encoding)
 # An integer, also NumPy's; no bool.
 cdef bytes integer_text(object value, str name)
-# The same; None for 0.
+# The digits of a number likewise; None for 0.
 cdef bytes number_text(object value, str name)
 # The expire of a storage command; None for 0. Of up to 64 bits the classic commands keep the lower 32; ms refuses them.
 # -2**63 is left to the server: versions differ.

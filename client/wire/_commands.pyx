@@ -62,7 +62,7 @@ cdef bytes checked_key(bytes key):
 
 
 cdef const char *text_of(object key, size_t *length) noexcept:
-    # For a result of sendable_key.
+    # The key is a result of sendable_key.
     if type(key) is bytes:
         length[0] = PyBytes_GET_SIZE(key)
         return PyBytes_AS_STRING(key)
@@ -295,7 +295,7 @@ cdef bint put_meta_store(Stream s, bytes line, bytes flags, object data) except 
 
 
 cdef inline const char *bytes_of(object data, size_t *length):
-    # For bytes, or a contiguous memoryview. NULL: data is Gathered.
+    # The bytes of a value: bytes, or a contiguous memoryview. NULL: data is Gathered.
     cdef Py_buffer *view
     if isinstance(data, Gathered):
         length[0] = (<Gathered>data).nbytes

@@ -155,7 +155,7 @@ cdef inline bint gather_bytes(gathered *g, const char *p, size_t n) noexcept nog
 
 
 cdef inline bint gather_item(gathered *g, item *it, size_t offset, size_t n) noexcept nogil:
-    """The same for data of an item."""
+    """Adds data of an item, as gather_bytes does for other bytes."""
     cdef int i, extents
     if not ITEM_has(it, ITEM_CHUNKED):
         return gather_bytes(g, ITEM_data(it) + offset, n)

@@ -40,7 +40,7 @@ cdef bint text_reply(conn *c, char *text, size_t length) noexcept nogil
 
 # ---- formatting in place ---------------------------------------------------------------------------------------------
 
-# For resp_start, when the thread has no free mc_resp. NULL: as resp_start.
+# Makes an mc_resp for resp_start when the thread has none free. NULL: as resp_start.
 cdef mc_resp *resp_allocate(conn *c) noexcept nogil
 # Takes back output not gathered yet: all replies newer than `last` (NULL: all), and text of `last` beyond `wbytes`.
 cdef void resp_rollback(conn *c, mc_resp *last, uint32_t wbytes) noexcept nogil

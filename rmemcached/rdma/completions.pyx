@@ -206,7 +206,7 @@ cdef inline void keep(rdma_thread *t, const ibv_wc *wc) noexcept nogil:
     cdef rdma_conn *rc = find_number(t, wc.qp_num)
     cdef uint32_t at
     if rc == NULL:
-        # Of a destroyed queue pair.
+        # The completion is of a destroyed queue pair.
         return
     at = free_entry(t)
     t.kept[at].wr_id = <uint32_t>wc.wr_id

@@ -223,7 +223,7 @@ cdef inline ibv_mr *extent_of(rdma_device *dev, const void *addr) noexcept nogil
     return <ibv_mr *>load_acquire(&dev.extents[index]) if index < MAX_EXTENTS else NULL
 
 # --- asynchronous events, and the loss of the device: one thread ---
-# To be watched for reading.
+# The descriptor of the events, to be watched for reading.
 cdef int rdma_device_async_fd(rdma_device *dev) noexcept nogil
 # Takes the asynchronous events so far. True, with a line in why: the device is lost. The caller destroys its queue
 # pairs and its workers' parts, then the device.

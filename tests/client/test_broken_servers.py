@@ -52,7 +52,7 @@ def connect(server: ServerByHand, threads: ThreadPoolExecutor) -> tuple[Client, 
         )
         for _ in range(2)
     ]
-    # They connect in the same thread: each thread has a queue pair of its own.
+    # Both clients connect in the same thread: each thread has a queue pair of its own.
     version = threads.submit(clients[0].version)
     server.accept()
     server.wait(lambda: server.inbox == b"version\r\n")

@@ -649,7 +649,7 @@ def test_signal_handlers_run_while_waiting(backend: Any, key: str, spin: float |
         seen = []
 
         def alarm(seconds: float) -> None:
-            """Again and again: a signal just before the client begins to wait does not wake the client."""
+            """Sends alarms repeatedly: a signal just before the client begins to wait does not wake the client."""
             signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
 
         def go_on(number: int, frame: object) -> None:

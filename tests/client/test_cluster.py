@@ -637,6 +637,6 @@ def test_a_forked_child(three: list[Server], key: str) -> None:
                 adding.join(10)
                 assert "one:11211" in cluster.clients
 
-            # As if held by another thread of the parent.
+            # The lock is held at the fork, as if by another thread of the parent.
             in_child(child)
         assert cluster.get(key) == b"value"

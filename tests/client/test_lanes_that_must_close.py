@@ -73,7 +73,7 @@ def interrupted_set(client: Client) -> None:
 def share(server: ServerByHand, threads: ThreadPoolExecutor, timeout: float) -> tuple[Client, Client]:
     """Two clients on one queue pair. The second client has this time-out."""
     patient, other = (make(server.address, server.transport, seconds) for seconds in (TIMEOUT, timeout))
-    # They connect in the same thread: each thread has a queue pair of its own.
+    # Both clients connect in the same thread: each thread has a queue pair of its own.
     version = threads.submit(patient.version)
     server.accept()
     server.wait(lambda: server.inbox == b"version\r\n")
@@ -166,7 +166,7 @@ def test_what_has_come_for_the_lane() -> None:
     lane."""
     with ServerByHand(rdma()) as server, ThreadPoolExecutor(1) as threads:
         patient, hasty = (make(server.address, server.transport, TIMEOUT) for _ in range(2))
-        # They connect in the same thread: each thread has a queue pair of its own.
+        # Both clients connect in the same thread: each thread has a queue pair of its own.
         first = threads.submit(patient.version)
         server.accept()
         server.wait(lambda: server.inbox == b"version\r\n")
@@ -192,7 +192,7 @@ def test_what_has_come_for_the_lane() -> None:
 
 
 def stand_still(address: tuple[str, int], transport: str, said: Connection) -> None:
-    """In a process of its own: a thread sleeps for the queue pair, and another thread waits for its lane's end."""
+    """Runs in a process of its own: a thread sleeps for the queue pair, and another thread waits for its lane's end."""
     answers = []
     with make(address, transport, TIMEOUT) as patient, make(address, transport, TIMEOUT) as other:
         patient.version()

@@ -69,7 +69,7 @@ def test_no_call_waits_for_ever(
                     assert hidden and found in (None, (None, None), {key: None}, {})
             assert await client.get(f"{key}-good") == b"good"
 
-    # Not asyncio.run, which would handle these exceptions itself.
+    # asyncio.run would handle these exceptions itself.
     loop = asyncio.new_event_loop()
     try:
         # A task of its own: Python 3.12's wait_for awaits a coroutine itself, and GeneratorExit has another meaning

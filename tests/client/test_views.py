@@ -547,7 +547,7 @@ class MemoryServer(ServerByHand):
 
     def close(self) -> None:
         super().close()
-        # By the thread that made the store, the holder of its mutex.
+        # The thread that made the store, and holds its mutex, closes the store.
         self.store.close()
 
 

@@ -61,7 +61,7 @@ def exchange_flood(target: Target, transport: str) -> None:
 
 
 def without_stream(target: Target, transport: str, count: int) -> None:
-    """So many queue pairs that wait for their stream. For each pair given up by the daemon a new pair begins."""
+    """Makes so many queue pairs that wait for their stream. For each pair given up by the daemon a new pair begins."""
     waiting = [exchange(target, transport) for _ in range(count)]
     target.ready()
     while True:
@@ -162,7 +162,7 @@ def lanes_at_rest(target: Target, transport: str, count: int) -> None:
 
 
 def lanes_left_open(target: Target, transport: str, count: int, lanes: int) -> None:
-    """So many lanes on each of some queue pairs, with unread replies, and half a command."""
+    """Opens so many lanes on each of some queue pairs, with unread replies, and half a command."""
     request = b"get bystander\r\n" * 100
     for _ in range(count):
         one = peer(target, transport, Lanes, credits=64)
@@ -177,7 +177,7 @@ def lanes_left_open(target: Target, transport: str, count: int, lanes: int) -> N
 
 
 def statistics_and_deep_queues(target: Target, transport: str, count: int) -> None:
-    """Some deep queues, each a process, and a connection that asks for statistics without end."""
+    """Runs some deep queues, each a process, and a connection that asks for statistics without end."""
     for _ in range(count):
         if os.fork() == 0:
             pump(peer(target, transport, credits=64, lanes=range(LANES)), b"mg bystander v\r\n" * 200)

@@ -179,7 +179,7 @@ def test_statistics_of_segments_with_s3fifo(rmemcached_server: ServerFactory) ->
     with Conversation(rmemcached_server("-m", "2", "-o", "lru_algorithm=s3fifo")) as plain:
         for i in range(3000):
             assert plain.ask(b"set %d 0 0 1000\r\n%s\r\n" % (i, bytes(1000))) == b"STORED\r\n"
-            # Two gets each, as the segmented LRU needs for a move to WARM.
+            # Each key is read twice, as the segmented LRU needs for a move to WARM.
             for key in (i // 2, i // 2):
                 plain.send(b"mg %d s\r\n" % key)
                 plain.line()

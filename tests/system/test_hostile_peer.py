@@ -52,7 +52,7 @@ def bystander(server: Server) -> Iterator[Any]:
             assert other.set(f"safe{size}", bytes(size))
         for _ in range(3):
             assert other.get(f"safe{SIZE}") == bytes(SIZE)
-        # This connection and the other client's.
+        # Only this connection and the other client's are left.
         alone(control, 2)
         items, open_files = control.number("curr_items"), descriptors(server.pid)
         registered = control.number("rdma_registrations", "rdma")

@@ -198,5 +198,5 @@ def test_registrations_are_made_once_per_connection(control: tuple[Server, Conve
                 client.get("again")
         found = talk.stats("rdma")
     assert found["rdma_queue_pairs"] == found["rdma_total_queue_pairs"] == "1"
-    # Of receives, and of replies.
+    # The registrations are of receives, and of replies.
     assert found["rdma_registrations"] == "2"

@@ -154,7 +154,7 @@ def test_a_place_that_is_none(control: Conversation, where: str) -> None:
 
 
 def as_user(uid: int, address: Any, transport: str, results: Any) -> None:
-    """In a process of its own: the transport that this user gets, or the error."""
+    """Runs in a process of its own: puts the transport that this user gets, or the error, into `results`."""
     logging.basicConfig(level=logging.CRITICAL)
     if os.geteuid() == 0:
         os.setgroups([])

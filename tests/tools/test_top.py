@@ -117,7 +117,7 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
 def load(server: Server, hits: int, misses: int) -> None:
     with Client(server.address, transport="tcp") as client:
         client.set("there", b"x", noreply=False)
-        # In a single command: no sample falls in the middle.
+        # All gets are in a single command, so no sample falls in the middle.
         client.raw_command("get" + " there" * hits + " no" * misses, "END\r\n")
 
 

@@ -55,7 +55,7 @@ def fabric(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def soft_shm(fabric: str) -> Iterator[None]:
-    """For tests with memory of their own choice: the fabric is soft_shm, and buffers are in no shared memory."""
+    """For tests that choose their memory themselves: the fabric is soft_shm, and buffers are in no shared memory."""
     verbs_ends.FABRIC = "soft_shm"
     yield
     verbs_ends.FABRIC = fabric

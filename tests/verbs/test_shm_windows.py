@@ -94,7 +94,7 @@ def offer(peer: RawPeer, fd: int, length: int, stag: int = 7, access: int = Acce
 
 
 def answers(peer: RawPeer) -> list[int]:
-    """Of each new answer: whether the peer's region was mapped, and has to be sealed."""
+    """Returns for each new answer whether the peer's region was mapped, and has to be sealed."""
     known = len(peer.records)
     peer.receive()
     found = [struct.unpack("=IIIHHIIIIQQ", octets) for octets in peer.records[known:]]
@@ -146,7 +146,7 @@ def test_what_goes_beyond_a_limit_goes_through_the_ring(limits: dict[str, Any], 
                     a.qp.post_send(write(a, mr, at=8), read(a, mr))
                     assert statuses(completions(a, 2, b)) == [Status.SUCCESS] * 2
                     assert memory[8:16] == struct.pack("=Q", i + turn + 100)
-                    # To see the offer.
+                    # This poll sees the offer.
                     a.poll()
         found = a.context.windows()
         assert (found["regions"], found["bytes"], found["declined"]) == (most, most * 8192, 20 - most)

@@ -15,7 +15,7 @@ from rmemcached.verbs import MR, Opcode, SendFlag, SendWR, State
 
 pytestmark = pytest.mark.once
 
-# Not memcached's, whose dissector would be asked first.
+# Memcached's ports would not do: Wireshark would ask its dissector of memcached first.
 PORTS = (40000, 7174)
 
 

@@ -176,7 +176,7 @@ def connect(
 
 
 def connect_pair(a: QP, b: QP) -> None:
-    """The same for two ready queue pairs."""
+    """Connects two ready queue pairs, as connect does."""
     if FABRIC == "verbs":
         a.join(b.address)
         b.join(a.address)
