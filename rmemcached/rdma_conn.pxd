@@ -60,14 +60,14 @@ cdef struct rdma_lane_hooks:
 # out of resources.
 cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint32_t number, int epfd, drive_fn drive,
                                      rdma_failed_fn failed, const rdma_lane_hooks *lanes) noexcept nogil
-# Its connections have been destroyed.
+# Called when its connections have been destroyed.
 cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil
 # The descriptor of completions of a device of the system: readable while there are some to serve. -1: a software
 # device, see above.
 cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil
 # The descriptor is readable: takes the event.
 cdef void rdma_thread_event(rdma_thread *t) noexcept nogil
-# For an awake or polling worker: makes progress without a system call. True: the call has done something, or there is
+# Makes progress without a system call, for an awake or polling worker. True: the call has done something, or there is
 # something to serve. Work on soft_iw shows in the epoll set only.
 cdef bint rdma_thread_poll(rdma_thread *t) noexcept nogil
 # Whether rdma_thread_poll may find work that shows nowhere else.

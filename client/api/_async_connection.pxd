@@ -61,7 +61,7 @@ cdef class AsyncConnection:
     # The value of a key by a direct read. None: the call must send a request, also while an earlier request may change
     # the item.
     cdef bytes read(self, bytes key, uint32_t *flags, uint64_t *cas)
-    # The same, to memory: the value's length, or -1. A value longer than the memory is not copied.
+    # Reads likewise, to memory: the value's length, or -1. A value longer than the memory is not copied.
     cdef Py_ssize_t read_into(self, bytes key, char *to, Py_ssize_t room) except -2
     cdef bint may_read(self, bytes key)
     # Pays for values of so many bytes.

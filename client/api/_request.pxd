@@ -49,7 +49,7 @@ cdef class Request:
     # Whether anybody waits for its answer.
     cdef bint wanted(self)
 
-# With the client's checks of arguments; default: of a miss, as a pair for REQUEST_GETS.
+# Requests, with the client's checks of arguments. default: the result of a miss, as a pair for REQUEST_GETS.
 cdef Request get_request(Session session, request_kind kind, bytes name, object key, object default, object expire)
 cdef Request store_request(Session session, store_mode mode, bytes name, object key, object value, object expire,
                            object flags, object cas)

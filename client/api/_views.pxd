@@ -14,7 +14,7 @@ from rmemcached.client.transport._stream cimport Stream
 
 
 cdef class Releases:
-    """Of a Session."""
+    """Counts a Session's pins without views, of which the server has not been told."""
     cdef unsigned int waiting    # pins without views, not yet told to the server,
     cdef int64_t since           # ... and coarse_ms() when the first of them lost its views
 

@@ -29,7 +29,7 @@ logger = logging.getLogger("rmemcached.client")
 # Client, or AsyncClient.
 _Client = TypeVar("_Client")
 
-# Not for a server's URL: these options are about keys, values and failures.
+# A server's URL may not have these options: they are about keys, values and failures.
 OF_THE_CLUSTER = ("key_prefix", "ignore_exc", "default_noreply", "allow_unicode_keys", "encoding")
 
 CLIENT_OPTIONS = (

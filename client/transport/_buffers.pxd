@@ -102,6 +102,6 @@ cdef Buffer register_memory(QueuePair queue, object view)
 cdef object lend_region(Pool pool, region *one, size_t length)
 # The Buffer around this memory, or None. pd: of its server; NULL: of any.
 cdef Buffer find_buffer(const ibv_pd *pd, const char *data, size_t length)
-# As find_buffer, and counts a request of the Buffer until unname_buffer.
+# Finds a Buffer as find_buffer does, and counts a request of the Buffer until unname_buffer.
 cdef Buffer name_buffer(const ibv_pd *pd, const char *data, size_t length)
 cdef void unname_buffer(Buffer named) noexcept

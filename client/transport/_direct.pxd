@@ -39,11 +39,11 @@ cdef class DirectReader:
 
     # The value of a key as bytes, or None: only the server can tell. text: the encoded key.
     cdef bytes read(self, const char *text, size_t length, uint32_t *flags, uint64_t *cas)
-    # The same, to memory: the value's length; -1: only the server can tell. A value longer than the memory is not
+    # Reads likewise, to memory: the value's length; -1: only the server can tell. A value longer than the memory is not
     # copied. A value that changes meanwhile may have left bytes there.
     cdef Py_ssize_t read_into(self, const char *text, size_t length, char *to, size_t room) noexcept
-    # The same for several values. Long values are copied while other threads of Python run. The caller then notes the
-    # hits of the wants with DIRECT_FOUND: of more hits than a line holds, some would be forgotten.
+    # Reads several values. Long values are copied while other threads of Python run. The caller then notes the hits of
+    # the wants with DIRECT_FOUND: of more hits than a line holds, some would be forgotten.
     cdef void read_all(self, direct_want *wants, size_t count) noexcept
     # Looks for a value. DIRECT_FOUND: at a moment of the call the key had this value. The memory may change from then
     # on.

@@ -73,7 +73,7 @@ cdef class Endpoint:
     cdef int open_messages(self) except -1
     # Takes over the numbers of the offer, and brings the queue pair to RTS.
     cdef int connect_to(self, Offer offer) except -1
-    # By rdma_cm instead: its request and reply, with the exchange in their private data.
+    # Connects by rdma_cm instead: its request and reply, with the exchange in their private data.
     cdef int agree(self, int64_t deadline) except -1
     cdef int accept_welcome(self, const cm_event *event) except -1
     # The number of READs that this end may have under way.

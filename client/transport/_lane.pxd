@@ -57,7 +57,7 @@ cdef struct lane_list:
 cdef lane_state *lane_make(lane_table *table, unsigned int most) noexcept nogil
 # Takes the lane out of the table and frees it with its inbox.
 cdef void lane_free(lane_table *table, lane_state *lane) noexcept nogil
-# Also frees all lanes.
+# Frees the table with all lanes.
 cdef void lane_table_free(lane_table *table) noexcept nogil
 
 cdef inline lane_state *lane_find(const lane_table *table, uint32_t id) noexcept nogil:

@@ -53,8 +53,8 @@ cdef class LaneMemory:
     cdef int take_into(self, char *to, size_t size, size_t length) except -1
     # No request needs the sink any more.
     cdef int release_sink(self) except -1
-    # For a call of several requests with a sink each: how many sinks at a time; their numbers begin at 0. The methods
-    # above mean the chosen sink, with sink_named False at first. 0: values come in the stream.
+    # How many sinks a call of several requests, each with a sink, may have at a time; their numbers begin at 0. The
+    # methods above mean the chosen sink, with sink_named False at first. 0: values come in the stream.
     cdef Py_ssize_t sinks_at_once(self) noexcept
     cdef int choose_sink(self, Py_ssize_t number) except -1
     # A value of so many bytes comes in the stream.

@@ -15,7 +15,7 @@ cdef enum:
     SMALL_RUN = 32           # values in a row without need of memory, after which requests name none
 
 
-# As for RdmaStream.
+# No cycle leads through a LaneMemory, as none leads through an RdmaStream.
 @cython.no_gc
 cdef class LaneMemory:
 

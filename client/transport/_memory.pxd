@@ -26,7 +26,7 @@ cdef class Memory:
     cdef bint pooled                 # regions of the pool are used
     cdef size_t ring_from            # bytes; larger values go through the ring of soft_shm
 
-    # For an event loop: other values go through the ring.
+    # From now on an event loop uses the memory: values larger than LOOP_RING_FROM go through the ring.
     cdef void join_loop(self) noexcept
 
     # Whether values of so many bytes are copied into and out of regions of the pool.
@@ -103,7 +103,7 @@ cdef class Sink(Memory):
     cdef uint32_t key(self) noexcept
     # The value written there by the server, `length` bytes, `size` at most.
     cdef bytes take(self, size_t length)
-    # The same as a memoryview of the region, which the reader has until its release.
+    # The value as a memoryview of the region, which the reader has until its release.
     cdef object lend(self, size_t length)
     cdef void take_into(self, char *to, size_t length) noexcept
     # The sink has no value, or the value was taken.

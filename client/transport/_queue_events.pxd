@@ -17,5 +17,5 @@ cdef bint queue_arm(QueuePair queue, Stream s, lane_state *lane) noexcept nogil
 cdef bint queue_ended(QueuePair queue) noexcept nogil
 # soft_shm: the end of the bytes that the server's last WRITE has put into memory so far; 0: unknown. Any thread.
 cdef uint64_t queue_written(QueuePair queue) noexcept nogil
-# False: the server has ended the connection, and all earlier messages have been reaped.
+# Whether the queue pair lives. False: the server has ended the connection, and all earlier messages have been reaped.
 cdef bint queue_lives(QueuePair queue) noexcept nogil

@@ -101,7 +101,7 @@ cdef class QueuePair(Endpoint):
     cdef void await_close(self, lane_state *lane, int patience) noexcept nogil
     cdef void poll_beside_sleeper(self) noexcept nogil
 
-    # For the stream on a lane, and its owner.
+    # The methods below are for the stream on a lane, and for its owner.
     # A new lane, with another user of the queue pair. MemoryError, OSError. add_lane: for a caller with the lock of
     # _state.pxd.
     cdef lane_state *join(self) except NULL

@@ -227,7 +227,7 @@ cdef class QueuePair(Endpoint):
 
     cdef int take_data(self, Stream s, lane_state *own, lane_state *lane, const char *data,
                        size_t length) noexcept nogil:
-        # As take_message.
+        # Returns what take_message returns.
         cdef int r
         if length == 0 or lane.closing:
             return 1

@@ -25,8 +25,8 @@ cdef class ReadBuffer:
     # Posts a READ into the buffer at `at`. The queue pair's lock is held. False: the queue pair takes no READ now.
     cdef bint post(self, RdmaStream s, uint64_t address, uint32_t key, size_t length, size_t at) noexcept nogil
 
-# As QueuePair.reap; READS_COMPLETE in place of 1 when no READ of the lane is under way any more.
+# Reaps as QueuePair.reap does; READS_COMPLETE in place of 1 when no READ of the lane is under way any more.
 cdef int reap_reads(RdmaStream s) noexcept nogil
-# Until all READs have completed. 1; 0: the connection has ended; a negative errno. After -EINTR the caller calls again,
-# with the same deadline, which is 0 at first.
+# Waits until all READs have completed. 1; 0: the connection has ended; a negative errno. After -EINTR the caller calls
+# again, with the same deadline, which is 0 at first.
 cdef int await_reads(RdmaStream s, int64_t *deadline) noexcept nogil

@@ -13,7 +13,7 @@ cdef enum:
     RESULT_MIN = 1 << 18     # bytes of the smallest object kept
     RESULTS_MOST = 1 << 27   # bytes of all kept objects of the process, with or without another owner
 
-# Without its content.
+# A new bytes object, without its content.
 cdef bytes new_result(size_t length)
 # Drops all kept objects.
 cdef void drop_results() noexcept

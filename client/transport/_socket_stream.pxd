@@ -30,7 +30,7 @@ cdef class SocketStream(Stream):
     # ALL_SENT.
     cdef Py_ssize_t send_or_receive(self, char *to, size_t room) except -2
     cdef Py_ssize_t receive(self, char *to, size_t room) except -2
-    # The same with a negative errno, and nothing is raised.
+    # Receives, but returns a negative errno, and raises nothing.
     cdef Py_ssize_t receive_quietly(self, char *to, size_t room) noexcept
     cdef int push_now(self) except -2
     cdef int drain_now(self) except -2

@@ -42,8 +42,8 @@ cdef int put_bytes(Stream s, bytes text) except -1
 cdef int put_mark(Stream s) except -1
 # mg, without its end, for a sink to follow.
 cdef int put_fetch(Stream s, object key, bint with_flags, bint with_cas, bytes expire) except -1
-# For a remote stream: the name of the sink, or of the caller's memory, for the value of a fetch. Nothing, if the value
-# is to come in the stream.
+# For a remote stream: puts the name of the sink, or of the caller's memory, for the value of a fetch. Puts nothing, if
+# the value is to come in the stream.
 cdef int put_sink(Stream s, bint lends) except -1
 cdef int put_target(Stream s, char *to, size_t size) except -1
 # ms. flags, expire: None for 0; cas: None but for STORE_CAS. True: the server reads the value from memory and answers

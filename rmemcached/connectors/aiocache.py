@@ -124,7 +124,7 @@ class RMemcachedCache(BaseCache):
         return await getattr(self.client, command)(*args, **kwargs)
 
     async def _redlock_release(self, key: str, value: Any) -> int:
-        # Only this caller's lock: after its lease another caller may have taken the lock.
+        # A caller may delete its own lock only: after its lease another caller may have taken the lock.
         found, token = await self.client.gets(key)
         if found != as_bytes(key, value):
             return 0

@@ -80,7 +80,7 @@ class RMemcachedCache(BaseMemcachedCache):
 
     @property
     def _cache(self) -> Any:
-        # Not an attribute: a forked child has clients of its own.
+        # The client is no attribute: a forked child has clients of its own.
         return shared.client(self._servers, self._options)
 
     def get_backend_timeout(self, timeout: Any = DEFAULT_TIMEOUT) -> int:

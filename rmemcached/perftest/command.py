@@ -158,7 +158,7 @@ def other_kinds(port: str, bind: str, shm: bool) -> Iterator[list[socket.socket]
 
 
 def listen_unix(path: str) -> socket.socket:
-    """Only this user may connect. Replaces the socket of a killed server."""
+    """Returns a listening socket for this user alone. Replaces the socket of a killed server."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
         if Path(path).is_socket():
             try:
@@ -228,7 +228,7 @@ def dial_stream(host: str, port: str, shm: bool, token: bytes) -> socket.socket:
 
 
 def find_device(name: str | None, port: int, gid_index: int) -> str:
-    """Without a name: the first usable device of the system, or else soft_iw0."""
+    """Returns the device's name. Without a name: the first usable device of the system, or else soft_iw0."""
     if name is not None and fabric_of(name).stream:
         return name
     try:

@@ -18,7 +18,7 @@ cdef struct watch_word:
     const char *name
     uint32_t eflag
 
-# In memcached's order, because a word may be cut short and the first that begins so is meant.
+# The words have memcached's order, because a word may be cut short and the first that begins so is meant.
 cdef watch_word[WATCH_WORDS_COUNT] WATCH_WORDS = [
     watch_word(b"rawcmds", LOG_RAWCMDS), watch_word(b"evictions", LOG_EVICTIONS),
     watch_word(b"fetchers", LOG_FETCHERS), watch_word(b"mutations", LOG_MUTATIONS),

@@ -12,7 +12,7 @@ cdef enum:
 
 # Does a command of the input. False: the command is not complete yet. On return the state says what comes next.
 cdef bint try_read_command_ascii(conn *c) noexcept nogil
-# In conn_resume: answers further keys of a get. False: the rest of its line is needed. On return as above.
+# Answers further keys of a get, in conn_resume. False: the rest of its line is needed. On return as above.
 cdef bint resume_get(conn *c) noexcept nogil
 # The payload of a storage command is complete: stores the item and answers.
 cdef void complete_nread_ascii(conn *c) noexcept nogil

@@ -175,7 +175,7 @@ cdef void get_failed(conn *c) noexcept nogil:
         c.mget &= ~<int>MGET_OOM
         c.charged = 0
         out_string(c, b"SERVER_ERROR out of memory writing get response")
-    # With a second line end, as in memcached.
+    # The answer has a second line end, as in memcached.
     elif c.state != conn_closing:
         out_line(c, b"CLIENT_ERROR bad command line format\r\n\r\n", 40)
 
@@ -341,7 +341,7 @@ cdef void complete_nread_ascii(conn *c) noexcept nogil:
     elif result == NOT_FOUND:
         out_line(c, b"NOT_FOUND\r\n", 11)
     else:
-        # Also, as in memcached, for an append without room for the longer value.
+        # An append without room for the longer value ends here, too, as in memcached.
         out_line(c, b"NOT_STORED\r\n", 12)
     item_remove(s, it)
 

@@ -177,7 +177,7 @@ cdef void out_of_memory(conn *c, const char *text) noexcept nogil:
 
 
 cdef inline uint64_t next_cas(conn *c) noexcept nogil:
-    """As in memcached, a store takes a CAS value even when nothing is stored."""
+    """The CAS value for a store. As in memcached, a store takes a CAS value even when nothing is stored."""
     return get_cas_id(c.thread.store) if c.thread.cas_enabled else 0
 
 
@@ -268,7 +268,7 @@ cdef void process_bin_update(conn *c, const protocol_binary_header *h, const cha
         else:
             write_bin_error(c, PROTOCOL_BINARY_RESPONSE_E2BIG)
         if op != NREAD_APPEND and op != NREAD_PREPEND and log_wants(c.thread.log, LOG_MUTATIONS):
-            # As in memcached, without the operation and with the request's expiration.
+            # The line is memcached's: it has no operation, and the request's expiration.
             logged = log_item(key, nkey, 0, 0)
             log_item_store(c.thread.log, NO_MEMORY if fits else TOO_LARGE, 0, &logged, exptime)
         if op == NREAD_SET:

@@ -298,7 +298,7 @@ cdef item *conn_write_posted(conn *c) noexcept nogil
 # Describes where the missing rlbytes of the payload go. Returns the number of extents. With too few entries the extents
 # cover only the first bytes.
 cdef int conn_payload_iov(conn *c, iovec *iov, int max_iov) noexcept nogil
-# The same for up to `most` bytes, behind the first `skip` bytes, which are under way.
+# Describes likewise where up to `most` bytes go, behind the first `skip` bytes, which are under way.
 cdef int conn_payload_piece(conn *c, size_t skip, size_t most, iovec *iov, int max_iov) noexcept nogil
 # n more bytes of the payload are in place. The machine goes on when rlbytes is 0. An engine that cannot get the rest
 # ends the connection instead.
@@ -306,7 +306,7 @@ cdef void conn_payload_received(conn *c, size_t n) noexcept nogil
 
 # ---- for the machine and the command modules -------------------------------------------------------------------------
 
-# For `reply`: releases a reply with all its contents. The reply is not in the list any more.
+# Releases a reply with all its contents, for `reply`. The reply is not in the list any more.
 cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil
 
 # The state's name for users (`stats conns`, -vvv). conn_resume and conn_read_keys have the names of the states in which

@@ -53,8 +53,8 @@ cdef enum protocol_binary_command:   # names in -Q are of quiet commands
     PROTOCOL_BINARY_CMD_GATK = 0x23
     PROTOCOL_BINARY_CMD_GATKQ = 0x24
 
-# Of requests and responses: 24 bytes without padding. Numbers are in network order on the wire, and in host order once
-# decoded.
+# The header of requests and responses: 24 bytes without padding. Numbers are in network order on the wire, and in host
+# order once decoded.
 cdef struct protocol_binary_header:
     uint8_t magic
     uint8_t opcode

@@ -29,13 +29,13 @@ cdef extern from *:
 
 # Answers with `text` (\r\n included, at most WRITE_BUFFER_SIZE bytes), unless `noreply` was given.
 cdef void out_line(conn *c, const char *text, size_t length) noexcept nogil
-# The same for a string without \r\n.
+# Answers with a string without \r\n.
 cdef void out_string(conn *c, const char *text) noexcept nogil
 # out_string for an error answered in spite of a quiet flag.
 cdef void out_errstring(conn *c, const char *text) noexcept nogil
 # Answers with the statistics, whose memory is freed when they have left. False: out of memory, nothing is answered.
 cdef bint stat_reply(conn *c, stat_buf *out) noexcept nogil
-# The same for malloc'd text. A long text counts for several commands of the turn (-R), because writing took time.
+# Answers with malloc'd text. A long text counts for several commands of the turn (-R), because writing took time.
 cdef bint text_reply(conn *c, char *text, size_t length) noexcept nogil
 
 # ---- formatting in place ---------------------------------------------------------------------------------------------

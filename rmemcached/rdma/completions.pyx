@@ -65,7 +65,7 @@ cdef bint keep_room(rdma_thread *t, uint32_t count) noexcept nogil:
     cdef kept_completion *kept
     if least <= t.kept_size:
         return True
-    # Not realloc, which would copy unused entries, too.
+    # realloc would copy unused entries, too.
     kept = <kept_completion *>malloc(wanted * sizeof(kept_completion))
     if kept == NULL:
         return False

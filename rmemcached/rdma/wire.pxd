@@ -64,7 +64,7 @@ cdef extern from *:
         return transport < sizeof(names) / sizeof(names[0]) ? names[transport] : "";
     }
     """
-    # In the order of the numbers. A number without a name has an empty name.
+    # The names are in the order of the numbers. A number without a name has an empty name.
     const char *transport_name "rmc_transport_name"(rdma_transport transport) nogil
 
 
@@ -101,7 +101,7 @@ cdef inline void put_message_header(char *out, uint8_t kind, uint16_t credits, u
 
 
 cdef inline bint get_message_header(const char *message, size_t length, message_header *out) noexcept nogil:
-    """False: the message is shorter than a header."""
+    """Reads a header. False: the message is shorter than a header."""
     cdef uint16_t credits, used, lane
     if length < MESSAGE_HEADER:
         return False
@@ -214,7 +214,7 @@ cdef inline void put_hello(char *out, const rdma_hello *hello) noexcept nogil:
 
 
 cdef inline bint get_hello(const char *data, size_t length, rdma_hello *out) noexcept nogil:
-    """False: the data is no hello. The caller checks the version."""
+    """Reads a hello. False: the data is no hello. The caller checks the version."""
     return length >= HELLO_LENGTH and get_first(data, EXCHANGE_REQUEST, out)
 
 
@@ -229,7 +229,7 @@ cdef inline void put_welcome(char *out, const rdma_welcome *welcome) noexcept no
 
 
 cdef inline bint get_welcome(const char *data, size_t length, rdma_welcome *out) noexcept nogil:
-    """False: the data is no welcome. The caller checks the version."""
+    """Reads a welcome. False: the data is no welcome. The caller checks the version."""
     if length < WELCOME_LENGTH or not get_first(data, EXCHANGE_REPLY, &out.both):
         return False
     out.eager = get_number(data + 16)

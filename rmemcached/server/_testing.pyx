@@ -39,7 +39,7 @@ cdef verbs_provider slow = soft_provider()[0]
 
 
 cdef ibv_mr *register_slowly(ibv_pd *pd, void *addr, size_t length, int access) noexcept nogil:
-    """As slow as a device of the system, which pins every page."""
+    """Registers as slowly as a device of the system, which pins every page."""
     eventfd_signal(began)
     eventfd_clear(proceed)
     return soft_provider().reg_mr(pd, addr, length, access)
@@ -127,7 +127,7 @@ TAGS = {"soft": <uint64_t>SOFT_EVENT, "udp": <uint64_t>UDP_TAG}
 INDEX_PARTS = <unsigned int>MAX_INDEX
 INDEX_EXTENTS = direct_bytes(<uint64_t>MAX_EXTENTS * ARENA_EXTENT) // <uint64_t>ARENA_EXTENT
 
-# Of each transport: the name in its row, and the name of its number on the wire.
+# Each transport's names: in its row, and of its number on the wire.
 TRANSPORT_NAMES = [(transport_of(number).name.decode(), transport_name(number).decode())
                    for number in range(RDMA_TRANSPORTS)]
 
@@ -147,7 +147,7 @@ cdef class Pace:
         pace_begin(&self.pace, now)
 
     def end(self, now):
-        """As note, after each service."""
+        """The gap likewise, after each service."""
         cdef uint32_t gap = pace_end(&self.pace, now)
         return None if gap == UINT32_MAX else gap
 

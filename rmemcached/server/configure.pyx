@@ -91,7 +91,7 @@ cdef void fill_store_config(store_config *out, wanted) except *:
     out.use_cas = wanted.use_cas
     out.evict_to_free = wanted.evict_to_free
     out.preallocate = wanted.preallocate
-    # For memcached's suite.
+    # memcached's test suite sets this variable.
     out.initial_malloced = int(os.environ.get("T_MEMD_INITIAL_MALLOC") or 0)
     out.nthreads = wanted.threads
     out.hashpower_init = wanted.hash_power

@@ -90,7 +90,7 @@ cdef class DirectReader:
         return counts
 
     def read_lines(self, bytes key):
-        """As `read`, with a copy in an RDMA device's order: (value, flags), "ask", or "torn"."""
+        """Reads as `read` does, with a copy in an RDMA device's order: (value, flags), "ask", or "torn"."""
         cdef direct_hit hit
         cdef char *to = NULL
         cdef direct_answer answer
@@ -106,7 +106,7 @@ cdef class DirectReader:
             free(to)
 
     def run_lines(self, uint64_t seed, uint64_t keys, bint verify=True):
-        """As `run`, with such copies."""
+        """Reads as `run` does, with such copies."""
         cdef uint64_t[3] counts = [0, 0, 0]
         cdef const char *error
         with nogil:

@@ -173,7 +173,7 @@ cdef size_t _value_length(stress_thread *t, uint64_t kind) noexcept nogil:
     if kind == NUMBER:
         return 1 + r % 20
     if t.even:
-        # As many of 64 to 128 bytes as of 128 to 256.
+        # There are as many lengths of 64 to 128 bytes as of 128 to 256.
         length = <size_t>64 << (r >> 8) % 32
         while length > t.max_value:
             r = _mix(r)

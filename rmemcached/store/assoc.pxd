@@ -38,7 +38,7 @@ cdef struct hash_table:
     unsigned int growing        # atomic: the thread is at work
     uint64_t malloc_fails       # atomic: there was no memory to grow
 
-# False: no memory.
+# Makes the table and the item locks. False: no memory.
 cdef bint assoc_init(store *s) noexcept nogil
 # Waits for the growing thread; store.stopping is set.
 cdef void assoc_stop(store *s) noexcept nogil
@@ -59,7 +59,7 @@ cdef bint item_trylock(store *s, uint32_t hv) noexcept nogil
 
 # The chain of a hash; items with other hashes share the chain. The caller has the item lock of hv.
 cdef item **assoc_bucket(store *s, uint32_t hv) noexcept nogil
-# For a caller with the item lock of hv.
+# The functions below are for a caller with the item lock of hv.
 cdef item *assoc_find(store *s, const char *key, size_t nkey, uint32_t hv) noexcept nogil
 cdef void assoc_insert(store *s, item *it, uint32_t hv) noexcept nogil
 cdef void assoc_delete(store *s, item *it, uint32_t hv) noexcept nogil

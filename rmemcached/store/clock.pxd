@@ -13,9 +13,9 @@ cdef struct store_clock:
     uint32_t paused             # clock_tick leaves current_time alone
     rel_time_t oldest_live      # from this time on, items last used at this time or before are invalid; 0: no flush_all
 
-# Of store_create.
+# Starts the clock, for store_create.
 cdef void clock_init(store *s) noexcept nogil
-# Of store_tick.
+# Reads the system's clock, for store_tick.
 cdef void clock_tick(store *s) noexcept nogil
 # Whether flush_all has invalidated the item. The caller of both functions below holds the item lock.
 cdef bint item_is_flushed(store *s, const item *it) noexcept nogil

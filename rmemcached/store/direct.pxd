@@ -38,7 +38,7 @@ cdef struct direct_index:
     uint64_t left_out
     uint64_t clients            # clients that got the memory since the start
 
-# False: no memory.
+# Makes the index, if there is to be one. False: no memory, or the memory limit is too large for an index.
 cdef bint direct_init(store *s) noexcept nogil
 # Ends the thread; store.stopping is set. The index stays as it is, and clients ask for missing items.
 cdef void direct_stop(store *s) noexcept nogil

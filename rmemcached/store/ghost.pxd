@@ -48,7 +48,7 @@ cdef struct ghost_table:
     ghost_flow flows[GHOST_SOURCES]
     char pad_after_counts[CACHE_LINE]
 
-# False: no memory. Does nothing without S3-FIFO.
+# Makes the table. False: no memory. Does nothing without S3-FIFO.
 cdef bint ghost_init(store *s) noexcept nogil
 cdef void ghost_destroy(store *s) noexcept nogil
 # Remembers the key of an item evicted from a queue of its class.

@@ -30,9 +30,9 @@ cdef struct huge_pages:
     # atomic
     uint64_t made               # huge pages made by the system
 
-# False: no memory.
+# Makes the states of the huge pages. False: no memory.
 cdef bint huge_init(store *s) noexcept nogil
-# False: no thread.
+# Starts the thread, if there are to be huge pages. False: the thread cannot be started.
 cdef bint huge_start(store *s) noexcept nogil
 # Ends the thread; store.stopping is set.
 cdef void huge_stop(store *s) noexcept nogil

@@ -50,7 +50,7 @@ cdef struct item_sizes:         # `stats sizes`
     uint32_t *count             # linked items by size / SIZES_GRANULARITY, atomic; NULL: not counted
     uint32_t buckets            # constant
 
-# False: no memory.
+# Makes the locks of the queues, and the counts of sizes. False: no memory.
 cdef bint link_init(store *s) noexcept nogil
 cdef void link_destroy(store *s) noexcept nogil
 

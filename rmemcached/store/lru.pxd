@@ -53,7 +53,7 @@ cdef struct lru_control:
 # The functions below take the locks of queues and buffers themselves. The caller may hold an item lock, but no lock
 # further down in lock_rank.
 
-# Of store_create and store_destroy, without other threads.
+# Called by store_create and store_destroy, without other threads.
 cdef void lru_init(store *s) noexcept nogil
 cdef void lru_destroy(store *s) noexcept nogil
 # Makes the buffers for waiting moves, before the maintainer starts. False: no memory.

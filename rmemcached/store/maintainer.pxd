@@ -17,7 +17,7 @@ cdef struct maintainer:
     rel_time_t last_crawler_check
 
 cdef void maintainer_init(store *s) noexcept nogil
-# False: the thread cannot be started.
+# Starts the thread. False: there is no thread, or no memory.
 cdef bint maintainer_start(store *s) noexcept nogil
 # Ends the thread; store.stopping is set.
 cdef void maintainer_stop(store *s) noexcept nogil

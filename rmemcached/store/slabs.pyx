@@ -316,7 +316,7 @@ cdef item *slabs_alloc(store *s, unsigned int clsid, bint new_page) noexcept nog
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     it = do_slabs_alloc(s, clsid, new_page, &carved)
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
-    # Without the lock: this may be the first access to the memory, a page fault.
+    # The lock is free here: this may be the first access to the memory, a page fault.
     if it != NULL:
         if carved:
             relaxed_store(&it.it_flags, 0)

@@ -106,7 +106,7 @@ cdef inline uint64_t ITEM_get_cas(const item *it) noexcept nogil:
     return relaxed_load(<uint64_t *>(<item *>it + 1)) if ITEM_has(it, ITEM_CAS) else 0
 
 cdef inline void ITEM_set_cas(item *it, uint64_t value) noexcept nogil:
-    """For an item without a seal at present: do_item_set_cas also changes the seal."""
+    """Sets the CAS value of an item without a seal at present: do_item_set_cas also changes the seal."""
     if ITEM_has(it, ITEM_CAS):
         relaxed_store(<uint64_t *>(it + 1), value)
 
@@ -121,14 +121,14 @@ cdef inline rel_time_t item_time(const item *it) noexcept nogil:
     return <rel_time_t>relaxed_load(&(<item *>it).time)
 
 cdef inline void item_set_time(item *it, rel_time_t now) noexcept nogil:
-    """For an unlinked item: direct_set_times also changes the seal."""
+    """Sets the time of an unlinked item: direct_set_times also changes the seal."""
     relaxed_store(&it.time, now)
 
 cdef inline rel_time_t item_exptime(const item *it) noexcept nogil:
     return <rel_time_t>relaxed_load(&(<item *>it).exptime)
 
 cdef inline void item_set_exptime(item *it, rel_time_t exptime) noexcept nogil:
-    """For an unlinked item: do_item_set_exptime is for linked items."""
+    """Sets the expiry time of an unlinked item: do_item_set_exptime is for linked items."""
     relaxed_store(&it.exptime, exptime)
 
 cdef inline char *ITEM_key(item *it) noexcept nogil:
@@ -554,7 +554,7 @@ cdef void store_get_stats(store *s, store_stats *out) noexcept nogil
 # Clears the counters; sizes and current amounts stay.
 cdef void store_reset_stats(store *s) noexcept nogil
 cdef unsigned int store_largest_class(store *s) noexcept nogil
-# False: no class has this id.
+# The statistics of a class. False: no class has this id.
 cdef bint store_get_class_stats(store *s, unsigned int clsid, class_stats *out) noexcept nogil
 # The class of an item of so many bytes (ITEM_ntotal); 0: larger than the item size limit.
 cdef unsigned int store_class_of(store *s, size_t ntotal) noexcept nogil

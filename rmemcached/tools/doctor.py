@@ -264,7 +264,7 @@ class Examination:
     def __init__(self, target: str, timeout: float, rdma_cm_port: int | None) -> None:
         self.server, options = parse_server(target)
         if target.startswith("memcached://"):
-            # As for a Client: this scheme chooses "auto".
+            # This scheme chooses "auto", as for a Client.
             options.setdefault("transport", "auto")
         self.wanted, self.pinned_by = chosen_transport(options.pop("transport", None), TRANSPORTS)
         if rdma_cm_port is not None:

@@ -76,7 +76,7 @@ cdef bint verbs_port_lost(const verbs_port *port, uint64_t *events, char *why, s
 
 # RESET to INIT; INIT to RTS. 0 or an errno value. Receives are posted between the two.
 cdef int verbs_qp_init(const verbs_port *port, ibv_qp *qp, unsigned int rights) noexcept nogil
-# For a queue pair in RTS: the one-sided operations allowed to its peer. 0 or an errno value.
+# Allows the peer of a queue pair in RTS these one-sided operations. 0 or an errno value.
 cdef int verbs_qp_allow(const verbs_port *port, ibv_qp *qp, unsigned int rights) noexcept nogil
 cdef int verbs_qp_connect(const verbs_port *port, ibv_qp *qp, uint32_t psn, const qp_address *peer, unsigned int ird,
                           unsigned int ord) noexcept nogil

@@ -153,9 +153,9 @@ cdef void soft_mr_renew(ibv_mr *mr) noexcept nogil
 # --- shared receive queues of programs with many peers ---
 # From now on the SRQ hands out the newest receive first. So few receives are in use, and their memory stays hot.
 cdef void soft_srq_newest_first(ibv_srq *srq) noexcept nogil
-# For a queue pair with an SRQ and without a stream so far: the queue pair takes at most `allowed` receives. A peer
-# beyond the limit ends its own stream, and leaves the receives of other peers alone. When the queue pair has come to
-# ERR, a receive completion with IBV_WC_WR_FLUSH_ERR and this wr_id reports the error.
+# Limits a queue pair with an SRQ, and without a stream so far, to `allowed` receives. A peer beyond the limit ends its
+# own stream, and leaves the receives of other peers alone. When the queue pair has come to ERR, a receive completion
+# with IBV_WC_WR_FLUSH_ERR and this wr_id reports the error.
 cdef void soft_qp_limit(ibv_qp *qp, uint32_t allowed, uint64_t wr_id) noexcept nogil
 # Raises the limit. One thread at a time, without a lock.
 cdef void soft_qp_allow(ibv_qp *qp, uint32_t more) noexcept nogil

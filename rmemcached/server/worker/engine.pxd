@@ -4,9 +4,9 @@
 # A lent connection is out of the epoll set, and its input waits. Only the side thread uses the socket, and the worker
 # uses nothing but the structure, until worker_give_back returns the connection through the worker's queue.
 
-# Of connections without a queue pair.
+# The engine of connections without a queue pair.
 cdef conn_engine socket_engine
-# Of lifelines. Their socket cannot be lent, because the queue pair can end at any moment.
+# The engine of lifelines. Their socket cannot be lent, because the queue pair can end at any moment.
 cdef conn_engine lifeline_engine
 
 # The machine has lent the connection (WANT_LENT).

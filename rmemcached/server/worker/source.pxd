@@ -16,7 +16,7 @@ cdef struct source:              # the first field of a source's structure
     bint active                  # the source has work, or waits for work. Else the loop calls only take_events and end.
     # The worker's thread sets `active` together with the first work; serve or a later function clears it.
 
-# In the order of a turn. Between poll and take_events the loop asks epoll.
+# The calls are in the order of a turn. Between poll and take_events the loop asks epoll.
 cdef struct source_calls:
     # Begins a turn: until the next call the source does a turn's work at most. True: the last turn's work was used up,
     # and there may be more. Then the worker does not sleep in this turn, and asks epoll for others' sake.

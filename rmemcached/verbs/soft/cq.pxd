@@ -31,7 +31,7 @@ cdef bint cq_add(soft_cq *cq, const ibv_wc *wc, bint solicited) noexcept nogil
 # Drops the completions of a queue pair that is destroyed or reset.
 cdef void cq_purge(soft_cq *cq, uint32_t qp_num) noexcept nogil
 
-# For a fabric's own poll_cq: whether this poll has to make progress; whether there is nothing to take.
+# Whether a poll, by a fabric's own poll_cq, has to make progress; whether there is nothing to take.
 cdef bint cq_wants_progress(soft_cq *cq, int num_entries) noexcept nogil
 cdef bint cq_is_empty(const soft_cq *cq) noexcept nogil
 # Takes completions. -EOVERFLOW: there are none, and some were lost for want of room.

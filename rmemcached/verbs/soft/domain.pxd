@@ -93,7 +93,7 @@ cdef uint64_t domain_event(const soft_domain *domain, const soft_qp *qp, uint32_
 # The next six belong to a turn. `progress` is held.
 # A new turn, unless the program begins the turns.
 cdef void domain_begin_turn(soft_domain *domain) noexcept nogil
-# The same, unless soft_channel_poll begins turns: all polls between two calls share a turn then.
+# Begins a turn likewise, unless soft_channel_poll begins turns: all polls between two calls share a turn then.
 cdef void domain_next_turn(soft_domain *domain) noexcept nogil
 # Whether the turn is over. Each turn looks once at the queue pairs, even after posts have used up its work.
 cdef bint domain_is_over(const soft_domain *domain) noexcept nogil
@@ -131,7 +131,7 @@ cdef uint32_t domain_poll_descriptors(soft_domain *domain) noexcept nogil
 # event calls it once, at its end. So an event made and delivered by get_cq_event itself costs no system call.
 cdef void domain_update_fd(soft_domain *domain) noexcept nogil
 cdef void domain_update_fd_locked(soft_domain *domain) noexcept nogil
-# The same for all domains of a queue pair but `except_for`, whose caller updates it; NULL: for all.
+# Updates event_fd of all domains of a queue pair but `except_for`, whose caller updates it; NULL: of all.
 cdef void qp_update_fds(soft_qp *qp, soft_domain *except_for) noexcept nogil
 
 # The completion queue of the oldest undelivered event, now counted as delivered. NULL: there is none.

@@ -43,7 +43,7 @@ cdef struct soft_fabric:
     # The next six are called with soft_domain.progress held.
     # Receives and sends as much as possible without blocking. `waits`: the caller waits for the descriptor next.
     void (*progress)(soft_domain *domain, bint waits) noexcept nogil
-    # The same for the progress thread. `arm`: as `arm` below, too. Returns whether there was work.
+    # Makes progress for the progress thread. `arm`: as `arm` below, too. Returns whether there was work.
     bint (*serve)(soft_domain *domain, bint arm) noexcept nogil
     # From now on the descriptor signals new work. If work is there already, sets domain.work_pending.
     void (*arm)(soft_domain *domain) noexcept nogil                          # optional

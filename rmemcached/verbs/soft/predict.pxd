@@ -46,7 +46,7 @@ cdef void rx_predict(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nog
 # Parses the `left` octets behind the payload of the open FPDU. False: the queue pair is in error.
 cdef bint rx_take_predicted(soft_qp *qp, const rx_target *target, const rx_plan *plan, uint32_t left) noexcept nogil
 
-# With CRC: whether the payload behind a header may be placed before its CRC is known.
+# Whether, with CRC, the payload behind a header may be placed before its CRC is known.
 cdef bint rx_may_place_early(soft_qp *qp, const ddp_header *h) noexcept nogil
-# With CRC: adds placed octets to the CRC, from iov[index] on.
+# Adds placed octets to the CRC, from iov[index] on. Does nothing without CRC.
 cdef void rx_add_crc(soft_qp *qp, const rx_target *target, int index, uint32_t length) noexcept nogil

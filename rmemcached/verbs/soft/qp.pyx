@@ -58,7 +58,7 @@ cdef bint qp_make_queues(soft_qp *qp, ibv_qp_init_attr *init) noexcept nogil:
     cdef ibv_qp_cap *cap = &init.cap
     cdef uint32_t recvs
     if init.srq != NULL:
-        # In place of a receive queue, an entry for the receive taken from the SRQ.
+        # In place of a receive queue there is an entry for the receive taken from the SRQ.
         cap.max_recv_wr = 0
         cap.max_recv_sge = 0
     qp.cap = cap[0]

@@ -420,7 +420,7 @@ cdef bint rx_check(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
 
 
 cdef int rx_check_crc(soft_qp *qp, const uint8_t *p, uint32_t there, uint32_t total) noexcept nogil:
-    """With CRC, at an FPDU's start: RX_OPENED if the header may be used already, else RX_MORE or RX_WRONG."""
+    """Checks an FPDU's CRC at its start: RX_OPENED if the header may be used already, else RX_MORE or RX_WRONG."""
     cdef ddp_header ahead
     qp.rx.checked = there >= total
     if qp.rx.checked:

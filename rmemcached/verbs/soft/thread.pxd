@@ -9,7 +9,7 @@ soft_context.thread_lock guards the thread's descriptors and the list of domains
 lock.
 """
 
-# For a context being opened. soft_start_progress (soft.pxd) starts the thread itself.
+# Prepares the thread of a context being opened. soft_start_progress (soft.pxd) starts the thread itself.
 cdef void thread_open(soft_context *context) noexcept nogil
 
 # Adds a new domain to the list. False with errno: the thread cannot watch it.

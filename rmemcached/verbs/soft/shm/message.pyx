@@ -230,7 +230,7 @@ cdef int shm_poll(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
         domain_unlock(domain)
         return 0
     domain.looked = True
-    # With a queue armed, completions have to go through the queue: the first makes an event.
+    # If a queue is armed, completions have to go through the queue: the first makes an event.
     if shared.npolled <= SHM_ALWAYS_POLLED and num_entries and relaxed_load(&domain.armed) == 0:
         while looks > 0 and shared.polled != NULL:
             link = shared.polled

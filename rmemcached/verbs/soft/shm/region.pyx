@@ -151,7 +151,7 @@ cdef void shm_withdraw(soft_mr *mr) noexcept nogil:
     assert_write_held(&mr_shard_of(context, mr.ibv.lkey).lock)
     if region != NULL and region.generation and shared.registry[region.slot] == region.generation:
         store_release(&shared.registry[region.slot], 0)
-        # As in shm_renew: the program's next write must not be seen before.
+        # The program's next write must not be seen before, as in shm_renew.
         full_fence()
 
 

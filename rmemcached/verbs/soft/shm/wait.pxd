@@ -51,7 +51,7 @@ cdef void shm_tell_rest(soft_qp *qp) noexcept nogil
 cdef bint shm_has_waiter(const soft_qp *qp) noexcept nogil
 # Asks the peer for a wake-up. True: there is work already.
 cdef bint shm_request_wakeup(soft_qp *qp) noexcept nogil
-# With a full ring: asks for a wake-up if the stream waits in any domain. True: there is room already.
+# Asks for a wake-up, with a full ring, if the stream waits in any domain. True: there is room already.
 cdef bint shm_wait_for_space(soft_qp *qp) noexcept nogil
 # Wakes the peer if it has asked for a wake-up. Called after each change that the peer may wait for. `consumed`: octets
 # of its ring were consumed.
