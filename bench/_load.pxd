@@ -33,7 +33,7 @@ cdef enum:
     SET
     DELETE
     INCR
-    # A load has these alone, if at all.
+    # A load with one of these kinds has no other kind.
     MISS                     # a get of a missing key
     TOUCH
     META_GET

@@ -304,7 +304,7 @@ cdef class Load:
             raise
 
     cdef int failed(self, int r) except -1:
-        # Raises the error.
+        # Raises the error of a step's result.
         cdef load *w = &self.load
         if r == WRONG:
             raise ValueError(self.wrong_text())
@@ -405,7 +405,7 @@ cdef class Load:
         return self.drawn(count, draw)
 
     def draw_ranks(self, count):
-        """The same numbers as ranks by popularity, from 0 on."""
+        """The ranks by popularity, from 0 on, of the keys that `draw` draws."""
         return self.drawn(count, draw_rank)
 
     cdef drawn(self, Py_ssize_t count, draw_function function):

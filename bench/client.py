@@ -102,7 +102,7 @@ def median_of(operation: Callable[[], object], units: int = 1, pause: float = 0.
 
 
 def check(got: object, wanted: object) -> None:
-    """Raises ValueError when a value is not the stored value."""
+    """Compares a value with the stored value. Raises ValueError when they differ."""
     if got != wanted:
         raise ValueError("a wrong value came back")
 
@@ -512,7 +512,7 @@ def beside_copy(
 
 
 def measure_large(servers: dict[str, Server], options: argparse.Namespace, sheet: Sheet) -> None:
-    """Large values, and a dict of arrays."""
+    """Measures large values, and a dict of arrays."""
     for name in OURS:
         with contextlib.closing(connect(name, servers[name])) as client:
             for megabytes in LARGE:

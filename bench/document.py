@@ -264,7 +264,7 @@ def read(path: str) -> Document:
 
 
 def write(path: str, document: Document) -> None:
-    """Raises BenchError."""
+    """Writes the document. Raises BenchError."""
     write_text(path, json.dumps(document, indent=1) + "\n")
 
 

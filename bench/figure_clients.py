@@ -224,7 +224,7 @@ THINK_US = 1000
 
 
 def resident(pid: int) -> float:
-    """Memory of a process in KB, without mapped files; a page shared by n processes counts 1/n in each."""
+    """The memory of a process in KB, without mapped files; a page shared by n processes counts 1/n in each."""
     total = 0
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
@@ -432,7 +432,7 @@ def eight_octets(effort: Effort, record: Record) -> None:
 def small_latencies(
     effort: Effort, record: Record, found: list[Contender], sizes: list[int], operations: str, cores: list[str]
 ) -> None:
-    """The subcommand latency with these contenders and sizes."""
+    """Runs the subcommand latency with these contenders and sizes."""
     parser = argparse.ArgumentParser()
     latency.add_arguments(parser)
     options = parser.parse_args(

@@ -44,7 +44,7 @@ TURNS = False
 VALUE = re.compile(rb"VALUE (\d+) 0 (\d+)\r\n")
 FIGURES = (Figure("misses_percent", "percent"), Figure("hit_cpu_us", "us"), Figure("evictions", "", ""))
 S3FIFO, DIRECT = ("-o", "lru_algorithm=s3fifo"), ("-o", "rdma_direct")
-# Ours: {name: flags}
+# The variants of our daemon: {name: flags}
 VARIANTS = {"lru": (), "s3fifo": S3FIFO, "lru+direct": DIRECT, "s3fifo+direct": (*S3FIFO, *DIRECT)}
 CONTENDERS = (*VARIANTS, "memcached")
 GRAMMAR = f"{', '.join(CONTENDERS)}, memcached=PATH"
@@ -253,7 +253,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
 
 
 def missed(document: Document, options: argparse.Namespace) -> list[str]:
-    """A line for each contender of ours with more misses than memcached, by more than --points."""
+    """Returns a line for each contender of ours with more misses than memcached, by more than --points."""
     found = {row["contender"]: row["median"] for row in document["results"] if row["figure"] == "misses_percent"}
     theirs = [name for name in found if name.startswith("memcached")][:1]
     return [

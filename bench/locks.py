@@ -34,7 +34,7 @@ ABSENT = "strace is not in PATH (apt-get install strace): lock waits are not cou
 def measure(
     contenders: dict[str, Contender], group: str, cores: str, seconds: float, record: Record, steps: Steps
 ) -> None:
-    """Cases of this group, with servers of their own. Without strace, adds a note."""
+    """Measures the cases of this group, with servers of their own. Without strace, adds a note."""
     if shutil.which("strace") is None:
         record.note(ABSENT)
         return

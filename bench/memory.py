@@ -188,7 +188,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
 
 
 def missed(document: Document, options: argparse.Namespace) -> list[str]:
-    """A line for each limit beside memcached missed by a contender of ours."""
+    """Returns a line for each limit beside memcached missed by a contender of ours."""
     figures = {(row["contender"], row["figure"]): row["median"] for row in document["results"]}
     theirs = [known["name"] for known in document["contenders"] if known["server"].startswith("memcached ")]
     ours = [known["name"] for known in document["contenders"] if known["server"].startswith("rmemcached ")]

@@ -117,7 +117,7 @@ def bound(row: dict[str, Any]) -> str:
 
 
 def bounds(document: Document, verdict: str) -> list[str]:
-    """A line for each bound with this verdict: its ratio, and the spread."""
+    """Returns a line for each bound with this verdict: its ratio, and the spread."""
     return [
         f"{row['case']}: {row['contender']}: {verdict}: {row['bound']}: {', '.join(map(spread, row['of_bound']))}"
         for row in document["results"]
@@ -187,7 +187,7 @@ def text(document: Document, columns: int) -> str:
 
 
 def wrapped(line: str, columns: int) -> list[str]:
-    """A line of text in lines of so many columns; a longer word stays whole."""
+    """Breaks a line of text into lines of so many columns; a longer word stays whole."""
     indent = line[: len(line) - len(line.lstrip())]
     return textwrap.wrap(
         line, columns, subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False

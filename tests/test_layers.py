@@ -31,7 +31,7 @@ NAMES = re.compile(
 
 
 def described(tree: Tree) -> list[str]:
-    """A line for each import of each circle without a reason."""
+    """Returns a line for each import of each circle without a reason."""
     return [
         f"{entry.file}:{entry.line}: imports {entry.target}, which imports {entry.module}, directly or not"
         for group in cycles(tree)

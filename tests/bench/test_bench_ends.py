@@ -167,7 +167,7 @@ SHORT = "latency --seconds 0 --least 2 --rounds 1 --sizes 100 --operations get -
 
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a run."""
+    """A file with the figures of a run."""
     path = tmp_path_factory.mktemp("figures") / "figures.json"
     run(*SHORT.split(), "--json", str(path))
     return path

@@ -105,7 +105,7 @@ class ReferenceClient:
             initial, mask = self.cmid.init_qp_attr(e.IBV_QPS_INIT)
             initial.qp_access_flags = remote
             self.qp.modify(initial, mask)
-        # Memory for the receives, and behind them for a message to send.
+        # This memory is for the receives, and behind them for a message to send.
         self.messages = MR(self.domain, (CREDITS + 1) * MESSAGE_SIZE, e.IBV_ACCESS_LOCAL_WRITE)
         for index in range(CREDITS):
             self.receive(index)

@@ -200,7 +200,7 @@ def test_what_nobody_else_has_goes_first(registrations: Registrations) -> None:
 
 
 def test_registrations_have_limits(registrations: Registrations) -> None:
-    """The longest unused object makes room."""
+    """The object unused for the longest time makes room for a new registration."""
     values = [random_bytes(1000 + number) for number in range(300)]
     for value in values:
         assert [use(registrations, value) for _ in range(3)] == [False, True, True]

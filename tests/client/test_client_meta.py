@@ -475,7 +475,7 @@ def test_refresh(make_client: Callable[..., Client], key: str) -> None:
 
 
 def test_a_lease_ends(make_client: Callable[..., Client], key: str) -> None:
-    """The winner has died. The next caller does not wait for ever."""
+    """After the death of a winner the next caller waits for the lease at most, and then computes the value."""
     client = make_client()
     assert found(client.meta_get(key, vivify=1)).won
     assert client.get_or_set(key, lambda: b"value", wait=0) == b"value"

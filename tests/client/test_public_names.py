@@ -44,7 +44,7 @@ def names(holder: Any) -> Iterator[str]:
 
 
 def lines() -> Iterator[str]:
-    """A line for each public name of the installed package."""
+    """Returns a line for each public name of the installed package."""
     for module in MODULES:
         yield module
         for name in names(loaded := import_module(module)):

@@ -291,7 +291,7 @@ def test_what_is_somewhere_else_now(server: Server, client: Client, key: str) ->
         for number in range(20):
             assert client.get(key) == client.get(key)
             before = counts(client)
-            # Another size: another place, in another class.
+            # A value of another size is at another place, in another class.
             other.set(key, bytes([number]) * (1 + number * 300))
             assert client.get(key) == bytes([number]) * (1 + number * 300)
             assert counts(client) == (before[0] + 1, before[1] + 1)
@@ -403,7 +403,7 @@ def test_what_the_page_mover_has_moved() -> None:
             if name.endswith(b":total_pages")
         }
         source = max(pages, key=lambda clsid: pages[clsid])
-        # Room for the moved items.
+        # The deleted items make room for the moved items.
         for number in range(2000):
             client.delete(f"key-{number * 3}")
         left = {name: value for name, value in values.items() if int(name[4:]) % 3}

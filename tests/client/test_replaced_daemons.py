@@ -108,7 +108,7 @@ def test_reads_go_on_by_themselves(first: Callable[[], Server], transport: str) 
                     assert found == {key: value_of(key, generation) for key in KEYS}
                     for key in KEYS[:20]:
                         assert client.get(key) == value_of(key, generation)
-                # A new daemon makes its index first.
+                # A new daemon makes its index first, so reads without a request begin a little later.
                 eventually(partial(read_unasked, client, server, generation), TIMEOUT)
     finally:
         server.kill()

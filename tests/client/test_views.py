@@ -328,7 +328,7 @@ def test_threads(server: Server, client: Client, key: str) -> None:
 
 
 def test_views_of_threads_that_have_ended(server: Server, client: Client, key: str) -> None:
-    """Items of unused connections are given back all the same, with any other call."""
+    """The views of ended threads end, too: any call on a further connection gives their items back."""
     names = [f"{key}-{number}" for number in range(4)]
     client.set_many(dict.fromkeys(names, b"value"))
     barrier = threading.Barrier(4)

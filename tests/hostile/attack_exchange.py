@@ -119,7 +119,7 @@ def deep_queue(target: Target, transport: str, request: str, at_once: int) -> No
 
 
 def large_values(target: Target, transport: str, request: str, size: int, count: int) -> None:
-    """So many processes, each with a queue pair, fetch or store a large value without end."""
+    """Starts so many processes: each fetches or stores a large value without end, on a queue pair of its own."""
     began, begins = os.pipe()
     for number in range(count):
         if os.fork() == 0:

@@ -379,7 +379,7 @@ def frames(target: Target) -> None:
 
 
 def frames_of_many(target: Target, count: int) -> None:
-    """As `frames`, on several queue pairs with full rings."""
+    """Sends empty WRITEs on several queue pairs, whose rings stay full."""
     pairs = [SharedMemory(target) for _ in range(count)]
     block = frame(0, 0, 0) * (CHUNK_MAX // 20)
     target.ready()
@@ -396,7 +396,7 @@ def frames_of_many(target: Target, count: int) -> None:
 
 
 def cells(target: Target) -> None:
-    """As `frames`, but in cells of an octet."""
+    """Sends empty WRITEs in cells of an octet."""
     shm = SharedMemory(target)
     target.ready()
     while True:

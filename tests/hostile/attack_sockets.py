@@ -227,7 +227,7 @@ def dump(target: Target, count: int) -> None:
 
 
 def udp_flood(target: Target, port: int, request: str) -> None:
-    """Datagrams with a request, as fast as possible; the replies are not read."""
+    """Sends datagrams with a request, as fast as possible, and does not read the replies."""
     assert not isinstance(target.address, str)
     plain = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     plain.connect((target.address[0], port))

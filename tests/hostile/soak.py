@@ -203,7 +203,7 @@ def drift(samples: list[Sample]) -> list[str]:
 
 
 def row(sample: Sample) -> str:
-    """A line of the table. Latencies are p99 in milliseconds, over TCP, soft_iw and soft_shm."""
+    """Returns a line of the table. Latencies are p99 in milliseconds, over TCP, soft_iw and soft_shm."""
 
     def times(found: dict[str, Latency]) -> str:
         return " ".join(f"{found[name].p99 * 1e3:6.2f}" for name in TRANSPORTS)

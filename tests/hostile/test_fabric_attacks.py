@@ -121,7 +121,7 @@ def test_more_descriptors_than_a_record_has_are_not_taken(rmemcached_server: Cal
 
 @contextlib.contextmanager
 def no_descriptor_left(pid: int) -> Iterator[None]:
-    """The process can have no further descriptor."""
+    """Lets the process open no further descriptor."""
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
     free = next(number for number in range(len(used) + 1) if number not in used)

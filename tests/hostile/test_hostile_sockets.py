@@ -135,7 +135,7 @@ CASES = (
         {"count": 4, "start": "get", "rest": " key"},
         for_connections(4, 64 * KB),
     ),
-    # Large values.
+    # The next cases are about large values.
     Case(
         "values of 1 MB, stored without end",
         attack_sockets.store_without_end,

@@ -121,7 +121,7 @@ def test_packets_cross_a_wire() -> None:
 
 def test_why_there_can_be_no_guest() -> None:
     """A single line, and a status of its own, report that there can be no guest."""
-    # Loaded before the privileges go: the interpreter may be in root's home.
+    # The program loads its modules before the privileges go: the interpreter may be in root's home.
     script = (
         "import __future__, argparse, fcntl, lzma, pathlib, shlex, shutil, signal, subprocess, tempfile, threading;"
         f"import os; source = open({str(ROOT / 'script' / 'vm')!r}).read(); os.geteuid() or os.setuid(65534);"

@@ -104,7 +104,7 @@ def files() -> list[str]:
 
 
 def too_many(file: str) -> str | None:
-    """A line with the file's share of stand-in words, if the share is too large."""
+    """Returns a line with the file's share of stand-in words, if the share is too large."""
     found, words = stand_ins("\n".join(line for _, line in lines(ROOT / file)))
     if found <= max(FREE, SHARE * words):
         return None

@@ -174,7 +174,7 @@ class Tree:
 
 
 def upward(tree: Tree, layers: list[Layer]) -> list[str]:
-    """A line for each import forbidden by the table, and for each file outside of the table."""
+    """Returns a line for each import forbidden by the table, and for each file outside of the table."""
     wrong = []
     for file in tree.files:
         try:

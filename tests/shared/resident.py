@@ -1,4 +1,4 @@
-"""Memory of the test process, used before by earlier tests."""
+"""Memory in RAM of the test process: of its own, and of daemons whose memory it maps."""
 
 from __future__ import annotations
 

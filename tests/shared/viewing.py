@@ -1,4 +1,4 @@
-"""What the daemon keeps for views."""
+"""How many items the daemon keeps for views, and whether a view is one of them."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_the_index_grows_with_the_items() -> None:
     "megabytes, least, local, by_read",
     [
         *((64, 96, 20, 23), (1024, 96, 24, 27), (200_000, 96, 32, 34)),
-        # Needs more than the 1.5 TB of addresses left by the thread sanitizer.
+        # This index needs more than the 1.5 TB of addresses left by the thread sanitizer.
         pytest.param(1_740_000, 56, 36, 36, marks=pytest.mark.resident),
     ],
 )

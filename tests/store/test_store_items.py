@@ -1,4 +1,4 @@
-"""Item layout and data: every size, chained items, references."""
+"""The layout and data of items: every size, chained items, references."""
 
 from __future__ import annotations
 

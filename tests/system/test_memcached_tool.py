@@ -25,7 +25,7 @@ def tool(server: Server, *words: str) -> list[str]:
 
 @pytest.fixture
 def both(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> list[Server]:
-    """Our daemon and memcached, with the same items."""
+    """Starts our daemon and memcached, with the same items."""
     found = []
     for start in (rmemcached_server, memcached_server):
         server = start("-m", "64", "-o", "track_sizes,no_lru_maintainer")

@@ -1,4 +1,4 @@
-"""The gaps between the requests of a connection through which a worker polls."""
+"""How long a worker polls: through the usual gaps between a connection's requests, and not through long gaps."""
 
 from __future__ import annotations
 

@@ -401,7 +401,7 @@ class TcpFeed:
             read_request(self.sock)
             self.sock.sendall(start)
         else:
-            # Like a program that reads all received bytes.
+            # The victim reads all received bytes, as a program may.
             with contextlib.suppress(OSError):
                 parse_request(start)
             with contextlib.suppress(OSError):

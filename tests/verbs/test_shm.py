@@ -397,7 +397,7 @@ print("ready", flush=True)
 
 @contextlib.contextmanager
 def child(end: End, rest: str) -> Iterator[tuple[subprocess.Popen[bytes], int, int]]:
-    """Another process as the peer of the stream. Gives the process, and address and key of its region."""
+    """Starts another process as the peer of the stream. Yields the process, and address and key of its region."""
     ours, theirs = socket.socketpair()
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", CHILD.format(paths=PATHS, rest=rest), str(theirs.fileno())],

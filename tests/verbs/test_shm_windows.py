@@ -673,7 +673,7 @@ def test_a_shortage_declines_the_offer_and_blames_nobody(what: str, limit: str) 
 
 
 def fresh(size: int) -> int:
-    """Memory whose last reference takes long to close, for its pages."""
+    """Makes memory whose last reference takes long to close, for its pages."""
     region = memfd(size)
     os.posix_fallocate(region, 0, size)
     return region

@@ -35,7 +35,7 @@ class Flooders:
             connect_pair(theirs, ours)
             ours.post_recv((i, []))
             self.pairs.append((ours, theirs))
-        # A responder of MPA may send only then.
+        # No frame has come before the flood.
         until(lambda: all(qp.counters()["rx_fpdus"] == 0 for qp, _ in self.pairs), self.here, self.there)
 
     def flood(self, quiet: int = 0) -> None:
@@ -102,7 +102,7 @@ def test_a_core_that_others_want_is_not_given_away_between_pieces() -> None:
                     busy.kill()
         finally:
             os.sched_setaffinity(0, cores)
-    # There are some 550 pieces.
+    # A yield after each of some 550 pieces would give the core away more often.
     assert given < 200
 
 
