@@ -58,7 +58,7 @@ cdef void release(load *l) noexcept:
 
 
 cdef connection *new_connection(load *l) except NULL:
-    # The returned address is valid until the next call.
+    # Adds a connection. The returned address is valid until the next call.
     cdef connection *made
     cdef void *grown
     if l.epoll >= 0:

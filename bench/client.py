@@ -157,7 +157,7 @@ def plain_rows(client: Any, name: str) -> dict[str, Sample]:
 
 
 def in_threads(client: Any, seconds: float) -> float:
-    """Seconds for a get, of THREADS threads sharing a client."""
+    """The seconds for a get of THREADS threads that share a client."""
     counts = [0] * THREADS
     ready = threading.Barrier(THREADS + 1)
     end = threading.Event()

@@ -122,12 +122,12 @@ def sharers(effort: Effort, record: Record, counts: list[int], groups: dict[str,
 
 
 def contention(effort: Effort, record: Record) -> None:
-    """RaaS, figure 2."""
+    """Repeats the measurements of RaaS, figure 2."""
     sharers(effort, record, effort.of([3], [1, 3, 6, 9]), {"own": 1, "shared": 0}, effort.of((16,), (1, 16)))
 
 
 def groups_of(effort: Effort, record: Record) -> None:
-    """RaaS, figure 7."""
+    """Repeats the measurements of RaaS, figure 7."""
     sharers(effort, record, effort.of([6], [6, 12]), {"own": 1, "3 share": 3, "6 share": 6}, (16,))
 
 
@@ -179,7 +179,7 @@ def store(server: Any) -> None:
 
 
 def scalability(effort: Effort, record: Record) -> None:
-    """RaaS, figure 6."""
+    """Repeats the measurements of RaaS, figure 6."""
     found = contenders(effort, *ALL)
     processes = effort.of(2, 10)
     counts = effort.of((4, 20), (10, 100, 400, 1000))
@@ -277,7 +277,7 @@ def applications_case(count: int, what: str, unit: str) -> Case:
 
 
 def memory(effort: Effort, record: Record) -> None:
-    """RaaS, figure 8."""
+    """Repeats the measurements of RaaS, figure 8."""
     found = contenders(effort, *ALL)
     counts = effort.of((1, 2), (1, 2, 4, 8))
     connections = 100
@@ -315,7 +315,7 @@ def memory(effort: Effort, record: Record) -> None:
 
 
 def processor(effort: Effort, record: Record) -> None:
-    """RaaS, figure 9."""
+    """Repeats the measurements of RaaS, figure 9."""
     found = contenders(effort, *ALL)
     counts = effort.of((1, 2), (1, 2, 4, 8))
     seconds = effort.of(0.1, 0.4)
@@ -358,7 +358,7 @@ BARE, GET = "READ", "get"
 
 
 def layer(effort: Effort, record: Record) -> None:
-    """RaaS, figure 11."""
+    """Repeats the measurements of RaaS, figure 11."""
     there = {name: f"{name}0" for name in SOFT} | ({"verbs": device} if (device := system_device()) else {})
     participant(record, BARE, "none: the device alone", "RDMA READs between two processes that poll")
     participant(record, GET, f"rmemcached {__version__}", "gets at C speed, one at a time; a daemon for each device")
@@ -425,7 +425,7 @@ def dearer(fabric: str, size: int) -> Callable[[Document], str]:
 
 
 def eight_octets(effort: Effort, record: Record) -> None:
-    """RaaS, figure 18."""
+    """Repeats the measurements of RaaS, figure 18."""
     small_latencies(effort, record, contenders(effort, *ALL), [8], "get,set", [own_core(), "together"])
 
 
@@ -448,7 +448,7 @@ SOCKET_SIZES = (8, 64, 1024, 4096, 16384, 65536)
 
 
 def plain_sockets(effort: Effort, record: Record) -> None:
-    """RDDP, figure 5."""
+    """Repeats the measurements of RDDP, figure 5."""
     found = contenders(effort, "tcp", "memcached")
     sizes = list(effort.of((64, 65536), SOCKET_SIZES))
     small_latencies(effort, record, found, sizes, "get", ["together"])

@@ -185,7 +185,7 @@ def present() -> dict[str, str]:
 
 
 def operations(effort: Effort, record: Record) -> None:
-    """RaaS, figure 1."""
+    """Repeats the measurements of RaaS, figure 1."""
     there = present()
     server = f"rmemcached {__version__}"
     for verb in OPERATIONS:
@@ -222,7 +222,7 @@ DDP_SIZES = (4, 64, 1024, 4096, 16384, 65536, 262144, 1 << 20)
 
 
 def placement(effort: Effort, record: Record) -> None:
-    """RDDP, figure 6."""
+    """Repeats the measurements of RDDP, figure 6."""
     server = f"rmemcached {__version__}"
     participant(record, TCP, "none", "a bare TCP connection between the same two processes")
     participant(record, PLAIN, server, "a queue pair of soft_iw0: MPA, DDP and RDMAP over TCP")

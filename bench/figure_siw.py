@@ -219,7 +219,7 @@ def sides(cells: list[Cell], record: Record, seconds: float) -> None:
 
 
 def latencies(effort: Effort, record: Record) -> None:
-    """USIW, figure 6."""
+    """Repeats the measurements of USIW, figure 6."""
     name_participants(record)
     cells = []
     for verb in effort.of(("send",), VERBS):
@@ -233,7 +233,7 @@ def latencies(effort: Effort, record: Record) -> None:
 
 
 def rates(effort: Effort, record: Record) -> None:
-    """USIW, figure 7."""
+    """Repeats the measurements of USIW, figure 7."""
     name_participants(record)
     cells = []
     for verb in effort.of(("write",), VERBS):
@@ -284,7 +284,7 @@ def losing(device: str) -> Iterator[Callable[[float], None]]:
 
 
 def losses(effort: Effort, record: Record) -> None:
-    """RDDP, section 4.2."""
+    """Repeats the measurements of RDDP, section 4.2."""
     name_participants(record)
     with losing(effort.netem) as lose:
         cells = []

@@ -72,7 +72,7 @@ def figure(content: list[str], height: float, title: str) -> str:
 
 
 def stacked(pictures: Sequence[str]) -> str:
-    """An <svg> of several, in a column."""
+    """An <svg> of several pictures, in a column."""
     if len(pictures) == 1:
         return pictures[0]
     content, top = [], 0.0

@@ -179,7 +179,8 @@ def listen_unix(path: str) -> socket.socket:
 
 
 def dial_control(host: str, port: str, shm: bool) -> socket.socket:
-    """The control connection. Without a server of soft_shm, a server of another device may answer on the TCP port."""
+    """Makes the control connection. Without a server of soft_shm, a server of another device may answer on the TCP
+    port."""
     try:
         return dial(host, port, shm)
     except SessionError:

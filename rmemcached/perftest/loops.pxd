@@ -85,7 +85,7 @@ cdef int drain(side *s) noexcept nogil
 cdef int ping_send(side *s, uint64_t *stamps) noexcept nogil
 cdef int ping_write(side *s, uint64_t *stamps) noexcept nogil
 cdef int ping_read(side *s, uint64_t *stamps) noexcept nogil
-# Their servers.
+# The servers of the latency tests.
 cdef int pong_send(side *s) noexcept nogil
 cdef int pong_write(side *s) noexcept nogil
 # The sender of a bandwidth test.

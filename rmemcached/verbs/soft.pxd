@@ -118,7 +118,7 @@ cdef int soft_channel_watch(ibv_comp_channel *channel, int fd) noexcept nogil
 cdef int soft_start_progress(ibv_context *context, unsigned int spin) noexcept nogil
 cdef void soft_stop_progress(ibv_context *context) noexcept nogil
 
-# Waits for no lock.
+# The queue pair's counters. The call waits for no lock.
 cdef void soft_query_counters(ibv_qp *qp, soft_qp_counters *out) noexcept nogil
 # From now on the queue pair counts in *counters, which must outlive the queue pair. The queue pair has had no stream
 # yet. Several queue pairs may share counters if one thread alone posts to them, makes progress for them and gives them

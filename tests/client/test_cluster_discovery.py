@@ -20,7 +20,7 @@ OPTIONS: dict[str, Any] = {"timeout": 20.0, "default_noreply": False}
 
 
 class Names:
-    """The addresses of a name."""
+    """A getaddrinfo with the test's addresses for a single name."""
 
     def __init__(self) -> None:
         self.addresses: list[str] = []

@@ -65,7 +65,7 @@ def in_child(uid: int, network: bool, target: Callable[..., Any], *arguments: An
 
 
 def said(server: Server) -> tuple[str, str]:
-    """The values of `stats rdma`."""
+    """Returns the two values of `stats rdma` about direct reads."""
     with Client(server.address, **OPTIONS, transport="tcp", username="u", password="p") as client:
         found = client.stats("rdma")
     return found[b"rdma_direct"].decode(), found[b"rdma_direct_off"].decode()

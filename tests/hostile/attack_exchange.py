@@ -74,7 +74,8 @@ def without_stream(target: Target, transport: str, count: int) -> None:
 
 
 def without_ready(target: Target, transport: str, count: int) -> None:
-    """As `without_stream`, but with streams, and without READY."""
+    """Makes so many queue pairs with streams, and without READY. For each pair given up by the daemon a new pair
+    begins."""
     waiting = [peer(target, transport, ready=False) for _ in range(count)]
     target.ready()
     while True:

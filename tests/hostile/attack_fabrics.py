@@ -313,7 +313,7 @@ def closes_that_take_long(target: Target, size: int) -> None:
 
 
 def offers(target: Target, size: int) -> None:
-    """Offers without end, of so many untouched octets, or of an allocated page."""
+    """Makes offers without end, of so many untouched octets, or of an allocated page."""
     shm = SharedMemory(target)
     regions = [memfd(size, sparse=size > 4096) for _ in range(200)]
     target.ready()

@@ -192,7 +192,7 @@ def begin_values(target: Target, count: int, size: int, at_once: int) -> None:
 
 
 def huge_binary(target: Target, opcode: int, extras: int, key: int) -> None:
-    """A binary packet whose header announces a body of 4 GB, with as much of the body as the daemon takes."""
+    """Sends a binary packet whose header announces a body of 4 GB, with as much of the body as the daemon takes."""
     header = BINARY_HEADER.pack(0x80, opcode, key, extras, 0, 0, 0xFFFFFFFF, 0, 0)
     target.ready()
     while True:

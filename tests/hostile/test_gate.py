@@ -68,7 +68,7 @@ def test_one_bad_round_of_three_is_noise() -> None:
 
 
 def test_what_is_held_is_seen(rmemcached_server: Callable[..., Server]) -> None:
-    """The gate counts the attacker's connections, and the memory for their input."""
+    """The gate sees the attacker's connections, and the memory for their input."""
     case = Case("half open", attack_sockets.half_open, {"count": 100}, for_connections(99, 4096))
     with scene_of(rmemcached_server("-t", "1"), TRANSPORTS) as scene:
         with pytest.raises(AssertionError, match="descriptors grew by 100, limit 99"):
@@ -91,7 +91,7 @@ def test_every_limit_is_compared() -> None:
 def test_footprint_of_this_process(kind: str) -> None:
     before = Footprint.of(os.getpid())
     with mmap.mmap(-1, 8 * MB, mmap.MAP_PRIVATE if kind == "resident" else mmap.MAP_SHARED) as held:
-        # Page by page: a whole block would be memory of this process, too, for a while.
+        # This process writes page by page: a whole block would be memory of this process, too, for a while.
         for at in range(0, len(held), mmap.PAGESIZE):
             held[at] = 1
         now = Footprint.of(os.getpid())

@@ -69,7 +69,7 @@ CASES = (
         outcome=refused,
         flags=("-c", "250"),
     ),
-    # Replies read slowly, or never.
+    # The next clients read replies slowly, or never.
     Case(
         "slow readers of 64 MB",
         attack_sockets.slow_readers,
@@ -153,7 +153,7 @@ CASES = (
         flags=("-m", "192", "-I", "32m"),
         more=FULL_TURNS,
     ),
-    # Memory unused before: only written bytes become resident, and only they are cleared.
+    # The memory is unused before: only written bytes become resident, and only they are cleared.
     Case(
         "values of 1 MB begun in new memory",
         attack_sockets.begin_values,

@@ -108,7 +108,7 @@ def test_link_goes_down(server: Server, client: Client) -> None:
     client.set("key", b"x" * 100000)
     run("ip", "link", "set", "eth0", "down")
     try:
-        # The second error: the client has seen the end before sending, and would connect anew.
+        # This is the second error: the client has seen the end before sending, and would connect anew.
         with pytest.raises(Exception, match=r"its port is down|no active port"):
             client.get("key")
         assert talk.ask(b"mn\r\n") == b"MN\r\n"

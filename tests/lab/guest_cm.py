@@ -284,7 +284,7 @@ def test_too_many_connections(make: DaemonFactory) -> None:
         try:
             with pytest.raises(TransportUnavailable, match="the server answered ERROR Too many open connections"):
                 for number in range(8):
-                    # With another option: this Client shares no queue pair.
+                    # A Client with another option shares no queue pair.
                     clients.append(daemon.client(socket_keepalive=KeepaliveOpts(idle=10 + number)))
                     clients[-1].version()
             assert control.number("rejected_connections") == 1

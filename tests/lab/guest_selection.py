@@ -132,7 +132,7 @@ CHOSEN_OF_CLIENT = {
 # A loop of asyncio waits for a device by a descriptor, whoever made the loop: in this test both do.
 BOTH_LOOPS = "test_many_tasks"
 
-# Over rdma_cm all tests of these with an RDMA transport, but for the omissions.
+# Files whose tests with an RDMA transport run over rdma_cm, but for the named tests, each with its reason.
 OVER_CM: dict[str, dict[str, str]] = {
     "tests/client/test_client_values.py": dict.fromkeys(
         (
@@ -186,7 +186,7 @@ OVER_CM: dict[str, dict[str, str]] = {
 # Of tests/perftest, without options. Each starts two processes.
 PERFTEST = "test_latency test_bandwidth"
 
-# Other values of parameters for the transport.
+# A test's parameter for the transport may have these other values.
 OTHERS = {"tcp", "unix", "soft_iw", "soft_shm"}
 
 REPORT = pytest.StashKey[list[str]]()

@@ -171,7 +171,7 @@ def test_places_of_all_lengths(megabytes: int, least: int, local: int, by_read: 
 
 def test_items_without_room_get_another_chance(store: Store, reader: DirectReader) -> None:
     """An item without room in the index gets room at a later get, after others have gone."""
-    # The index does not grow for so few.
+    # The index does not grow for so few items.
     keys: list[bytes] = []
     mask = store.direct_stats()["buckets"] - 1
     bucket = hash_of(b"key") & mask

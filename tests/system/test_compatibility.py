@@ -203,6 +203,6 @@ def test_environment(rmemcached_server: ServerFactory, tmp_path: Path, monkeypat
     (variable,) = code(TABLES["Environment variables"][0]["variable"])
     monkeypatch.setenv(variable, str(tmp_path / "ports"))
     server = rmemcached_server()
-    # The file comes after the sockets.
+    # The daemon writes the file after it has made its sockets.
     eventually((tmp_path / "ports").exists)
     assert f"TCP INET: {server.port}" in (tmp_path / "ports").read_text().splitlines()
