@@ -207,7 +207,8 @@ cdef class Load:
     # --- connections ---
 
     def add_socket(self, sock):
-        """A connected socket. The load uses it until `close`; it stays the caller's. Raises OSError, ValueError."""
+        """Adds a connected socket. The load uses it until `close`; it stays the caller's. Raises OSError,
+        ValueError."""
         if self.kept and (<Connection>self.kept[0][1]).stream.remote:
             raise ValueError("sockets and other connections are not for one load")
         self.sockets.append(sock)

@@ -94,7 +94,7 @@ cdef int make_room(load *l) noexcept nogil:
 
 
 cdef inline char *put_name(load *l, const char *name, size_t length, uint32_t number, char filler) noexcept nogil:
-    # A command and its key. Returns the place behind them.
+    # Writes a command and its key. Returns the place behind them.
     cdef char *p = l.out + l.out_length
     memcpy(p, name, length)
     p += length

@@ -128,7 +128,7 @@ def pictures(title: str, made: list[tuple[str, str]]) -> str:
 
 
 def section(document: Document) -> str:
-    """All about a document."""
+    """The page's section about a document."""
     against = plots.against(document)
     method = document.get("method") or METHODS.get(document["subcommand"], METHOD)
     parts = [

@@ -60,7 +60,7 @@ def words(x: float, y: float, content: str, anchor: str = "middle", **more: Any)
 
 
 def figure(content: list[str], height: float, title: str) -> str:
-    """An <svg> of its own."""
+    """An <svg> element with this content."""
     return element(
         "svg",
         element("title", escape(title)) + "".join(content),

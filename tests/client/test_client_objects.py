@@ -387,7 +387,7 @@ print(*(one.__name__ for one in found if getattr(rmemcached.client, one.__name__
 
 @pytest.mark.parametrize("module", PICKLED)
 def test_pickles_of_earlier_versions_are_loaded(module: str) -> None:
-    """A process that has imported nothing of the package loads them, and their names are the package's."""
+    """A process that has imported nothing of the package loads old pickles, and their names are the package's."""
     command = [sys.executable, "-c", LOAD, module, *PICKLED[module].split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == (f"{PICKLED[module]}\n", "")

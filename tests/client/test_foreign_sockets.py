@@ -101,7 +101,7 @@ def run_child(how: str, test: str, server: Server, **arguments: Any) -> None:
 @pytest.mark.parametrize("what", ["commands", "many", "batch"])
 @pytest.mark.parametrize("how", GREEN + BLOCKING)
 def test_each_server(how: str, what: str, server: Server) -> None:
-    """Commands, one client for many greenlets, and more than all buffers hold."""
+    """Greenlets get right answers to all commands, share a client, and send more bytes than all buffers hold."""
     run_child(how, what, server)
 
 

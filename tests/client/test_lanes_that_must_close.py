@@ -84,7 +84,7 @@ def share(server: ServerByHand, threads: ThreadPoolExecutor, timeout: float) -> 
 
 
 def ask(server: ServerByHand, client: Client, threads: ThreadPoolExecutor) -> Future[bytes]:
-    """A call under way."""
+    """Starts a call, and waits until the server has the request."""
     server.inbox = b""
     version = threads.submit(client.version)
     server.wait(lambda: server.inbox.endswith(b"version\r\n"))

@@ -6,5 +6,5 @@ script/serving-suite runs the tests with the real classes.
 import sys
 from pathlib import Path
 
-# Last: installed packages come first.
+# Stand-ins come last: an installed package has precedence.
 sys.path.append(str(Path(__file__).parent / "standins"))

@@ -61,7 +61,7 @@ def connect_until_full(target: Target, count: int) -> None:
 
 
 def slow_readers(target: Target, count: int, key: str) -> None:
-    """Connections that ask for a large value once each, and take 1 KB of it each 20 ms."""
+    """Makes connections that ask for a large value once each, and take 1 KB of it each 20 ms."""
     readers = [target.connect(receive_buffer=4096) for _ in range(count)]
     for plain in readers:
         plain.sendall(f"get {key}\r\n".encode())

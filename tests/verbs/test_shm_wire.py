@@ -111,7 +111,7 @@ def test_what_is_passed_cannot_be_changed(raw: RawPeer) -> None:
                 with pytest.raises(PermissionError):
                     attempt()
         os.close(again)
-        # Nor can a mapping for reading become a mapping for writing.
+        # A mapping for reading cannot become a mapping for writing either.
         view = mmap.mmap(fd, size, prot=mmap.PROT_READ)
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
