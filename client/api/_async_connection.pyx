@@ -484,7 +484,7 @@ cdef class AsyncConnection:
             (<Group>r.group).put(r.place, result)
         elif r.future is not None and not r.future.done():
             if failed:
-                # A future takes no StopIteration.
+                # A future refuses a StopIteration.
                 r.future.set_exception(RuntimeError(repr(result)) if isinstance(result, StopIteration) else result)
             else:
                 r.future.set_result(result)

@@ -302,7 +302,8 @@ cdef inline item *do_slabs_alloc(store *s, unsigned int clsid, bint new_page, bi
         relaxed_store(&it.it_flags, 0)
         p.sl_curr -= 1
     elif p.carve_left != 0:
-        # From the end of the page, as in memcached: the mover begins at the start, with the newest items.
+        # Chunks are taken from the end of the page, as in memcached: the mover begins at the start, with the newest
+        # items.
         p.carve_left -= 1
         it = <item *>(p.carve + <size_t>p.carve_left * p.size)
         p.sl_curr -= 1

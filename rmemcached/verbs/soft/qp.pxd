@@ -89,7 +89,7 @@ cdef uint32_t ring_size(uint32_t entries) noexcept nogil
 
 # The next six need soft_qp.lock.
 
-# For a fabric's post_send: adds work requests to the send queue. 0, or an errno value and *wr, the request at fault.
+# Adds work requests to the send queue, for a fabric's post_send. 0, or an errno value and *wr, the request at fault.
 cdef int qp_enqueue_sends(soft_qp *qp, ibv_send_wr **wr) noexcept nogil
 # Adds the completion of a request of the send queue.
 cdef void qp_completed(soft_qp *qp, uint64_t wr_id, ibv_wc_opcode opcode, uint32_t length, int status) noexcept nogil

@@ -63,7 +63,7 @@ cdef bint closer_runs(const shm_context *shared) noexcept nogil
 # descriptor is left. The thread puts the socket back into the epoll sets. False: closer_keeps_up holds already. Needs
 # soft_qp.lock.
 cdef bint closer_hold(soft_qp *qp, bint scarce) noexcept nogil
-# The stream ends. Needs soft_qp.lock.
+# Forgets a stream that ends. Needs soft_qp.lock.
 cdef void closer_forget(soft_qp *qp) noexcept nogil
 # Whether many descriptors other than memory wait behind a long close.
 cdef bint closer_is_stuck(const shm_context *shared) noexcept nogil
