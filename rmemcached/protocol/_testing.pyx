@@ -1,8 +1,7 @@
 """The drive machine for Python tests: an engine without sockets. Not an interface for programs."""
 
-import os
-
 from rmemcached import MEMCACHED_VERSION
+from rmemcached.store._testing import all_direct
 
 cimport cython
 from libc.stddef cimport size_t
@@ -34,8 +33,6 @@ cdef enum:
     PAGE = 4096
     IOV = 1024
 
-# Whether RMEMCACHED_TEST_OPTIONS runs all tests with direct reads.
-cdef bint ALL_DIRECT = "rdma_direct" in os.environ.get("RMEMCACHED_TEST_OPTIONS", "")
 CONN_SIZE = sizeof(conn)
 RESP_SIZE = sizeof(mc_resp)
 MAX_RESPS = MAX_PENDING_RESPS
@@ -117,7 +114,7 @@ cdef class Server:
         config.evict_to_free = evict_to_free
         config.hashpower_init = 12
         config.nthreads = 1
-        config.direct = direct or ALL_DIRECT
+        config.direct = direct or all_direct()
         self.s = st.store_create(&config, &error)
         if self.s == NULL:
             raise ValueError(error.decode())

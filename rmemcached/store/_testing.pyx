@@ -1,6 +1,7 @@
 """The store for Python, as needed by tests and experiments. Not an interface for programs."""
 
 import os
+import re
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
@@ -55,8 +56,13 @@ DELTA = {
     st.DELTA_ITEM_NOT_FOUND: "NOT_FOUND",
     st.DELTA_ITEM_CAS_MISMATCH: "CAS_MISMATCH",
 }
-# Whether RMEMCACHED_TEST_OPTIONS runs all tests with direct reads.
-cdef bint ALL_DIRECT = "rdma_direct" in os.environ.get("RMEMCACHED_TEST_OPTIONS", "").replace("rdma_direct=off", "")
+
+
+def all_direct():
+    """Whether RMEMCACHED_TEST_OPTIONS has all stores read directly. The last value counts: the marker without_direct
+    adds one."""
+    values = re.findall(r"rdma_direct(?:=(\w+))?(?!\w)", os.environ.get("RMEMCACHED_TEST_OPTIONS", ""))
+    return values != [] and values.pop() in ("", "all")
 
 
 cdef struct extent_log:
@@ -368,7 +374,7 @@ cdef class Store:
         self.s = st.store_create(&config, &error)
         if self.s == NULL:
             raise ValueError(error.decode())
-        if direct or direct_remote or (direct is None and ALL_DIRECT):
+        if direct or direct_remote or (direct is None and all_direct()):
             self.direct_give()
 
     def __dealloc__(self):

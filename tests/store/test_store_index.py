@@ -13,6 +13,7 @@ from polling import eventually
 from rmemcached.store._testing import Store
 from rmemcached.store._testing_direct import DirectReader
 
+pytestmark = pytest.mark.without_direct("about stores before their first reader")
 MB = 1 << 20
 LIFE = 2 * MB  # before the arena, in its file: the mutex
 

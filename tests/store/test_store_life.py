@@ -54,6 +54,7 @@ def test_several_stores_at_once() -> None:
         store.close()
 
 
+@pytest.mark.without_direct("a store with readers has a thread for their index")
 def test_no_thread_until_the_table_grows() -> None:
     before = threads()
     with Store(huge_pages=False) as store:
@@ -67,6 +68,7 @@ def blocked_signals(thread: str) -> set[int]:
     return {number for number in signal.valid_signals() if bits >> (number - 1) & 1}
 
 
+@pytest.mark.without_direct("a store with readers has a thread for their index")
 def test_threads_take_no_signals_but_their_own_faults() -> None:
     """The store's threads block all signals but their own faults: a blocked SIGSEGV would end the process before
     faulthandler names the place."""
