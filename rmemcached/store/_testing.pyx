@@ -452,11 +452,22 @@ cdef class Store:
 
     # --- time ---
 
-    def tick(self):
-        st.store_tick(self.s)
+    def tick(self, unsigned int times=1):
+        with nogil:
+            for _ in range(times):
+                st.store_tick(self.s)
 
-    def advance(self, unsigned int seconds):
-        st.store_advance(self.s, seconds)
+    def advance(self, unsigned int seconds, unsigned int times=1):
+        """Returns how often the clock has gone back meanwhile."""
+        cdef st.rel_time_t now, last = st.store_time(self.s)
+        cdef unsigned int back = 0
+        with nogil:
+            for _ in range(times):
+                st.store_advance(self.s, seconds)
+                now = st.store_time(self.s)
+                back += now < last
+                last = now
+        return back
 
     def realtime(self, int64_t exptime):
         return st.realtime(self.s, exptime)

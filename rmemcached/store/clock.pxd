@@ -8,13 +8,16 @@ cdef struct store_clock:
     int64_t process_started     # Unix time of rel_time_t 0
     int64_t monotonic_start     # CLOCK_MONOTONIC seconds at rel_time_t 0
     # relaxed atomic
-    rel_time_t current_time
-    rel_time_t advance          # sum of all store_advance
-    uint32_t paused             # clock_tick leaves current_time alone
+    rel_time_t current_time     # changes under the lock, and never goes back
     rel_time_t oldest_live      # from this time on, items last used at this time or before are invalid; 0: no flush_all
+    # under the lock
+    pthread_mutex_t lock        # CLOCK_LOCK
+    rel_time_t advance          # sum of all store_advance
+    bint paused                 # clock_tick leaves current_time alone
 
-# Starts the clock, for store_create.
+# Starts and ends the clock, for store_create and store_destroy.
 cdef void clock_init(store *s) noexcept nogil
+cdef void clock_destroy(store *s) noexcept nogil
 # Reads the system's clock, for store_tick.
 cdef void clock_tick(store *s) noexcept nogil
 # Whether flush_all has invalidated the item. The caller of both functions below holds the item lock.

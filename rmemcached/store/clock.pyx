@@ -2,30 +2,34 @@ cdef void clock_init(store *s) noexcept nogil:
     # The clock begins at ITEM_UPDATE_INTERVAL + 2: see rel_time_t.
     s.clock.process_started = <int64_t>c_time(NULL) - ITEM_UPDATE_INTERVAL - 2
     s.clock.monotonic_start = now_seconds() - ITEM_UPDATE_INTERVAL - 2
+    pthread_mutex_init(&s.clock.lock, NULL)
+
+
+cdef void clock_destroy(store *s) noexcept nogil:
+    pthread_mutex_destroy(&s.clock.lock)
 
 
 cdef void clock_tick(store *s) noexcept nogil:
-    cdef rel_time_t advance, now
-    if not relaxed_load(&s.clock.paused):
-        now = <rel_time_t>(now_seconds() - s.clock.monotonic_start)
-        while True:
-            advance = <rel_time_t>relaxed_load(&s.clock.advance)
-            relaxed_store(&s.clock.current_time, now + advance)
-            # store_advance may have come between: either it sees this time, or this loop sees its change.
-            full_fence()
-            if advance == <rel_time_t>relaxed_load(&s.clock.advance):
-                break
+    lock_ranked(&s.clock.lock, CLOCK_LOCK)
+    if not s.clock.paused:
+        relaxed_store(&s.clock.current_time,
+                      <rel_time_t>(now_seconds() - s.clock.monotonic_start) + s.clock.advance)
+    unlock_ranked(&s.clock.lock, CLOCK_LOCK)
     direct_tell(s)
 
 
 cdef void store_advance(store *s, int64_t seconds) noexcept nogil:
-    fetch_add(&s.clock.advance, <uint64_t>seconds)
-    fetch_add(&s.clock.current_time, <uint64_t>seconds)
+    lock_ranked(&s.clock.lock, CLOCK_LOCK)
+    s.clock.advance += <rel_time_t>seconds
+    relaxed_store(&s.clock.current_time, s.clock.current_time + <rel_time_t>seconds)
+    unlock_ranked(&s.clock.lock, CLOCK_LOCK)
     direct_tell(s)
 
 
 cdef void store_pause(store *s, bint paused) noexcept nogil:
-    relaxed_store(&s.clock.paused, paused)
+    lock_ranked(&s.clock.lock, CLOCK_LOCK)
+    s.clock.paused = paused
+    unlock_ranked(&s.clock.lock, CLOCK_LOCK)
 
 
 cdef inline rel_time_t store_time(store *s) noexcept nogil:

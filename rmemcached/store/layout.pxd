@@ -23,6 +23,7 @@ cdef enum lock_rank:            # a thread with one of these locks may wait only
     TUNE_LOCK                   # lru.tune_lock
     LRU_LOCK
     SLABS_LOCK
+    CLOCK_LOCK
 
 cdef struct store:
     # Constant after store_create, except settings that a function changes; integers among these are atomic.

@@ -124,6 +124,7 @@ cdef void store_destroy(store *s) noexcept nogil:
     assoc_destroy(s)
     huge_destroy(s)
     slabs_destroy(s)
+    clock_destroy(s)
     free(s)
     live_sub(LIVE_STORE)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from rmemcached.store._testing import Store
@@ -56,6 +58,17 @@ def test_no_increment_is_lost(use_cas: bool) -> None:
         store.race(4, 20_000, b"number", use_cas)
         assert store.get(b"number") == b"80000"
         store.check()
+
+
+def test_the_clock_never_goes_back() -> None:
+    """A tick that has read the system's clock before a debugtime does not undo the debugtime."""
+    times = 200_000
+    with Store() as store, ThreadPoolExecutor(1) as pool:
+        before = store.time
+        ticks = pool.submit(store.tick, times)
+        assert store.advance(1, times) == 0
+        ticks.result()
+        assert times <= store.time - before < times + 60
 
 
 def test_check_while_threads_run() -> None:

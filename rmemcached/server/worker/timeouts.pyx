@@ -57,7 +57,7 @@ cdef bint note_taken(connection *cn, uint32_t now) noexcept nogil:
     return True
 
 
-cdef uint32_t last_activity(const connection *cn) noexcept nogil:
+cdef uint32_t last_activity(const connection *cn, uint32_t now) noexcept nogil:
     """When the peer last sent a command, or was last seen to send or take a part of a payload or a reply."""
     cdef uint32_t last = max(cn.c.last_cmd_time, cn.moved)
     cdef uint32_t stalled
@@ -65,7 +65,7 @@ cdef uint32_t last_activity(const connection *cn) noexcept nogil:
         last = max(last, rdma_conn_last_active(cn.rdma))
         stalled = rdma_conn_stalled_since(cn.rdma)
         if rdma_conn_has_views(cn.rdma):
-            last = store_time(cn.w.thread.store)
+            last = now
         # Whatever else the peer does: READs and WRITEs of all lanes wait behind the stalled operations, and hold their
         # items.
         if stalled:
@@ -107,11 +107,11 @@ cdef void close_idle(worker *w) noexcept nogil:
         if (cn.peer.transport == LOG_TCP or cn.peer.transport == LOG_RDMA) and not cn.flags & CONNECTION_LENT:
             if cn.rdma != NULL:
                 counter_add(&w.thread.stats.idle_kicks, rdma_conn_end_idle(cn.rdma, w.idle_timeout, &oldest))
-            last = last_activity(cn)
+            last = last_activity(cn, now)
             if cn.fd < 0:
                 # Its queue pair has failed meanwhile.
                 pass
-            elif now - last <= w.idle_timeout:
+            elif now <= last + <uint64_t>w.idle_timeout:
                 oldest = min(oldest, last)
             elif not note_taken(cn, now):
                 close_one(cn)
