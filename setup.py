@@ -77,7 +77,7 @@ if SANITIZE in SANITIZERS:
     COMPILE_ARGS += [f"-fsanitize={SANITIZERS[SANITIZE]}", "-fno-omit-frame-pointer", "-O1", "-g"]
     LINK_ARGS += [f"-fsanitize={SANITIZERS[SANITIZE]}"]
 if SANITIZE == "thread":
-    # Fences order atomic accesses here, and the sanitizer knows atomic accesses; fences publish nothing else.
+    # The warning is about fences, unknown to the sanitizer. Here they only order atomic accesses, which are known.
     COMPILE_ARGS += ["-Wno-tsan"]
 # Each kind of build has its own objects.
 KIND = SANITIZE or ("debug" if DEBUG else "")
@@ -107,8 +107,8 @@ DIRECTIVES = {
     "embedsignature.format": "clinic",
 }
 
-# Packages whose modules need no GIL: the client, its parts, and its benchmarks. The threads of other packages do
-# without Python.
+# Packages whose modules need no GIL: the client, its parts, and its benchmarks. Other packages need not be here: their
+# threads do without Python.
 WITHOUT_GIL = (
     "rmemcached",
     *(f"rmemcached.{name}" for name in ("bench", "rdma", "sys", "verbs")),

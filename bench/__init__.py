@@ -1,1 +1,1 @@
-"""Benchmarks beside memcached, and the command rmemcached-bench. docs/benchmarks.md says how they measure."""
+"""Benchmarks of rmemcached beside memcached, and the command rmemcached-bench. docs/benchmarks.md has the method."""

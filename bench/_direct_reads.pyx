@@ -13,14 +13,14 @@ from rmemcached.sys.linux cimport nanosleep, timespec
 
 cdef enum:
     READ_MOST = 1 << 20      # bytes of the longest value for a direct read
-    ASKED_MOST = 100         # failed reads before the key is taken for a key that the server must be asked for
+    ASKED_MOST = 100         # further failed reads, after which the key is left to the server
 
 
 def read_direct(Session session not None, bytes key, seconds, pause=0.0, most=1000000):
-    """Reads a key without asking, at C speed, and waits `pause` seconds between reads: sleeping from 50 us on.
+    """Reads a key by direct reads, at C speed, with pauses of `pause` seconds between: polled, or slept from 50 us on.
 
     Returns the time of each read in nanoseconds, a list of at most `most`; each time includes reading the clock. Raises
-    ValueError when the server must be asked: there is no connection, or the server offers no direct reads.
+    ValueError when a request to the server is needed: there is no connection, or the server offers no direct reads.
     """
     cdef DirectReader reader = session.reader()
     cdef size_t length = len(key)
@@ -67,8 +67,8 @@ def read_direct(Session session not None, bytes key, seconds, pause=0.0, most=10
 def read_remote(Session session not None, bytes key, seconds, anew=False, most=1000000):
     """Reads a key by READs over a device: the time of each read in nanoseconds, a list of at most `most`.
 
-    anew: each read as if it were the first. Raises ValueError as read_direct does. Now and then a read finds that the
-    server must be asked; the list leaves it out.
+    anew: each read first looks for the item's place, as a first read does. Raises ValueError as read_direct does. The
+    list leaves out the few reads after which a client would ask the server.
     """
     cdef int64_t until = now_ns() + <int64_t>(seconds * 1e9)
     cdef Py_ssize_t limit = most
@@ -93,8 +93,8 @@ def read_remote(Session session not None, bytes key, seconds, anew=False, most=1
 
 
 def count_direct(Session session not None, keys, seconds):
-    """Reads keys (bytes) without asking, at C speed, for so many seconds. Returns (reads, reads that would have to
-    ask). Raises ValueError as read_direct does."""
+    """Reads keys (bytes) by direct reads, at C speed, for so many seconds. Returns (reads, reads after which a client
+    would ask the server). Raises ValueError as read_direct does."""
     cdef DirectReader reader = session.reader()
     cdef list names = list(keys)
     cdef int64_t until = now_ns() + <int64_t>(seconds * 1e9)

@@ -1,8 +1,9 @@
-"""The floors: an echo server and its clients, two cache lines, and calls that copy. They cost the same and do no work.
+"""The floors (docs/benchmarks.md): an echo server and its clients, two cache lines, and calls that copy. They move as
+many bytes as a cache and its client, and do nothing else.
 
-A connection of the echo server begins with three numbers, of four bytes each in the machine's order, and a reply: the
-bytes of a request, the bytes of the reply, and how many requests may come together. The server answers with a byte, and
-from then on answers each request by the reply. It looks at no byte of a request.
+A client of the echo server first sends three numbers, of four bytes each in the machine's order, and a reply: the bytes
+of a request, the bytes of the reply, and how many requests may come together. The server answers with a byte, and from
+then on answers each request by the reply. The server looks at no byte of a request.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -35,7 +36,7 @@ from rmemcached.sys.linux cimport (
 cdef enum:
     EVENTS = 1024
     INPUT = 65536
-    REPLIES_MOST = 64 << 20  # bytes kept by a connection
+    REPLIES_MOST = 64 << 20  # bytes of replies kept for a connection
     YIELD_EVERY = 1024       # polls of a cache line without success between calls of sched_yield
     PATIENCE = 10            # seconds without an answer before the peer is taken for dead
     ASKING = 0               # offsets of the two lines and the value in the shared memory
@@ -301,7 +302,7 @@ cdef class Asker:
 
 
 cdef int wait_line(uint64_t *line, uint64_t *seen, uint64_t old, bint yields) noexcept nogil:
-    # Waits until the line differs from `old`, and puts its number into `seen`. -1: nobody has written the line.
+    # Waits until the line differs from `old`, and puts its number into `seen`. Returns 0, or -1 after PATIENCE.
     cdef uint64_t polls = 0
     cdef int64_t deadline = 0
     seen[0] = load_acquire(line)

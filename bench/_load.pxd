@@ -9,17 +9,17 @@ cdef extern from "<sys/timerfd.h>" nogil:
         TFD_TIMER_ABSTIME
 
 cdef enum:
-    EVENTS = 64              # taken at a time: due requests wait no longer
+    EVENTS = 64              # taken at a time; then due requests are sent
     INPUT = 256 * 1024       # bytes received at a time
     KEY_MOST = 250
     LINE_MOST = 320          # bytes of the longest correct line of a reply
     LINE_MORE = 64           # bytes of a request besides its keys and value, at most
     STAMP = 8                # bytes at the beginning of a value, computed from key and length
-    OFFSETS = 1 << 16        # possible places of the rest of a value in the pool
+    OFFSETS = 1 << 16        # possible places in the pool for the rest of a value
     QUANTILES = 1 << 16      # of a distribution of sizes
     BUCKETS = 28 * 1024      # of latencies, as in an HdrHistogram of three digits, up to LONGEST
     SLICE = 200000000        # ns after which `run` looks for signals, and reports its progress
-    SPIN = 50000             # ns before a due time in which no time is given away
+    SPIN = 50000             # ns before a due time for which the loop does not sleep
 
 cdef enum:
     SLOWEST = 6              # an answer that arrives byte by byte may take so many times the patience
@@ -77,7 +77,7 @@ cdef struct connection:
     int64_t due              # after a think time
 
 cdef struct load:
-    # the requests
+    # The requests: their keys, sizes, kinds and pace.
     uint32_t keys
     size_t key_size          # bytes; or by QUANTILES:
     const uint16_t *key_sizes
@@ -107,7 +107,7 @@ cdef struct load:
     bint filling             # each key is set once: `filled` are done
     uint64_t filled
     uint64_t to_fill
-    # connections
+    # The connections, and the queues of those with room and of those that think.
     int count
     connection *connections
     connection **ready       # open loop: connections with room, in a ring of `count`, the first for the next request
@@ -118,17 +118,17 @@ cdef struct load:
     int epoll
     int timer
     unsigned int in_flight   # requests without an answer
-    # time
+    # The times of a run, by now_ns().
     int64_t until            # from here on no new request is sent; 0: all keys were deleted
     int64_t heard            # time of the last bytes,
     int64_t answered         # and of the end of the last answer
     double next              # open loop: time of the next request
-    # memory for requests and replies under way
+    # Memory for requests to be sent, and for received bytes.
     char *out
     size_t out_size
     size_t out_length
     char *input
-    # the counts
+    # The counts of a run.
     uint64_t done[KINDS]
     uint64_t hits
     uint64_t misses
@@ -136,7 +136,7 @@ cdef struct load:
     uint64_t unsent
     uint64_t *latencies[KINDS]
     uint64_t *late           # of the open loop: from the intended time to sending
-    # the wrong reply
+    # The wrong reply that ended the run, for Load.wrong_text.
     unsigned int wrong_kind
     bint wrong_unasked
     uint32_t wrong_number

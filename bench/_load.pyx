@@ -63,11 +63,11 @@ cdef dict counted(const uint64_t *buckets):
     return found
 
 
-# Loads of only one kind of requests.
+# The values of `only`, each with the kind of all requests.
 ONLY = {
     "": GET, "delete": DELETE, "incr": INCR, "miss": MISS, "touch": TOUCH, "mg": META_GET, "ms": META_SET, "new": NEW,
 }
-# The names of the kinds, and their answers.
+# The commands of the kinds, and their right answers, for error messages.
 NAMES = {
     GET: "get", SET: "set", DELETE: "delete", INCR: "incr", MISS: "get", TOUCH: "touch", META_GET: "mg", META_SET: "ms",
     NEW: "set",

@@ -26,7 +26,7 @@ cdef double fraction(load *l) noexcept nogil:
 
 
 cdef inline double zipf_area(double x, double s) noexcept nogil:
-    # H, with H(1) = 0; stable near s = 1.
+    # Returns H(x), where H(1) = 0. The computation is stable near s = 1.
     cdef double t = log(x)
     cdef double u = (1 - s) * t
     return t * (expm1(u) / u if fabs(u) > 1e-9 else 1 + u / 2)
@@ -39,8 +39,8 @@ cdef inline double zipf_place(double area, double s) noexcept nogil:
 
 
 cdef void prepare_zipf(load *l) noexcept nogil:
-    # The place is drawn from zipf_first - zipf_span to zipf_first. Up to zipf_near below its rank, the place is
-    # accepted.
+    # The place is drawn from zipf_first - zipf_span to zipf_first. A place up to zipf_near below its rank is accepted
+    # without a further test.
     cdef double s = l.exponent
     l.zipf_first = zipf_area(l.keys + 0.5, s)
     l.zipf_span = l.zipf_first - (zipf_area(1.5, s) - 1)
@@ -61,7 +61,8 @@ cdef uint32_t draw_rank(load *l) noexcept nogil:
 
 
 cdef uint32_t draw(load *l) noexcept nogil:
-    # A key's popularity is independent of its number: keys are stored in the order of their numbers.
+    # The ranks are scattered over the numbers: keys are stored in the order of their numbers, and the order of storing
+    # must say nothing about popularity.
     cdef uint64_t rank = draw_rank(l)
     return <uint32_t>(rank * l.scatter % l.keys) if l.exponent else <uint32_t>rank
 
@@ -85,7 +86,7 @@ cdef double exponential(load *l, double mean) noexcept nogil:
 
 
 cdef void prepare_draws(load *l) noexcept:
-    # A prime, so all ranks have different numbers.
+    # `keys` and the factor (a prime, or 1) have no common divisor, so all ranks have different numbers.
     l.scatter = 2654435761 if l.keys % 2654435761 else 1
     if l.exponent:
         prepare_zipf(l)
@@ -103,7 +104,7 @@ cdef size_t value_size_of(const load *l, uint32_t number) noexcept nogil:
 
 
 cdef const void *table_of(object quantiles, str typecode) except? NULL:
-    # NULL: the sizes do not vary.
+    # Returns NULL if the sizes do not vary.
     if quantiles is None:
         return NULL
     if not isinstance(quantiles, array) or quantiles.typecode != typecode or len(quantiles) != QUANTILES:

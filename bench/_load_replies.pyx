@@ -2,7 +2,8 @@
 
 
 cdef void count_latency(uint64_t *buckets, int64_t ns) noexcept nogil:
-    # The bucket of an HdrHistogram with three digits: 2048 of a nanosecond, then 1024 for each power of two.
+    # Counts in the buckets of an HdrHistogram with three digits: 2048 buckets of a nanosecond, then 1024 buckets for
+    # each power of two.
     cdef uint64_t v = <uint64_t>min(max(ns, <int64_t>1), <int64_t>LONGEST)
     cdef size_t shift = 0
     if v >= 2048:
@@ -174,7 +175,7 @@ cdef const char *take_value(load *l, connection *c, const char *p, const char *e
 
 
 cdef int take_bytes(load *l, connection *c, const char *p, size_t length, int64_t now) noexcept nogil:
-    # Takes the bytes received on a connection. 0, or WRONG.
+    # Takes the bytes received on a connection. Returns 0, or WRONG.
     cdef const char *end = p + length
     cdef const char *newline
     cdef size_t more

@@ -1,4 +1,4 @@
-# The bytes of requests, and of values.
+# The bytes of requests, and of values. put_set (after make_room) and put_request write at the end of load.out.
 
 cdef size_t put_key(const load *l, char *out, uint32_t number, char filler) noexcept nogil
 cdef char *put_digits(char *out, uint64_t number) noexcept nogil

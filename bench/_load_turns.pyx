@@ -86,7 +86,7 @@ cdef int watch(load *l, int fd, uint32_t which, int how, uint32_t events) noexce
 
 
 cdef int prepare_waiting(load *l) except -1:
-    # Called once all connections are made.
+    # start_run calls this function, and only the first call does anything: by then all connections are made.
     cdef int i
     cdef int fd
     if l.epoll >= 0:
@@ -105,7 +105,7 @@ cdef int prepare_waiting(load *l) except -1:
                 raise OSError(errno, "epoll_ctl")
             continue
         for fd in (<Stream>l.connections[i].stream).descriptors():
-            # Connections of a queue pair share its descriptors.
+            # Connections of a queue pair share its descriptors, so epoll may have them already.
             if watch(l, fd, i, EPOLL_CTL_ADD, EPOLLIN) != 0 and errno != EEXIST:
                 raise OSError(errno, "epoll_ctl")
     return 0
@@ -149,7 +149,7 @@ cdef inline bint is_pending(const connection *c) noexcept nogil:
 
 
 cdef ssize_t send_socket(connection *c, const char *p, size_t length) noexcept nogil:
-    # The number of bytes taken by the socket now, or LOST.
+    # Returns the number of bytes taken by the socket now, or LOST.
     cdef size_t sent = 0
     cdef ssize_t n
     while sent < length:
@@ -164,7 +164,7 @@ cdef ssize_t send_socket(connection *c, const char *p, size_t length) noexcept n
 
 
 cdef ssize_t send_stream(connection *c, const char *p, size_t length) noexcept nogil:
-    # The number of bytes taken by the stream now, LOST, or another negative number: -errno.
+    # Returns the number of bytes taken by the stream now, LOST, or another negative number: -errno.
     cdef int r
     (<Stream>c.stream).iov[0].iov_base = <void *>p
     (<Stream>c.stream).iov[0].iov_len = length
@@ -288,7 +288,7 @@ cdef int fill_up(load *l, connection *c, int64_t now) noexcept nogil:
 
 
 cdef int go_on(load *l, connection *c, int64_t now) noexcept nogil:
-    # The next step of a connection, after answers or after its pending bytes have left.
+    # Takes the next step of a connection, after answers or after its pending bytes have left.
     if is_pending(c):
         return RUNNING
     if l.gap:
@@ -338,7 +338,7 @@ cdef int send_due(load *l, int64_t now) noexcept nogil:
 
 
 cdef int64_t next_due(const load *l) noexcept nogil:
-    # The time of the next due request. 0: no request is due.
+    # Returns the time of the next due request. 0: no request is due.
     if l.gap:
         return <int64_t>l.next if l.ready_count and l.next < l.until else 0
     return l.thinking[0].due if l.thinking_count else 0
@@ -434,7 +434,7 @@ cdef int await_events(load *l, epoll_event *events, int64_t now, int64_t slice_e
     cdef int64_t due = next_due(l)
     cdef itimerspec at
     cdef int n
-    # A request of this run is due soon: the loop stays awake.
+    # The loop stays awake when a request is due soon.
     if due and due - now < SPIN:
         n = epoll_wait(l.epoll, events, EVENTS, 0)
         if n == 0:
@@ -451,7 +451,7 @@ cdef int await_events(load *l, epoll_event *events, int64_t now, int64_t slice_e
 
 
 cdef int state_of(load *l, int64_t now) noexcept nogil:
-    # RUNNING, or why the run does not go on.
+    # Returns RUNNING, or the step that ends the run.
     cdef int r
     if not may_send(l, now):
         if l.gap and l.next < l.until:

@@ -1,10 +1,10 @@
 """`rmemcached-bench bounds`: whether the server keeps its bounds beside memcached and beside the floor.
 
-Server CPU for a request or a key, one worker, keys of 32 B, at C speed; throughput and p99 of two workers; the longest
-pause of sets that evict; lock waits of gets; memory. One get or set at a time is measured beside a bare echo server
-with the same replies, every other case beside memcached. The bounds are for memcached 1.6.45, built by
-`./configure CFLAGS=-O2 && make`; --memcached names the program. The exit status is 1 when a bound is missed. A bound
-within the interval is undecided, and not missed.
+The command measures the server's CPU for a request or a key (one worker, keys of 32 B, at C speed), throughput and p99
+of two workers, the longest pause of sets that evict, lock waits of gets, and memory. One get or set at a time is
+measured beside a bare echo server with the same replies, every other case beside memcached. The bounds are for
+memcached 1.6.45, built by `./configure CFLAGS=-O2 && make`; --memcached names the program. The exit status is 1 when a
+bound is missed. A bound inside the 95 % interval of the ratio is undecided, and not missed.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ K = 1024
 
 @dataclass(frozen=True)
 class Row:
-    """A row: a case and its bound. bound: of memcached's figure; empty: of the floor's, over TCP and UNIX. figure: the
-    name of the bounded figure."""
+    """A row: a case and its bound. bound: the limit of the ratio to memcached; empty: 1.05 is the limit of the ratio to
+    the floor, over TCP and UNIX. figure: the name of the bounded figure."""
 
     group: str
     operation: str
@@ -81,7 +81,7 @@ TWO_WORKERS = tuple(
     Row(TWO, what, bound, workers=2, figure=figure)
     for what, (figure, bound) in itertools.product(("get", "set"), (("per_second", ">= 1.05"), ("p99_us", "<= 1")))
 )
-# The depth follows --rate: so many requests can wait on a connection.
+# With a rate, the depth is the number of requests that can wait on a connection.
 EVICTIONS = (Row(EVICTING, "new", "<= 1", depth=10, rate=100_000, figure="longest_us"),)
 SIZES = len({row.size for row in ROWS})
 MOST = K * K - K  # bytes of a value for an item of the usual size, with its key and header

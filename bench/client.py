@@ -5,8 +5,8 @@ servers if there are two. In each round the contenders of a row take turns. Valu
 time where that is possible. A contender that is not installed is named. The last column has the bounds; the exit status
 is 1 when one is missed.
 
-Floors are clients that do nothing but ask a bare echo server, or through two cache lines, and create the result; of 32
-tasks, a turn of the event loop. Sixteen threads of one client have none: what they wait for is the GIL.
+Floors are clients that only ask a bare echo server, or ask through two cache lines, and create the result. The floor of
+32 tasks is a turn of the event loop. Sixteen threads of one client have no floor: they wait for the GIL.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ class Tasks:
 
 
 def large_rows(client: Client, size: int, into: bytearray, value: bytes) -> dict[str, Sample]:
-    """The rows of values of so many bytes. They leave a Buffer to the client's end."""
+    """The rows of values of so many bytes. Their Buffer stays until the client is closed."""
     buffer = client.buffer(size)
     with memoryview(buffer) as view:
         view[:] = value

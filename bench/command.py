@@ -58,7 +58,7 @@ SUBCOMMANDS: dict[str, ModuleType] = {
 }
 # `selection` passes a judgement, and is not part of the report.
 SHOWN = [name for name in SUBCOMMANDS if name != "selection"]
-# Options of a small selection.
+# The options of the subcommands in `all --quick`.
 QUICK = {
     "latency": "--sizes 100,64k --seconds 0.05 --rounds 5",
     "paced": "--think 0,1000 --seconds 0.1 --rounds 5",
@@ -301,7 +301,7 @@ def run_each(options: argparse.Namespace, results: list[Document]) -> int:
         elif options.memcached and chooses(SUBCOMMANDS[name]):
             theirs = f"memcached={options.memcached}"
             chosen = [other.replace("memcached", theirs, 1) for other in SUBCOMMANDS[name].CONTENDERS]
-            # The names of memcached's contenders begin with "memcached", which no other name contains.
+            # Only the names of memcached's contenders contain "memcached", so no other name has changed.
             words += ["--contenders", ",".join(chosen)]
         asked = parser.parse_args(words)
         results.append(measured(asked, words))

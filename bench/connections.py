@@ -1,4 +1,4 @@
-"""`rmemcached-bench connections`: gets of 100 B by 10 processes with many connections between them.
+"""`rmemcached-bench connections`: gets of 100 B by 10 processes, which together have many connections.
 
 Each process uses its connections in turn. The server's memory for a connection is the growth of its resident memory,
 divided by the number of connections. soft_shm has no floor here: servers that poll for 10 processes would need 10
@@ -81,7 +81,7 @@ def gets(clients: list[Any], seconds: float) -> tuple[int, float]:
 def attach(helpers: list[Helper], contender: Contender, server: Any, count: int) -> float | None:
     """Connects the helpers to a server. Returns its memory for each connection, if this process can see the memory."""
     memory = getattr(server, "private_bytes", None)
-    # The first connection is made before: its allocations in the server do not count.
+    # A connection is made before the measurement: the allocations of a server for its first do not count.
     with contextlib.closing(client_of(contender, server.address)):
         before = memory() if memory else 0
         for helper in helpers:
@@ -104,7 +104,7 @@ def run_of(helpers: list[Helper], name: str, server: Any, memory: float | None, 
         if cpu:
             values["cpu_us"] = (cpu() - before) / sum(done for done, _ in answers) * 1e6
         if memory is not None:
-            # Measured once in this round.
+            # The memory has been measured before, once in this round.
             values["memory_bytes"] = memory
         return Taken(values)
 

@@ -2,7 +2,7 @@
 
 Many connections speak the text protocol with 32 B keys, at C speed; on each of them `depth` requests leave together,
 and the next when all are answered. CPU time is the user and system time of all threads of the server. The other figures
-are how long requests took: the 99th percentile, and with --rate the longest, from when it was due.
+are times of requests: the 99th percentile, and with --rate the longest time, from the moment when the request was due.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
     said = case.parameters
     operation, size, depth, keys = (said[name] for name in ("operation", "size", "depth", "multiget"))
     count, rate = said["connections"], said.get("rate", 0)
-    # New keys of a case are new keys in the next case, too.
+    # Each case has seeds of its own: the new keys of a case differ from those of all earlier cases.
     seed = (zlib.crc32(case.name.encode()) << 16) + 1
 
     def run(number: int) -> Taken:
@@ -217,7 +217,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
         raise BenchError("--multiget needs --operations get")
     floors = floors_of(options.contenders)
     runs = len(options.contenders) + len(set(floors.values()))
-    # Floors of mixed requests count here, though there are none: the bar jumps a few steps, which does no harm.
+    # Mixed requests have no floor, but are counted with one: the progress bar jumps a few steps, without harm.
     cases = len(options.cores) * len(options.sizes) * len(options.operations) * len(options.depths)
     cases *= len(options.multiget) * len(options.connections)
     steps = record.steps(cases * runs * runs_of(record.round))

@@ -1,9 +1,9 @@
-"""`rmemcached-bench direct`: gets that ask nobody (`-o rdma_direct`, docs/direct-reads.md), beside gets that ask.
+"""`rmemcached-bench direct`: direct reads (`-o rdma_direct`, docs/direct-reads.md), beside gets that ask the daemon.
 
-Reads of 100 B at C speed and from Python, back to back and with pauses, of Client and AsyncClient; of 1 MB beside one
-memcpy, and views of it; by several processes; by READs over devices, over "verbs" beside perftest's READs of the same
-sizes; and what they cost the daemon: CPU for hits and sets, memory for each item. The last column has the bounds; the
-exit status is 1 when one is missed.
+The command measures reads of 100 B at C speed and from Python, back to back and with pauses, of Client and of
+AsyncClient; reads of 1 MB beside one memcpy, and views of 1 MB; reads by several processes; READs over devices, over
+"verbs" beside perftest's READs of the same sizes; and the costs to the daemon: CPU for hits and sets, and memory for
+each item. The last column has the bounds; the exit status is 1 when a bound is missed.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def large_reads(direct: Server, asked: Server, seconds: float, sheet: Sheet) -> 
         for one in (client, other):
             one.set("large", LARGE)
         client.set("another", LARGE)
-        # Views of two values in turn: each view is released before the next view of its value, so the client asks the
-        # daemon.
+        # The views alternate between two values: each view is released before the next view of its value, so the client
+        # asks the daemon.
         names = itertools.cycle(("large", "another"))
         rows: list[tuple[str, str, Callable[[], object]]] = [
             ("get 1 MB", MEMCPY, lambda: bytes(copied)),
@@ -148,7 +148,7 @@ def large_reads(direct: Server, asked: Server, seconds: float, sheet: Sheet) -> 
         ]
         for row, name, call in sorted(sheet.record.round.shuffled(rows), key=lambda said: said[0]):
             took = microseconds(call, seconds, 100)
-            # At least 0.8 of memcpy's speed.
+            # The bound of the time is 1 / 0.8: at least 0.8 of memcpy's speed.
             bound = f"<= 1.25 of {MEMCPY}" if name == "direct" else ""
             sheet.add(row, name, took, "us", group=LARGE_GROUP, bound=bound, floor="" if name == MEMCPY else MEMCPY)
         took = microseconds(lambda: client.get_view("large"), seconds)

@@ -26,7 +26,7 @@ from rmemcached.bench.arguments import parse_size, several, size_name
 QUANTILES = 1 << 16
 KEY_MOST = 250
 VALUE_MOST = 1 << 20
-SIGMA_MOST = 100  # of the logarithm: all sizes are 0 or VALUE_MOST long before
+SIGMA_MOST = 100  # of a lognormal size's logarithm; long before this limit all sizes are 0 or VALUE_MOST
 GRAMMAR = "BYTES, uniform:LEAST:MOST, lognormal:MEDIAN:SIGMA, etc"
 
 # Parts of ETC's values of 0, 1, ... 14 bytes.
@@ -100,7 +100,7 @@ def etc_value(part: float) -> float:
     small = bisect.bisect_right(ETC_SMALL_SUMS, part)
     if small < len(ETC_SMALL):
         return small
-    # The tail of the Pareto distribution above the table's sizes.
+    # All larger sizes are the tail of the Pareto distribution above the table's sizes.
     rest = (1 - part) / (1 - ETC_SMALL_SUMS[-1])
     least = len(ETC_SMALL)
     return least + (ETC_SCALE + ETC_SHAPE * least) / ETC_SHAPE * (rest**-ETC_SHAPE - 1)

@@ -291,7 +291,7 @@ def say(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError as error:
-        # The rest of the buffer would fail again at the end.
+        # The rest of the buffer would fail again at the end, so stdout becomes /dev/null.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)

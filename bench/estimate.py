@@ -104,7 +104,7 @@ def arrangements(first: int, second: int) -> list[int]:
     """The number of orders of two samples of these sizes with U 0, 1, ...: coefficients of a Gaussian binomial."""
     ways = [1] + [0] * (first * second)
     for number in range(1, second + 1):
-        # Times 1 - x^(first + number), then divided by 1 - x^number.
+        # The polynomial is multiplied by 1 - x^(first + number), then divided by 1 - x^number.
         for at in range(len(ways) - 1, first + number - 1, -1):
             ways[at] -= ways[at - first - number]
         for at in range(number, len(ways)):

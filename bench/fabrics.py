@@ -168,7 +168,7 @@ def run(side: Side, now: Round, iterations: int, idle: int) -> dict[str, Any]:
         "shm send": lambda: side.measure("shm", "send", "lat", SMALL, 10 * iterations),
         "shm idle send": lambda: side.measure("shm idle", "send", "lat", SMALL, 10 * iterations),
         "shm read": lambda: side.measure("shm", "read", "lat", SMALL, 10 * iterations),
-        # The rate of all copies together, because the bandwidth of READs counts all READs together, too.
+        # The figure is the rate of all copies together, as the bandwidth of READs is the rate of all READs together.
         "memcpy": lambda: statistics.harmonic_mean(copy_rate(MEGABYTE, large)) / session.MB,
         "shm read 1m": lambda: side.measure("shm", "read", "bw", MEGABYTE, large),
         "tcp": lambda: statistics.median(tcp_ping(side.tcp.fileno(), SMALL, iterations, side.client)) * 1e6,

@@ -505,11 +505,15 @@ DRAWINGS = (
         contention,
         (
             Claim(
-                "3 threads that share a queue pair under a lock, to a queue pair each",
-                "0.66",
+                "3 threads that share a queue pair, to a queue pair each; 16 requests under way in each thread",
+                "0.66 under a lock",
                 shares("shared", sharers=3, depth=16),
             ),
-            Claim("9 threads", "0.56", shares("shared", sharers=9, depth=16)),
+            Claim(
+                "9 threads; 16 requests under way in each",
+                "0.56 under a lock",
+                shares("shared", sharers=9, depth=16),
+            ),
             Claim("3 threads, one request at a time", "", shares("shared", sharers=3, depth=1)),
             Claim("9 threads, one request at a time", "", shares("shared", sharers=9, depth=1)),
         ),
@@ -524,9 +528,8 @@ DRAWINGS = (
         scalability,
         (
             Claim(
-                "throughput falls beyond 400 connections with queue pairs of their own, and stays with shared ones;"
-                " most connections to fewest",
-                "falls; 1",
+                "throughput, most connections to fewest",
+                "falls beyond 400 with a queue pair for each; 1 with shared queue pairs",
                 ends("connections"),
             ),
             Claim("1000 connections, to memcached with as many", "", devices(to_reference, *OURS, connections=1000)),
@@ -545,11 +548,13 @@ DRAWINGS = (
         groups_of,
         (
             Claim(
-                "3 share a queue pair, to none, 12 threads", "less than 1 under a lock", shares("3 share", sharers=12)
+                "12 threads in groups of 3 that share a queue pair, to a queue pair each",
+                "less than 1 under a lock",
+                shares("3 share", sharers=12),
             ),
-            Claim("6 share a queue pair, 12 threads", "less still under a lock", shares("6 share", sharers=12)),
-            Claim("3 share a queue pair, 6 threads", "", shares("3 share", sharers=6)),
-            Claim("6 share a queue pair, 6 threads", "", shares("6 share", sharers=6)),
+            Claim("12 threads in groups of 6", "still less under a lock", shares("6 share", sharers=12)),
+            Claim("6 threads in groups of 3", "", shares("3 share", sharers=6)),
+            Claim("6 threads in one group", "", shares("6 share", sharers=6)),
         ),
         reference="own",
         lacks=(ONE_HOST, "More than 16 queue pairs of one process: a client makes no more."),
@@ -568,11 +573,15 @@ DRAWINGS = (
         memory,
         (
             Claim(
-                "most applications to one: native verbs need memory in proportion, RaaS less",
-                "in proportion; less",
+                "memory, most applications to one",
+                "native verbs: in proportion to the applications; RaaS: less",
                 ends("applications"),
             ),
-            Claim("8 applications, KB", "", each({name: median(name, "memory_KB", applications=8) for name in ALL})),
+            Claim(
+                "memory of 8 applications, KB",
+                "",
+                each({name: median(name, "memory_KB", applications=8) for name in ALL}),
+            ),
         ),
         lacks=(
             "Applications that share queue pairs: here the connections of a process share them, and processes do not.",
@@ -590,11 +599,15 @@ DRAWINGS = (
         processor,
         (
             Claim(
-                "most applications to one: native verbs need CPU in proportion, RaaS less",
-                "in proportion; less",
+                "CPU time, most applications to one",
+                "native verbs: in proportion to the applications; RaaS: less",
                 ends("applications"),
             ),
-            Claim("8 applications, % of a core", "", devices(median, *ALL, figure="percent", applications=8)),
+            Claim(
+                "CPU time of 8 applications, % of a core",
+                "",
+                devices(median, *ALL, figure="percent", applications=8),
+            ),
         ),
         lacks=(
             "A device that works without the CPU: the software RNIC's work is counted with the processes that do it.",
@@ -614,13 +627,13 @@ DRAWINGS = (
         layer,
         (
             Claim(
-                "below 64 KB the service adds 1 to 2 us; 64 B",
-                "1 to 2 us more",
+                "get of 64 B",
+                "1 to 2 us more than the READ, below 64 KB",
                 each({name: dearer(name, 64) for name in SOFT}),
             ),
-            Claim("at 64 KB the difference has gone; to the READ", "1", of_devices(to_reference, GET, size=65536)),
-            Claim("256 KB, to the READ", "0.63", of_devices(to_reference, GET, size=262144)),
-            Claim("64 B, to the READ", "", of_devices(to_reference, GET, size=64)),
+            Claim("get of 64 KB, to the READ", "1", of_devices(to_reference, GET, size=65536)),
+            Claim("get of 256 KB, to the READ", "0.63", of_devices(to_reference, GET, size=262144)),
+            Claim("get of 64 B, to the READ", "", of_devices(to_reference, GET, size=64)),
         ),
         reference=BARE,
         lacks=("A link of 40 Gb/s: both processes are on one host.",),
@@ -645,7 +658,7 @@ DRAWINGS = (
     ),
     Drawing(
         "rddp-5",
-        "Figure 5: what programs pay that know sockets only",
+        "Figure 5: the cost for programs that know only sockets",
         "size",
         METHOD,
         plain_sockets,

@@ -283,8 +283,8 @@ DRAWINGS = (
                 "less than 1",
                 at("bandwidth", 64),
             ),
-            Claim("large messages lose to the CRC; 64 KB", "less than 1", at("bandwidth", 65536)),
-            Claim("1 MB", "", at("bandwidth", 1 << 20)),
+            Claim("large messages lose by the computation of CRCs; 64 KB", "less than 1", at("bandwidth", 65536)),
+            Claim("bandwidth of 1 MB", "", at("bandwidth", 1 << 20)),
         ),
         reference=TCP,
         lacks=(

@@ -79,7 +79,11 @@ def block(document: Document, drawing: Drawing) -> str:
     beside = f"; {', '.join(versions)}" if versions else ""
     rounds = max(sample["round"] for sample in document["samples"])
     marks = "`~` within noise" + (NO_INTERVAL if rounds < estimate.LEAST_ROUNDS else "")
-    ratios = f"Ratios are to {document['reference']}; {marks}." if document["reference"] else ""
+    ratios = (
+        f"Ratios are to {document['reference']}, unless the row says otherwise; {marks}."
+        if document["reference"]
+        else ""
+    )
     where = f"{machine['cpu']}, {machine['cores']} cores, load {machine['load']:.1f} before{beside}"
     when = f"{rounds} {'rounds' if rounds > 1 else 'round'}, {document['started'][:10]}"
     lines = [

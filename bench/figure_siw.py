@@ -392,11 +392,11 @@ DRAWINGS = (
         ),
         losses,
         (
-            Claim("promised, not shown: what is left of the bandwidth, 0.5 % lost", "none given", keeps(0.5)),
+            Claim("bandwidth with 0.5 % of the packets lost, to the same without loss", "none given", keeps(0.5)),
             Claim("1 % lost", "none given", keeps(1)),
             Claim("5 % lost", "none given", keeps(5)),
             Claim(
-                "2 % lost, to TCP",
+                "bandwidth with 2 % lost, to TCP",
                 "DDP in the kernel ahead of TCP",
                 devices(to_reference, SIW, SOFT_IW, loss_percent=2),
             ),

@@ -83,7 +83,7 @@ def helped(target: Callable[..., None], pipe: Connection, cores: set[int], *argu
 def orders(pipe: Connection, cores: set[int]) -> Iterator[tuple[Any, ...]]:
     """Yields the orders in the helper, until the parent has gone."""
     os.sched_setaffinity(0, cores)
-    # Short sleeps must be short.
+    # By default the kernel may prolong each sleep by 50 us: too much for short pauses between requests.
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
     pipe.send(None)
     while True:
@@ -93,7 +93,7 @@ def orders(pipe: Connection, cores: set[int]) -> Iterator[tuple[Any, ...]]:
             return
 
 
-# The process ends with its starter.
+# A program that keeps a core busy until its starter ends.
 BUSY = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)

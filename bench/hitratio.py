@@ -135,7 +135,8 @@ class Asking:
 
     def __init__(self, server: Server, length: Sequence[int]) -> None:
         self.plain = server.connect(30)
-        self.plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a get follows a set without a reply
+        # Otherwise Nagle's algorithm would delay a get behind a set without a reply.
+        self.plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.length = length
         self.filler = memoryview(b"x" * max(length))
 

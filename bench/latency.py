@@ -111,7 +111,7 @@ class Bench:
 
     def lines_run(self, operation: str, values: list[bytes]) -> Run:
         def run(number: int) -> Taken:
-            # The server polls as long as there is a client.
+            # The server polls as long as there is a client, so each run has a new client.
             with contextlib.closing(LinesClient(self.servers[LINES].address, values[0])) as client:
                 return self.run_of(client, operation, values)(number)
 

@@ -5,9 +5,9 @@ the loop is open: a request leaves when it is due, answered or not, over any con
 the time when the request was due, so a stalled server delays all requests due meanwhile (no coordinated omission). With
 --think each connection waits between an answer and its next request.
 
-The command stores its keys first (--no-fill: not), and leaves them there; where the memory is full, they push out other
-items. So the users of a --server feel its load, too. A key is its number behind as many k as its size needs, for
-incr c.
+The command stores its keys first (unless --no-fill), and leaves them there; where the memory is full, they push out
+other items. So the users of a --server feel its load, too. A key is its number behind as many letters as its size
+needs: k, or c for the counters of incr.
 
 The number of a key draws the sizes of key and value, which stay the same. The keys and lengths of all replies are
 compared, with --verify each byte of the values, too. Anything wrong ends the command with status 1.
@@ -328,7 +328,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
     record.note("Every value that came back was compared, byte by byte." if options.verify else COMPARED)
     cases = len(options.cores) * sum(1 for _ in cases_of(options, options.cores[0]))
     steps = record.steps(cases * len(options.contenders) * runs_of(record.round))
-    # Short sleeps must be short.
+    # By default the kernel may prolong each sleep by 50 us: too much for short pauses between requests.
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
     for where in options.cores:
         measure_placed(options, where, record, steps)

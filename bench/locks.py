@@ -66,7 +66,8 @@ def run_of(server: Server, trace: Path, seconds: float, stack: contextlib.ExitSt
 
     def run(number: int) -> Taken:
         before = waits(trace)
-        # The warm-up has moved each item in the LRU lists, and an item moves again only after a minute.
+        # The warm-up has moved each item in the LRU lists. An item moves again only after a minute, so no get waits for
+        # the lock of a list.
         gets, longest = run_beside(loads, seconds)
         return Taken({WAITS.name: (waits(trace) - before) / gets * 1e6, PER_SECOND.name: gets / longest})
 

@@ -5,7 +5,7 @@ growth of `bytes` in `stats`, and of the process's resident anonymous memory whe
 Connections have made one request each.
 
 Floors: of an item the bytes of its key, its value and memcached's header of 48 B; of our start a Python that only
-listens. A connection has none: all that it needs is in the kernel, which counts for no process.
+listens. A connection has no floor: a bare connection takes memory of the kernel only, which counts for no process.
 """
 
 from __future__ import annotations

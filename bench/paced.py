@@ -73,7 +73,7 @@ def paced_client(pipe: Connection, cores: set[int], contender: Contender, addres
                 pipe.send(paced(client, key, values, operation, gaps, count))
                 continue
             with contextlib.closing(floor_client(contender.name, address, key, values[0])) as bare:
-                # An echo server receives only the size of the value.
+                # An echo server gets no value, only the size, so each set has the first value.
                 stored = values if contender.name == LINES else values[:1] * len(values)
                 pipe.send(paced(bare, key, stored, operation, gaps, count))
 

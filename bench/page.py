@@ -38,7 +38,7 @@ METHOD = (
     "The interval says how far the rounds of this benchmark agree, not what another machine, or another day, would"
     " give.",
 )
-# The methods of the subcommands with another method.
+# The descriptions for subcommands whose method is not METHOD.
 FRESH = (
     "Each run starts a server of its own, measures it and stops it; there is no warm-up. The order is drawn, and"
     " changes by round."

@@ -16,7 +16,7 @@ from rmemcached.bench.table import label, number
 
 COLOURS = ("#2a9d6f", "#3b8ed0", "#9a6fd0", "#d9652b", "#c8446a", "#c9a227", "#5aa9a3", "#a0685a")
 GREY = "#7d8590"
-# The x axis of a plot, for parameters with several values.
+# {parameter: the name of its x axis}, for parameters with several values.
 AXES = {
     "size": "value size",
     "think_us": "think time, us",

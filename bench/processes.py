@@ -78,7 +78,7 @@ def adopting() -> Iterator[Callable[[], None]]:
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def kill() -> None:
-        # Their own children come next.
+        # The children of a killed process are adopted, too, and killed in the next pass.
         while adopted := children() - before:
             for number in adopted:
                 os.kill(number, signal.SIGKILL)

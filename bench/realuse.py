@@ -111,7 +111,8 @@ def taking_turns(works: dict[str, Callable[[], object]], size: int, seconds: flo
     spent = dict.fromkeys(works, 0.0)
     done = 0
     for work in works.values():
-        # The server maps memory when it is first named; values have their memory again from the second time on.
+        # The first calls are slower, and do not count: the server maps the client's memory when a request first names
+        # the memory, and results take the memory of earlier results from the second call on.
         for _ in range(4):
             work()
     while done == 0 or sum(spent.values()) < seconds * len(works):
@@ -177,7 +178,7 @@ def measure_large(options: argparse.Namespace, sheet: Sheet) -> None:
             client = stack.enter_context(contextlib.closing(connect(server.address, "soft_shm")))
             for size, operation in itertools.product(options.large, LARGE_OPERATIONS):
                 if operation == "set" and kind == "direct":
-                    # A set asks the daemon.
+                    # A set asks the daemon, also with direct reads.
                     continue
                 count = MANY if operation == "get_many" else 1
                 values = {KEY + "+" * number: os.urandom(size) for number in range(count)}
@@ -266,7 +267,7 @@ def sharing_clients(address: Any, transport: str, count: int, makers: int) -> li
         made = [connect(address, transport) for _ in range(count // makers)]
         for client in made:
             client.version()
-        # A thread ended by now would leave its number, and its queue pair, to the next.
+        # Each thread waits for the others: an ended thread would leave its number, and its queue pair, to the next.
         barrier.wait()
         return made
 

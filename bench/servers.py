@@ -109,7 +109,8 @@ class Server:
             try:
                 with self.connect(timeout=1.0) as plain:
                     if CM_OPTIONS:
-                        # The kernel accepts TCP connections before the daemon does, and refuses requests of rdma_cm.
+                        # Only an answer shows that the daemon serves: the kernel accepts TCP connections before, and
+                        # meanwhile refuses requests of rdma_cm.
                         plain.sendall(b"version\r\n")
                         plain.recv(64)
             except OSError as error:
@@ -191,8 +192,7 @@ class Server:
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def private_bytes(self) -> int:
-        """Resident memory of its own making, in bytes: without mapped programs and libraries. Our daemon has its items
-        in a memfd."""
+        """Resident memory in bytes, without mapped programs and libraries, but with the memfd of our daemon's items."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         found = [int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon:", "RssShmem:"))]
         if not found:
@@ -266,7 +266,7 @@ def start_rmemcached(*arguments: str, path: str | None = None, under: Sequence[s
     Options in RMEMCACHED_TEST_OPTIONS come first: all tests with `-o rdma_direct`, for example.
     """
     options = os.environ.get("RMEMCACHED_TEST_OPTIONS", "").split()
-    # -P: the installed package, or the first in PYTHONPATH; not a folder named rmemcached in the current directory.
+    # With -P Python takes the installed package, or the first in PYTHONPATH, and no folder of the current directory.
     return _start([*under, sys.executable, "-P", "-m", "rmemcached"], [*options, *arguments], path, CM_OPTIONS)
 
 

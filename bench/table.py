@@ -208,7 +208,7 @@ def beside(each: Block, first: int) -> list[str]:
     widths, named = widths_of(each), names_of(each)
     lines = []
     for line in [each.headings, *each.rows]:
-        # The contender stands behind its case, as names do.
+        # Names stand at the left of their column, figures at the right.
         cells = [cell.ljust(width) for cell, width in zip(line[1:named], widths[1:named], strict=True)]
         cells += [cell.rjust(width) for cell, width in zip(line[named:], widths[named:], strict=True)]
         lines.append("  ".join((f"  {line[0]:<{first}}", *cells)).rstrip())

@@ -21,7 +21,8 @@ WORSE, BETTER, SAME, UNSURE = "worse", "better", "same", "too few runs"
 
 @dataclass(frozen=True)
 class Verdict:
-    """change: the second median over the first; interval: its 95 % interval, None with too few rounds."""
+    """The change of a figure from the first file to the second. change: the second median over the first; interval: its
+    95 % interval, None with too few rounds."""
 
     word: str
     case: str

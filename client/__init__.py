@@ -69,7 +69,7 @@ __all__ = [
 ]
 
 
-# asyncio takes longer to import than all the rest.
+# asyncio takes longer to import than all the rest, so these classes are imported when first used.
 _LATER = {"AsyncClient": ".api._async", "AsyncClusterClient": ".api.async_cluster"}
 
 
@@ -95,7 +95,7 @@ _MOVED = {
 
 
 def _moved(name: str, place: str) -> ModuleType:
-    """A module that stands for another, and imports it for the first of its attributes."""
+    """Returns a module for an old name. The first use of an attribute imports the module at the present place."""
 
     def find(attribute: str) -> object:
         if attribute.startswith("__"):

@@ -56,7 +56,7 @@ class MemcacheUnknownCommandError(MemcacheClientError, _UnknownCommandError):  #
     """The server answered ERROR: it does not know the command."""
 
     def __str__(self) -> str:
-        # Its argument is the command's name, as pymemcache's, or a sentence.
+        # args[0] is the command's name, as with pymemcache, or a sentence.
         if not self.server or not self.command or " " in str(self.args[0]):
             return super().__str__()
         return f"{self.server}: {self.command}: the server does not know this command"

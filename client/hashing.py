@@ -41,7 +41,7 @@ def short(number: float) -> float:
 
 
 def share_of(weight: int, total: int, nodes: int) -> int:
-    """The number of texts of a node. libmemcached counts in floats, and rounds down."""
+    """The number of texts hashed for a node, computed as in libmemcached: in floats, rounded down."""
     part = short(short(weight) / short(total))
     points = short(short(short(part * (4 * POINTS)) / 4) * nodes)
     return math.floor(short(points + 1e-10))

@@ -1,4 +1,4 @@
-"""Clients that watch themselves: how many calls, errors, and how long they take, by command; OpenTelemetry spans.
+"""Clients that count and time their calls, and count their errors, by command. They can make OpenTelemetry spans.
 
 Needs the extra "observe" (HdrHistogram, OpenTelemetry's API): ``pip install 'rmemcached[observe]'``. A call takes one
 to two microseconds longer, and more with spans.
@@ -100,7 +100,7 @@ class Observer:
         return found
 
     def span(self, command: str, server: Server) -> Any:
-        """A span of OpenTelemetry's, for a `with` block (its conventions for databases)."""
+        """An OpenTelemetry span for a `with` block, with attributes by OpenTelemetry's conventions for databases."""
         host, port = server if isinstance(server, tuple) else (server, None)
         attributes: dict[str, Any] = {
             "db.system.name": "memcached",

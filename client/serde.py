@@ -4,8 +4,8 @@ The serdes with pymemcache's names (pymemcache/serde.py) write the same bytes an
 The rest have flags of their own, and leave values with other flags unchanged. Unpickling runs code: take pickles only
 from servers that nobody else can write to.
 
-A serde has ``serialize(key, value) -> (value, flags)`` and ``deserialize(key, value, flags) -> value``. All of these
-are thread-safe, and can be copied and pickled.
+A serde has ``serialize(key, value) -> (value, flags)`` and ``deserialize(key, value, flags) -> value``. All serdes of
+this module are thread-safe, and can be copied and pickled.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FLAG_ARRAY = 1 << 17
 FLAG_ZSTD = 1 << 18
 
 DEFAULT_PICKLE_VERSION = pickle.HIGHEST_PROTOCOL
-ALIGNMENT = 64  # bytes: of buffers within a value
+ALIGNMENT = 64  # bytes; each buffer in a value begins at a multiple
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class LegacyWrappingSerde:
 
 # --- buffers out of the pickle ---
 
-# The number of buffers, and the bytes of the pickle. Then come 8 bytes for the length of each buffer.
+# A value begins with the number of buffers and the pickle's length. Then come 8 bytes for the length of each buffer.
 HEAD = struct.Struct("<II")
 BUFFERS_MOST = 1 << 16
 
@@ -176,8 +176,8 @@ def malformed(key: Any) -> ValueError:
 
 
 class Pickle5Serde:
-    """Objects pickled by protocol 5, with large buffers in them (NumPy's arrays, pickle.PickleBuffer) beside the
-    pickle: the serde copies them neither into the pickle for storing, nor out of the pickle after fetching.
+    """Objects pickled by protocol 5. Large buffers in the objects (NumPy's arrays, pickle.PickleBuffer) are stored
+    behind the pickle: the serde copies the buffers neither into the pickle for storing, nor out of it after fetching.
 
     Objects returned by `get` hold read-only views of the value's memory, as long as the views are needed; with
     writable=True each buffer is a copy. docs/client-values.md has the layout. Raises ValueError for a damaged value,
@@ -270,7 +270,7 @@ class NumpySerde:
         import numpy
         from numpy.lib import format as npy
 
-        # Subclasses have more than their elements: a mask, a unit.
+        # .npy stores elements only. An array of a subclass has more: a mask, a unit.
         if type(value) is not numpy.ndarray and type(value) is not numpy.memmap:
             return self._serialize_other(key, value)
         if value.dtype.hasobject:
@@ -324,7 +324,7 @@ class NumpySerde:
             array = numpy.ndarray(shape, dtype, flat, order="F" if told["fortran_order"] else "C")
         except Exception:
             raise malformed(key) from None
-        # Elements without a byte could be any number.
+        # With elements of 0 bytes any shape would fit the value's length.
         if array.nbytes != value.nbytes - begin or not dtype.itemsize:
             raise malformed(key)
         if self.writable:
@@ -396,9 +396,10 @@ class Codec:
             size = self._library.frame_content_size(frame)
             if size > most:
                 raise ValueError(f"the value of {key!r} has {size} bytes, and max_size is {most}")
-            # A stored value has at least a byte. Bytes appended to a frame would be lost without a word.
+            # A stored value has at least a byte. -1: the frame does not tell the length.
             if size <= 0:
                 raise malformed(key)
+            # Without allow_extra_data=False, bytes behind the frame would be lost without an error.
             data: bytes = self._decompressor.decompress(frame, allow_extra_data=False)
         except self._library.ZstdError:
             raise malformed(key) from None

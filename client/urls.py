@@ -112,7 +112,7 @@ def is_ipv6(text: str) -> bool:
 def shown(url: str) -> str:
     """The URL for errors: in a single line, and without the password."""
     scheme, _, rest = url.partition("://")
-    # A / or ? in the password may have made a path or query of its rest.
+    # After a / or ? in the password, the rest of the password may have become a path or query.
     user = rest.rpartition("@")[0]
     if ":" in user:
         rest = user.partition(":")[0] + ":***" + rest[len(user) :]
@@ -207,7 +207,7 @@ def host_and_port(parts: SplitResult) -> tuple[str, int]:
     try:
         port = as_port(digits) if colon else DEFAULT_PORT
     except ValueError as error:
-        # Any other text may be a password, after which the host was forgotten.
+        # Text other than a few digits may be a password whose host was forgotten: such text is not shown.
         found = repr(digits) if is_place(place) else "what is there; a name and a password end in @"
         raise ValueError(f"the port must be {error}, not {found}") from None
     if parts.path not in ("", "/"):
@@ -255,7 +255,7 @@ def query_options(parts: SplitResult) -> dict[str, Any]:
 def parse_parts(url: str) -> tuple[Server, dict[str, Any]]:
     """parse_url, with errors that do not name the URL."""
     if CONTROL.search(url):
-        # urlsplit would leave some of them out without an error.
+        # urlsplit would leave out some control characters without an error.
         raise ValueError("it has control characters, such as the end of a line: leave them out")
     check_brackets(url)
     parts = urlsplit(url)

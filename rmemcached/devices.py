@@ -79,7 +79,7 @@ def show_by_pyverbs() -> list[str]:
     try:
         found = get_device_list()
     except PyverbsRDMAError:
-        # So says pyverbs where the kernel has no RDMA.
+        # pyverbs raises this error where the kernel has no RDMA.
         found = []
     for entry in found:
         name = entry.name.decode()

@@ -124,7 +124,7 @@ cdef inline uint64_t direct_bucket_of(uint32_t hv, uint64_t buckets) noexcept no
 
 cdef inline uint64_t direct_most(uint64_t arena_length) noexcept nogil:
     """The most buckets of an index for so much memory: some ten items in each, if all items are the smallest possible.
-    There are never more item locks.
+    The number of item locks is never larger.
     """
     return max(<uint64_t>1 << 15, arena_length // 960)
 
@@ -280,10 +280,10 @@ cdef bint direct_is_usable(const direct_header *h) noexcept nogil
 # The number of the next slot, from `first` on, of an item with a seal whose tag fits this hash, in an existing slab
 # class; DIRECT_SLOTS: no slot. The READ may have copied the bucket in any order.
 cdef int direct_look(const direct_chunks *chunks, const direct_bucket *bucket, uint32_t hv, int first) noexcept nogil
-# Whether a copy of the item at this place, made line by line in any order, has the key's value at a moment of the READ.
-# copy: at a multiple of 8. DIRECT_TORN: the copy is no item with a seal. DIRECT_FOREIGN: the item has another key.
-# hit.data points into the copy.
-# Parameters: the place, what came from there, and the key that is looked for, each in a structure of the caller's own.
+# Whether a READ's copy of the item at this place, with cache lines copied in any order, has the key's value at a moment
+# of the READ. copy: at a multiple of 8. DIRECT_TORN: the copy is no item with a seal. DIRECT_FOREIGN: the item has
+# another key. hit.data points into the copy.
+# Parameters: the item's place, the copy and the key come from three structures of the caller's own.
 cdef direct_answer direct_verify(const hash_secrets *secrets, const direct_clock *clock, uint64_t place, uint32_t hv,
                                  const char *copy, size_t size, const char *key, size_t nkey,
                                  direct_hit *hit) noexcept nogil

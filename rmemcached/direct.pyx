@@ -23,9 +23,9 @@ cdef enum:
 cdef enum:
     HEAD_MOST = 512              # bytes of an item before its data
     CHUNK_LEAST = 512            # bytes in each chunk of a value but the last; daemons have no shorter chunks
-    PAGE = 4096                  # of the system: the daemon starts with no others
+    PAGE = 4096                  # of the system: with pages of another size the daemon does not start
     PREFAULT_PAGES = 8192        # at a time: a millisecond
-    STALL_MS = 2000              # without a move of its clock, after which a daemon is asked
+    STALL_MS = 2000              # without a move of the daemon's clock, after which clients ask the daemon
     UPDATE_INTERVAL = 60         # seconds
     NAMED_MS = 100               # after which the daemon is told of an item
 
@@ -75,7 +75,7 @@ cdef bint map_part(char *at, uint64_t length, int fd) noexcept nogil:
     if mmap(at, length, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0) == MAP_FAILED \
             or munlock(at, length) != 0 or mprotect(at, length, PROT_READ) != 0:
         return False
-    # A core dump of a client is no copy of the cache.
+    # A client's core dump must not contain the cache.
     madvise(at, length, MADV_DONTDUMP)
     return True
 
@@ -88,7 +88,7 @@ cdef int direct_map(direct_memory *m, int index_fd, int arena_fd) noexcept nogil
     if memory_of(index_fd, &index_length, &there) < 0 or memory_of(arena_fd, &arena_length, &there) < 0 \
             or index_length < 2 * DIRECT_HEADER:
         return -EPROTO
-    # Huge pages of the arena are mapped as such where the addresses fit.
+    # The memory begins at a multiple of 2 MB, so that huge pages of the arena can be mapped as such.
     mapping = mmap(NULL, index_length + arena_length + HUGE_PAGE, PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
     if mapping == MAP_FAILED:
@@ -332,7 +332,7 @@ cdef direct_answer direct_verify(const hash_secrets *secrets, const direct_clock
     return take(clock, copy + size, 0, it, hit)
 
 
-# ---- hits ------------------------------------------------------------------------------------------------------------
+# ---- the report of hits ----------------------------------------------------------------------------------------------
 
 cdef inline uint32_t clock_of(const direct_header *h) noexcept nogil:
     return <uint32_t>relaxed_load(&(<direct_header *>h).current_time)
@@ -342,7 +342,7 @@ cdef inline bint may_be_named(direct_report *r, const direct_header *h, const di
     """Whether naming one more hit tells the daemon anything beyond the hits named already."""
     cdef uint64_t *known = &r.recent[(hit.place >> 3) * 0x9e3779b97f4a7c15ULL >> 56]
     cdef uint64_t most = 3 if relaxed_load(&(<direct_header *>h).algorithm) == DIRECT_S3FIFO else 2
-    # A place is a multiple of 8.
+    # A place is a multiple of 8, so the lower three bits have room for the number of times.
     if known[0] & ~<uint64_t>7 != hit.place:
         known[0] = hit.place
     elif known[0] & 7 >= most:

@@ -8,7 +8,6 @@ payloads.
 
 from rmemcached.protocol.conn cimport conn, conn_want
 
-# Does as many commands of the input as reqs_per_event and the bounds of the output allow. The result holds for the
-# connection's state on return: called again before the want is met, the function returns the same. Not to be called
-# while the connection is lent (WANT_LENT).
+# Does as many commands of the input as reqs_per_event and the bounds of the output allow, and returns the next want. A
+# call before the want is met returns the same want. Not to be called while the connection is lent (WANT_LENT).
 cdef conn_want drive_machine(conn *c) noexcept nogil

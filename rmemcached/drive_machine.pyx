@@ -21,7 +21,7 @@ from rmemcached.protocol.reply cimport resp_rollback
 
 
 cdef void copy_payload(conn *c) noexcept nogil:
-    """Copies the payload's bytes in the input into the item."""
+    """Copies the payload's bytes from the input into the item."""
     cdef iovec iov[8]
     cdef size_t n
     cdef int count, i
@@ -36,7 +36,7 @@ cdef void copy_payload(conn *c) noexcept nogil:
 
 
 cdef void negotiate(conn *c) noexcept nogil:
-    """The first byte of a connection decides about the protocol."""
+    """Sets the protocol by the first byte of the connection."""
     cdef char name[CONN_NAME]
     c.protocol = binary_prot if <unsigned char>c.rcurr[0] == PROTOCOL_BINARY_REQ else ascii_prot
     if conn_logs(c):
@@ -53,10 +53,11 @@ cdef inline bint try_read_command(conn *c) noexcept nogil:
 
 
 cdef inline void count_command(conn *c) noexcept nogil:
-    """Takes a command off the share of this call. Past the memory limit, ends the connection."""
+    """Counts a command against reqs_left. Past the memory limit, ends the connection."""
     c.reqs_left -= 1
     if not conn_charge(c):
-        # As in memcached, waiting replies are dropped.
+        # As in memcached, waiting replies are dropped. An engine with `remote` may be writing the value of a reply, and
+        # keeps the replies.
         if not c.engine.remote:
             resp_rollback(c, NULL, 0)
         c.mget = 0
@@ -69,7 +70,9 @@ cdef void log_change(const conn *c, conn_states was, conn_states state) noexcept
 
 
 cdef void log_state(const conn *c, conn_states was) noexcept nogil:
-    """Writes a change of state like memcached's -vvv. memcached sends replies, in conn_mwrite, before waiting."""
+    """Writes a change of state like memcached's -vvv. Before a wait memcached sends replies, in conn_mwrite: this makes
+    two more lines.
+    """
     if was == conn_new_cmd and c.state == conn_waiting:
         log_change(c, conn_new_cmd, conn_mwrite)
         log_change(c, conn_mwrite, conn_new_cmd)

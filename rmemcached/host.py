@@ -6,8 +6,8 @@ import os
 
 
 def read_text(path: str) -> str:
-    """A small file of text. OSError. Without pathlib, whose import would be a tenth of all the daemon imports at its
-    start.
+    """Reads a small file of text. Raises OSError. Without pathlib, whose import would be a tenth of all the daemon
+    imports at its start.
     """
     with open(path) as file:
         return file.read()

@@ -48,7 +48,7 @@ cdef enum close_reasons:         # why a connection ended
 
 cdef enum:
     LOG_LINE_MAX = 1280          # bytes of a rendered line, its NUL included
-    LOG_TEXT_MAX = 512           # bytes of a text entry
+    LOG_TEXT_MAX = 512           # bytes of a text entry, its NUL included
     LOG_PAD = 64
 
 cdef enum log_reader_state:
@@ -73,7 +73,7 @@ cdef struct logger:
     uint64_t serial              # constant: tells the loggers of a process apart
     uint64_t unplaced            # atomic: entries lost because there was no memory for a ring
     pthread_mutex_t lock
-    log_ring *rings              # the lock; a ring lives as long as the logger
+    log_ring *rings              # guarded by `lock`; a ring lives as long as the logger
 
 cdef struct log_entry:           # an entry in a ring; the event's body follows
     uint32_t size                # bytes with the body, a multiple of 8
@@ -95,7 +95,7 @@ cdef struct log_item:            # an item of the store, or the key of a command
 
 # ring_size: bytes of each writing thread's buffer. NULL: no memory, or no descriptor (errno).
 cdef logger *logger_create(size_t ring_size) noexcept nogil
-# After this no thread may log.
+# Frees the logger. No thread may log any more.
 cdef void logger_destroy(logger *log) noexcept nogil
 # The logger for a store without a server: one for the process, constant, without watchers. Not to be destroyed.
 cdef logger *logger_none() noexcept nogil
@@ -113,27 +113,28 @@ cdef void log_item_store(logger *log, int status, int cmd, const log_item *it, u
 # ttl: seconds, -1: never expires; la: seconds since the last access
 cdef void log_eviction(logger *log, const log_item *it, bint fetched, int64_t ttl, uint32_t la) noexcept nogil
 cdef void log_deletion(logger *log, log_delete_cmd cmd, const log_item *it) noexcept nogil
-# sfd, lane: as a conn has them
+# sfd, lane: the fields of the conn
 cdef void log_conn_new(logger *log, const log_peer *peer, int sfd, uint32_t lane) noexcept nogil
 cdef void log_conn_close(logger *log, const log_peer *peer, int sfd, uint32_t lane,
                          close_reasons reason) noexcept nogil
-# A line of "type=... name=value ...", cut after LOG_TEXT_MAX bytes
+# Writes a line of "type=... name=value ...", and cuts a text longer than LOG_TEXT_MAX - 1 bytes.
 cdef void log_text(logger *log, uint32_t eflags, const char *text) noexcept nogil
 
 # --- reading; a single thread, with log.lock held ---
-# Begins a round, of the entries present now.
+# Begins a round: log_next returns only the entries present now.
 cdef void log_round(logger *log) noexcept nogil
 # The round's next entry, oldest gid first, or NULL. The entry stays in the ring until log_done.
 cdef log_entry *log_next(logger *log, log_ring **ring) noexcept nogil
 cdef void log_done(log_ring *ring, log_entry *e) noexcept nogil
-# Whether there are entries not taken by a round.
+# Whether any ring has an entry.
 cdef bint log_waiting(logger *log) noexcept nogil
-# The line of an entry, with its \n, into LOG_LINE_MAX bytes. Returns its length.
+# Writes the line of an entry, with its \n, into LOG_LINE_MAX bytes. Returns the line's length.
 cdef size_t log_render(const log_entry *e, char *out) noexcept nogil
+# Takes the next gid, for a new entry or a new watcher. Any thread, with or without the lock.
 cdef uint64_t log_next_gid(logger *log) noexcept nogil
 # Wakes a sleeping or napping reader. Any thread, with or without the lock.
 cdef void log_wake(logger *log) noexcept nogil
-# Sums of all rings.
+# Sums of all rings. Any thread with log.lock.
 cdef void log_get_stats(logger *log, log_stats *out) noexcept nogil
 
 # Writes the key in the letters of a URI: all bytes but letters, digits and -._~ as %XX. out has room for three bytes

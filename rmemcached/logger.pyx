@@ -64,7 +64,7 @@ cdef struct conn_body:
 
 cdef extern from *:
     """
-    /* The calling thread's ring in the logger of this serial, and log_thread_sfd. */
+    /* The calling thread's ring in the logger with this serial, and the variable given to log_thread_sfd. */
     static __thread struct {
         unsigned long long serial;
         void *ring;
@@ -86,7 +86,7 @@ for _byte in range(256):
     _plain[_byte] = chr(_byte) in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 
 
-# ---- life ------------------------------------------------------------------------------------------------------------
+# ---- creation and end ------------------------------------------------------------------------------------------------
 
 cdef logger *logger_create(size_t ring_size) noexcept nogil:
     cdef logger *log = <logger *>calloc(1, sizeof(logger))
@@ -191,6 +191,7 @@ cdef log_entry *reserve(logger *log, log_events event, uint32_t eflags, size_t b
 
 
 cdef void publish(logger *log, log_ring *ring) noexcept nogil:
+    # Shows the reserved entry to the reader, and wakes the reader if need be.
     cdef uint64_t waits
     store_release(&ring.head, ring.reserved)
     counter_add(&ring.written, 1)
@@ -210,6 +211,7 @@ cdef void log_wake(logger *log) noexcept nogil:
 
 cdef inline item_body *item_entry(logger *log, log_events event, uint32_t eflags, const log_item *it,
                                   log_ring **ring) noexcept nogil:
+    # Reserves an entry about an item. The caller fills in the event's other fields and publishes the entry.
     cdef log_entry *e = reserve(log, event, eflags, sizeof(item_body) + it.nkey, ring)
     cdef item_body *b
     if e == NULL:
@@ -319,7 +321,7 @@ cdef log_entry *log_next(logger *log, log_ring **out) noexcept nogil:
         if ring.tail != ring.limit:
             e = <log_entry *>(ring.data + ring.tail % ring.size)
             if e.event == LOGGER_SKIP:
-                # An entry follows: both were published together.
+                # Another entry follows the skip mark: both were published together.
                 log_done(ring, e)
                 e = <log_entry *>ring.data
             if oldest == NULL or e.gid < oldest.gid:
@@ -355,7 +357,7 @@ cdef void log_get_stats(logger *log, log_stats *out) noexcept nogil:
         ring = ring.next
 
 
-# ---- lines -----------------------------------------------------------------------------------------------------------
+# ---- rendering lines -------------------------------------------------------------------------------------------------
 
 cdef char *uri_encode(const char *key, size_t nkey, char *out) noexcept nogil:
     cdef const char *digits = b"0123456789ABCDEF"
@@ -375,7 +377,7 @@ cdef char *uri_encode(const char *key, size_t nkey, char *out) noexcept nogil:
 
 
 cdef const char *status_name(int status) noexcept nogil:
-    """The name of a store_item_type. The enum is in the store, above this module."""
+    """The name of a store_item_type. The numbers are literal, because the enum is in the store, above this module."""
     if status == 0:
         return b"not_stored"
     if status == 1:
@@ -390,7 +392,7 @@ cdef const char *status_name(int status) noexcept nogil:
 
 
 cdef const char *cmd_name(int cmd) noexcept nogil:
-    """The name of a store_op, likewise."""
+    """The name of a store_op, by literal numbers as well."""
     if cmd == 1:
         return b"add"
     if cmd == 2:

@@ -1,6 +1,6 @@
 """memcached's command line: words -> Settings (memcached.c, main).
 
-Two tables have all options: OPTIONS those with a letter, EXTENDED those of -o. Numbers are read like atoi: blanks
+Two tables have all options: OPTIONS those with a letter, EXTENDED those of -o. Most numbers are read like atoi: blanks
 before and anything behind the digits are ignored (`-m 64m` is 64). A word without any digit, 0 for memcached, is
 refused here.
 """
@@ -26,7 +26,7 @@ CHUNK_ALIGN_BYTES = 8
 MAX_SLAB_SIZES = 62
 INT_MAX = 2**31 - 1
 UINT32_MAX = 2**32 - 1
-VIEWS_LEAST = 4  # a single view for a connection
+VIEWS_LEAST = 4  # a connection may have a quarter: a single view
 VIEWS_MOST = 30000  # all on the same item still leave room for further references
 VIEWS_SHARE = 4  # items in views may have a quarter of all memory
 
@@ -100,7 +100,7 @@ def above(limit: float, high: float, message: str) -> Callable[[str], float]:
 
 
 def unsigned(message: str, unit: int = 1, high: int | None = None) -> Callable[[str], int]:
-    """A parser of numbers of 32 bits (memcached's safe_strtoul), in units of so many bytes."""
+    """A parser of numbers of 32 bits (memcached's safe_strtoul), in units of `unit` bytes."""
 
     def parse(text: str) -> int:
         if not re.fullmatch(r"\s*\+?\d+\s*", text, re.ASCII) or int(text) > UINT32_MAX:
@@ -237,7 +237,7 @@ def slab_sizes(text: str) -> list[int]:
 
 
 def socket_name(text: str) -> str:
-    """A path for a line of the RDMA exchange."""
+    """Parses `none`, or a path without signs that a line of the RDMA exchange cannot have."""
     if text != "none" and not re.fullmatch(r"/[!-~]{1,106}", text):
         raise UsageError(f"rdma_shm must be an absolute path of up to 107 characters without spaces, or none: {text!r}")
     return text
@@ -562,7 +562,7 @@ class Parsed:
         self.given.add(name)
 
     def no_modern(self) -> None:
-        """memcached 1.4's defaults."""
+        """Sets memcached 1.4's defaults."""
         settings = self.settings
         if "slab_chunk_max" not in self.given:
             settings.slab_chunk_max = MEGABYTE
@@ -641,7 +641,8 @@ class Parsed:
             )
 
     def check_views(self) -> None:
-        """Repair takes long-held references of clients for lost references, and frees the item."""
+        """Checks the limit of views, or sets the default. tail_repair_time excludes views: the repair takes long-held
+        references of clients for lost references, and frees the item."""
         settings = self.settings
         repairs = "tail_repair_time" in self.given
         if settings.rdma_view_limit is None and not repairs:
@@ -668,11 +669,11 @@ class Parsed:
             raise UsageError(message, os.EX_USAGE)
 
 
-# ---- words -----------------------------------------------------------------------------------------------------------
+# ---- the words of the command line -----------------------------------------------------------------------------------
 
 
 def getopt_message(error: getopt.GetoptError) -> str:
-    """The C library's getopt_long says this."""
+    """Returns the words of the C library's getopt_long for this error."""
     missing = "requires argument" in error.msg
     if "not a unique prefix" in error.msg:
         return f"option '--{error.opt}' is ambiguous"

@@ -55,14 +55,14 @@ cdef struct rdma_lane_hooks:
     pthread_mutex_t *lock
 
 # --- a worker's part of a device ---
-# number: the worker's number, for tokens. epfd: the worker's epoll set, with the descriptors of a software device's
-# queue pairs; their events have the bit SOFT_EVENT (verbs/soft.pxd) in their data and go to soft_channel_event. NULL:
-# out of resources.
+# Makes the part. number: the worker's number, for tokens. epfd: the worker's epoll set, with the descriptors of a
+# software device's queue pairs; their events have the bit SOFT_EVENT (verbs/soft.pxd) in their data and go to
+# soft_channel_event. NULL: out of resources.
 cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint32_t number, int epfd, drive_fn drive,
                                      rdma_failed_fn failed, const rdma_lane_hooks *lanes) noexcept nogil
 # Called when its connections have been destroyed.
 cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil
-# The descriptor of completions of a device of the system: readable while there are some to serve. -1: a software
+# The descriptor of completions of a device of the system: readable while completions are to be served. -1: a software
 # device, see above.
 cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil
 # The descriptor is readable: takes the event.
@@ -77,8 +77,7 @@ cdef bint rdma_thread_pending(const rdma_thread *t) noexcept nogil
 # Called before the worker sleeps, and at no other time. True: there is something to do already, and the worker must not
 # sleep.
 cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil
-# Whether there are queue pairs with transfers made by this process (rdma_device.soft); whether these queue pairs had
-# something to do in the last turn.
+# Whether there are queue pairs with transfers made by this process (rdma_device.soft).
 cdef bint rdma_thread_in_use(const rdma_thread *t) noexcept nogil
 # Whether these queue pairs had something to do in the last turn.
 cdef bint rdma_thread_was_busy(const rdma_thread *t) noexcept nogil
@@ -117,9 +116,10 @@ cdef void rdma_thread_attach(rdma_thread *t, int fd, const char *data, size_t re
 # Refuses a request without a worker, and closes the socket.
 cdef void rdma_thread_refuse(rdma_thread *t, int fd, const char *data, size_t received) noexcept nogil
 
-# --- connections --- Answers an exchange line of the lifeline sfd. threads: the worker's part of each transport's
-# device; NULL: no device. At least a single device is there. has_one: the lifeline has a queue pair already. Returns
-# the new connection, or NULL; reply is the line of the answer.
+# --- connections ---
+# Answers an exchange line of the lifeline sfd. threads: the worker's part of each transport's device; NULL: no device.
+# At least a single device is there. has_one: the lifeline has a queue pair already. Returns the new connection, or
+# NULL; reply is the line of the answer.
 # Parameters: line and reply, with their sizes, are those of conn_engine.exchange; the others are of the lifeline.
 cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one,
                               const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
@@ -149,9 +149,9 @@ cdef void rdma_conn_probe(rdma_conn *rc) noexcept nogil
 # The client has ended. Its earlier commands are done in as many turns of rdma_thread_run as necessary, without replies;
 # then the connection fails without a line. The next turn is due soon.
 cdef void rdma_conn_finish(rdma_conn *rc) noexcept nogil
-# Destroys the queue pair: afterwards no RDMA touches an item, and the only calls of the owner are of the hook of ending
-# lanes. rdma_conn_free frees the rest, at most *lanes lanes, and subtracts these from *lanes; the caller repeats the
-# call until it returns True.
+# Destroys the queue pair: afterwards no RDMA touches an item, and of the owner's functions only rdma_lane_hooks.ended
+# is called. rdma_conn_free frees the rest, at most *lanes lanes, and subtracts these from *lanes; the caller repeats
+# the call until it returns True.
 cdef void rdma_conn_stop(rdma_conn *rc) noexcept nogil
 cdef bint rdma_conn_free(rdma_conn *rc, unsigned int *lanes) noexcept nogil
 

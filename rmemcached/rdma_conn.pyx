@@ -70,9 +70,9 @@ include "rdma/lane.pyx"
 include "rdma/lanes.pyx"
 
 cdef enum:
-    SERVED_PER_TURN = 256        # connections
-    TURN_COMPLETIONS = 64        # of a connection
-    COMPLETIONS_LEAST = 8        # the same if many connections go on, at least
+    SERVED_PER_TURN = 256        # connections, at most
+    TURN_COMPLETIONS = 64        # completions of a connection in a turn, divided by the connections left over before
+    COMPLETIONS_LEAST = 8        # ... but no fewer
     SPARE_DESCRIPTORS = 16       # descriptors left to plain connections, and a sixteenth of all
 
 cdef struct cm_id:               # a connection of rdma_cm
@@ -92,7 +92,7 @@ cdef void take_first(rdma_conn *rc, const message_header *header) noexcept nogil
 
 
 cdef void answer_ready(rdma_conn *rc) noexcept nogil:
-    """The receive of the client's READY has been given back: the answer announces it."""
+    """Sends the server's READY. The receive of the client's READY has been posted anew, and the answer announces it."""
     if not rc.q.failed and queue_has_buffer(&rc.q):
         queue_send(&rc.q, MESSAGE_READY, 0, 0, queue_take_buffer(&rc.q), 0)
 
@@ -196,6 +196,7 @@ cdef void take_receive(rdma_conn *rc, uint32_t index, const kept_completion *wc)
 
 
 cdef void take_completion(rdma_conn *rc, const kept_completion *wc) noexcept nogil:
+    """Serves a completion of a receive, or of a SEND, READ or WRITE."""
     cdef uint32_t index = wc.wr_id
     cdef rdma_wr *entry
     if index & RECV_WR:
@@ -301,7 +302,7 @@ cdef void report_failure(rdma_conn *rc) noexcept nogil:
         if q.failure != NULL:
             q.failure_status = IBV_WC_SUCCESS
     if q.failure != NULL or q.failure_status != IBV_WC_WR_FLUSH_ERR:
-        # Otherwise the client has ended the queue pair, often before its lifeline.
+        # Otherwise there is no error: the client has ended the queue pair, often before its lifeline.
         counter_add(&t.counters.qp_errors, 1)
     if q.failure == NULL:
         t.failed(rc.owner, NULL)
@@ -320,12 +321,12 @@ cdef void serve_ready(rdma_thread *t) noexcept nogil:
     cdef rdma_conn *last = t.ready_last
     cdef rdma_conn *rc
     cdef bint more = last != NULL
-    # Bounded: busy queue pairs must not starve the sockets of the same worker.
+    # The number is bounded: busy queue pairs must not starve the sockets of the same worker.
     cdef unsigned int left = SERVED_PER_TURN
     while more and left and not thread_turn_over(t):
         left -= 1
         rc = t.ready
-        # Compared now: serving may free rc.
+        # rc is compared before serving, which may free rc.
         more = rc != last
         thread_unready(rc)
         serve(rc)
@@ -393,7 +394,7 @@ cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil:
     free(t)
 
 
-# ---- making and end --------------------------------------------------------------------------------------------------
+# ---- making and ending connections -----------------------------------------------------------------------------------
 
 cdef bint bring_up(rdma_conn *rc, const exchange_request *req, const cm_id *cm) noexcept nogil:
     """Brings the queue pair to INIT, posts its receives, and brings the queue pair to RTR and RTS. False: an error."""
@@ -497,14 +498,15 @@ cdef void conn_discard(rdma_conn *rc) noexcept nogil:
 # ---- the exchange ----------------------------------------------------------------------------------------------------
 
 cdef bint is_near(const rdma_device *dev, const exchange_request *req) noexcept nogil:
-    """Whether a client on this host and network namespace can reach the endpoint of a near transport."""
+    """Whether the client of this request is on this host and, if the endpoint has a network namespace, in this
+    namespace. No other client can reach the endpoint of a near transport."""
     return (key_is(req.host, req.host_length, dev.endpoint.host)
             and (dev.endpoint.netns == 0 or dev.endpoint.netns == req.netns))
 
 
 cdef bint few_descriptors(int fd, unsigned int needed) noexcept nogil:
-    """Whether the last free descriptors are left, which are for plain connections: a client without RDMA goes on over
-    its plain connection. The system gives the lowest free number. So this function takes as many descriptors as a
+    """Whether only the last descriptors are free. They are kept for plain connections: a client refused here goes on
+    over its plain connection. The system gives the lowest free number. So this function takes as many descriptors as a
     client needs, and looks at the last number."""
     cdef rlimit limit
     cdef int[CLIENT_DESCRIPTORS] taken

@@ -50,7 +50,7 @@ class Settings:
     maxconns_fast: bool = True
     """Refuse connections beyond max_connections with an error; else they wait in the kernel's queue."""
     idle_timeout: int = 0
-    """Seconds of silence after which a TCP connection is closed; 0: never."""
+    """Seconds of silence after which a connection over TCP or RDMA is closed; 0: never."""
     napi_ids: int = 0
     """Receive queues of the network card to choose the worker by; 0: in turn."""
     sock_cookie_id: int = 0
@@ -117,7 +117,7 @@ class Settings:
     preallocate: bool = False
     """Take all memory at start (-L)."""
     huge_pages: bool = True
-    """Items get pages of 2 MB where they fill them."""
+    """Items get memory pages of 2 MB, where items fill whole pages."""
     track_sizes: bool = False
     """Count items by size for `stats sizes`."""
     verbose: int = 0

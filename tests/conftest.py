@@ -111,7 +111,7 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     before = live_objects()
     yield
-    # pytest keeps the values of fixtures for the test until the end.
+    # pytest would keep the values of fixtures, and so their objects, beyond this check.
     request.node.funcargs.clear()
     if not request.node.stash.get(FAILED, False) and (left := left_behind(before, LEFT_SECONDS)):
         pytest.fail(f"left behind: {left}")

@@ -258,7 +258,7 @@ def test_commands(name: str) -> None:
         if found and (ROOT / found[1]).exists():
             file = "tests/peer/peer_suite.py" if found[1].endswith("peer-suite") else found[1]
             source = (ROOT / file).read_text()
-            # The rest belongs to another program.
+            # What follows such a word belongs to another program.
             own = re.split(r" -c | -- | \.venv/", found[2] or "")[0]
             given = re.findall(r"(?<!\S)--[a-z][\w-]*", own)
             wrong |= {f"{found[1]} {option}" for option in given if option not in source}

@@ -22,7 +22,7 @@ RUFF = {"check": ["ruff", "check", "."], "format": ["ruff", "format", "--check",
 CYTHON = ["rmemcached", "client", "bench"]
 CHECKS = {
     "mypy": ["mypy"],
-    # cython-lint would start pycodestyle for each file.
+    # pycodestyle runs by itself, because cython-lint would start the program for each file.
     "cython-lint": ["cython-lint", "--no-pycodestyle", *CYTHON],
     "pycodestyle": [
         *("pycodestyle", f"--ignore={','.join(sorted(PYCODESTYLE_CODES))}", "--max-line-length=120"),
@@ -39,8 +39,8 @@ REASON = "Long: "
 # Parameters of a function, without self and keyword-only parameters.
 PARAMETERS = 7
 PARAMETERS_REASON = "Parameters: "
-# Functions with more, each with the reason here. The table only shrinks: no name is added, and a mended function leaves
-# it.
+# Functions with more parameters, each with the reason here. The table only shrinks: no name is added, and a mended
+# function leaves the table.
 MANY_PARAMETERS = {
     "client/api/_client.pyx": ["__init__"],  # pymemcache's parameters, in its order
     "client/api/_request.pyx": ["store_request"],  # a program's arguments, unchecked: set, add, cas, ... have the same
@@ -268,7 +268,7 @@ def test_system_headers_are_declared_once() -> None:
 # The names of functions entered with a lock held tell so, and the functions first check the lock.
 CALLED_WITH_A_LOCK = re.compile(r"(^|_)do_|_locked$")
 LOOKS = re.compile(r"assert_held|assert_item_lock|assert_(read|write)_held|assert_owner|assert_(cq|domain)")
-# Named so without wanting a lock, and why.
+# Functions with such a name that want no lock, each with the reason.
 WITHOUT_A_LOCK = {
     "do_item_remove": "memcached's name; the reference count is atomic",
     "do_item_unref": "the same",
@@ -357,7 +357,7 @@ def test_version_stands_once() -> None:
     assert not again
 
 
-# The tables of the client and of rmemcached-perftest, and the transports' own files.
+# Only these files name transports: the tables of the client and of rmemcached-perftest, and the transports' own files.
 NAMES_TRANSPORTS = (
     *(f"client/transport/{name}" for name in ("transports.py", "_attach.pyx", "_cm.pyx")),
     "rmemcached/perftest/ends.pyx",

@@ -40,14 +40,14 @@ from rmemcached.direct cimport direct_prefault
 from rmemcached.client.api import leases
 from rmemcached.client.exceptions import MemcacheError, MemcacheUnexpectedCloseError
 
-# The modules' names are gone when the interpreter ends.
+# For __del__: the modules' names are gone when the interpreter ends.
 cdef object warn = warnings.warn
 cdef object get_running_loop = asyncio.get_running_loop
 cdef object sleep = asyncio.sleep
 
 cdef enum:
     PIECE = 1 << 20          # bytes of values copied before other tasks of the loop have their turn
-    PREFAULT_TURNS = 16      # of direct_prefault, each of 32 MB, in one call of a thread
+    PREFAULT_TURNS = 16      # calls of direct_prefault, each for 32 MB, in a call of _prefault
 
 cdef extern from "Python.h":
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
@@ -105,9 +105,9 @@ cdef class AsyncClient:
     connection. The next call makes a new connection. With ``noreply`` a call returns when its request has been queued,
     and its errors are dropped.
 
-    Where the server allows direct reads (`direct`), gets read its memory. They are done at once, after all earlier
-    requests for the same key. Now and then a get lets other tasks run, so a task with nothing but gets does not keep
-    the loop to itself.
+    Where the server allows direct reads (`direct`), gets read its memory at once. But a get sends a request while an
+    earlier request may still change the key's item. Now and then a get lets other tasks run, so a task with nothing but
+    gets does not keep the loop to itself.
 
     An AsyncClient belongs to the event loop of its connection. Another loop gets a connection of its own after `close`,
     or when the first loop does not run any more. Works on asyncio's loops and on uvloop. Not thread-safe. After a fork
@@ -116,7 +116,7 @@ cdef class AsyncClient:
 
     cdef Client client
     cdef AsyncConnection connection
-    cdef object connecting       # a task
+    cdef object connecting       # the task that makes the connection, or None
     cdef object logged
     cdef dict __dict__
     cdef object __weakref__
@@ -234,7 +234,7 @@ cdef class AsyncClient:
                 try:
                     await c.room(size)
                 except asyncio.CancelledError:
-                    # Another call may take the place of this call.
+                    # Another waiting call may have the room meant for this call.
                     c.look_again()
                     raise
                 if c.usable and len((<AsyncConnection>c).answers) < ANSWERS_MOST and (
@@ -697,7 +697,7 @@ cdef class AsyncClient:
 
     async def _in_thread(self, function, *arguments):
         # Runs the function in another thread, where a method of Client takes another connection: only requests already
-        # answered are certain to come before it.
+        # answered are certain to be carried out before.
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, function, *arguments)
 

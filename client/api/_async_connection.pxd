@@ -17,8 +17,8 @@ from rmemcached.client.transport._lane_memory cimport LaneMemory
 from rmemcached.client.transport._stream cimport Stream
 
 cdef enum:
-    ANSWERS_MOST = 1024      # requests under way, and
-    EXPOSED_MOST = 64        # values in memory for the server, given back together after all answers
+    ANSWERS_MOST = 1024      # requests under way at most
+    EXPOSED_MOST = 64        # values in memory for the server at most, given back together after all answers
 
 
 cdef class Group:
@@ -42,19 +42,19 @@ cdef class AsyncConnection:
     cdef list descriptors        # watched by the loop
     cdef bint flushing           # `_flush` will be called
     cdef bint writing            # the loop calls when there is room for output
-    cdef bint sink_taken         # by a request without an answer yet
+    cdef bint sink_taken         # a request without an answer yet names the sink
     cdef list exposed            # values in memory for the server, until no request is under way
     cdef bytes body              # a value under reception; None: between values
     cdef bint behind_value       # classic: only the value's END has not come yet
     cdef object timer
     cdef object progress         # the loop's time of the last input or output
-    cdef int64_t looked          # coarse_ms() when the loop has last looked
+    cdef int64_t looked          # coarse_ms() at the loop's last look at the connection
     cdef object error            # why the connection was closed
     cdef DirectReader reader     # of the server's memory; None: gets send requests
     cdef dict changing           # with a reader: key -> number of unanswered requests that may change its item
-    cdef Py_ssize_t eager        # bytes of direct reads left before other tasks have their turn
+    cdef Py_ssize_t eager        # bytes of direct reads left before other tasks have their turn (no eager values)
     cdef bint renews             # the next turn of the loop refills eager
-    cdef object readers          # deque of calls waiting for eager, each an object: first come, first served
+    cdef object readers          # deque of calls waiting until `eager` is above 0, each an object: the first goes on
 
     # Whether a call must wait for `room` before it submits a request.
     cdef bint full(self)
@@ -63,8 +63,9 @@ cdef class AsyncConnection:
     cdef bytes read(self, bytes key, uint32_t *flags, uint64_t *cas)
     # Reads likewise, to memory: the value's length, or -1. A value longer than the memory is not copied.
     cdef Py_ssize_t read_into(self, bytes key, char *to, Py_ssize_t room) except -2
+    # Whether gets of the key may read the memory now.
     cdef bint may_read(self, bytes key)
-    # Pays for values of so many bytes.
+    # Takes a direct read of so many bytes off `eager`, and queues the report of direct reads if due.
     cdef int has_read(self, Py_ssize_t length) except -1
     # Whether the call lets the loop run other tasks first, and asks again. call: an object of `readers`, or None.
     cdef bint gives_way(self, object call) except -1
@@ -88,7 +89,7 @@ cdef class AsyncConnection:
     cdef int finish(self, Request r, object result) except -1
     # Gives a request's result or exception to its waiting caller.
     cdef int resolve(self, Request r, object result) except -1
-    # No request is under way: waits for the next input, and gives memory back.
+    # Called when no request is under way: arms the stream for the next input, and gives memory back.
     cdef int rest(self) except -1
     cdef int make_room(self) except -1
     # Closes the connection. All requests under way get the error.

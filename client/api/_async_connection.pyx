@@ -128,7 +128,7 @@ cdef class AsyncConnection:
         if r.kind == REQUEST_META and s.classic:
             raise self.connection.named(no_meta())
         if not self.answers:
-            # The line about direct reads may still wait to be sent.
+            # The report of direct reads may still wait to be sent: begin would drop the report.
             if s.buffers == NULL or self.all_sent():
                 s.begin()
             self.progress = self.loop.time()
@@ -186,7 +186,7 @@ cdef class AsyncConnection:
         return 0
 
     cdef bint may_read(self, bytes key):
-        # Calls that wait for room come first, too.
+        # A direct read must not overtake calls that wait for room, either.
         return (self.reader is not None and not self.waiting and not (self.changing and key in self.changing)
                 and self.connection.generation == fork_count())
 
@@ -226,7 +226,7 @@ cdef class AsyncConnection:
         if self.reader is None or self.eager > 0 and (not self.readers or self.readers[0] is call):
             return False
         if self.eager <= 0 and not self.renews:
-            # Once in a turn of the loop, for any number of waiting tasks.
+            # `eager` is refilled once in a turn of the loop, for any number of waiting tasks.
             self.renews = True
             self.loop.call_soon(self._renew)
         return True
@@ -325,12 +325,12 @@ cdef class AsyncConnection:
         cdef bint come = False
         if s.buffers == NULL:
             s.begin()
-        # Arming may have found something.
+        # The last call of `arm` may have taken input already.
         self.take_answers()
         while r != -EAGAIN and self.connection is not None:
             r = s.take_input()
             if s.wlen and s.remote and (r > 0 or r == -EAGAIN):
-                # Credits may have come, with answers or alone.
+                # Credits may have come, with answers or alone: they allow more output.
                 self.send_some()
             if r > 0:
                 come = True
@@ -445,7 +445,7 @@ cdef class AsyncConnection:
         return True
 
     cdef int finish(self, Request r, object result) except -1:
-        # The answer to the first of the requests is complete. Behind the last one's there is nothing.
+        # The answer to the first of the requests is complete. Input behind the last request's answer is surplus.
         cdef Connection c = self.connection
         cdef bint more = len(self.answers) == 1 and self.stream.rpos != self.stream.rend
         if more and not isinstance(result, BaseException):
@@ -457,12 +457,12 @@ cdef class AsyncConnection:
             c.name = (<Request>self.answers[0]).name
         self.resolve(r, result)
         if more and self.connection is not None:
-            # The rest belongs to the refusal, or to nothing.
+            # The surplus input belongs to the refusal, or to no request.
             raise c.unasked()
         return 0
 
     cdef int resolve(self, Request r, object result) except -1:
-        # The answer to a request has come: its result, or an exception.
+        # result: the value of the answer, or an exception, also for a request without an answer (fail).
         cdef bint failed = isinstance(result, BaseException)
         if r.data is not None and self.stream.iov_next != self.stream.iov_count:
             # The server may refuse a value before all of it was sent.
@@ -474,7 +474,7 @@ cdef class AsyncConnection:
             try:
                 result = load_result(self.client, r, result)
             except BaseException as error:
-                # Also an exception to end the program or a task: otherwise the caller would wait for ever.
+                # This catches exceptions that end the program or a task, too: the caller would wait for ever.
                 result = error
                 failed = True
         if failed and r.ignores and self.client.ignore_exc and isinstance(result, Exception):

@@ -8,4 +8,5 @@ cdef class Client(Session):
     cdef object __weakref__
 
     cdef dict _options(self)
+    # The property `sock`, for a caller with the lock of _state.pxd.
     cdef object _sock(self)

@@ -32,7 +32,7 @@ from rmemcached.client.api import dumps, leases
 from rmemcached.client.transport.arguments import check_choices, check_encoding, check_serde, looks_like_port
 from rmemcached.client.urls import expanded, is_url
 
-# The modules' names are gone when the interpreter ends.
+# For __del__: the modules' names are gone when the interpreter ends.
 cdef object warn = warnings.warn
 
 
@@ -69,7 +69,8 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             in place of bytes as the value. The value of serialize may be a Gathered.
         serializer, deserializer: the two as functions, where there is no serde.
         connect_timeout, timeout: seconds for connecting, and for each wait for the server. None: no limit.
-        no_delay: TCP_NODELAY. True by default: without it a command behind a noreply one waits for the server's ACK.
+        no_delay: TCP_NODELAY. True by default: without TCP_NODELAY a command behind a command with noreply waits for
+            the server's ACK.
         ignore_exc: get, gets, gat, gats, get_many, gets_many and stats return the result of a miss in place of raising.
         socket_module: gevent.socket, eventlet.green.socket, or another module with socket and getaddrinfo: over TCP
             greenlets run while a call waits. None: the standard library's module, with the same effect if it is
@@ -254,8 +255,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     def sock(self):
         """A socket object of the connection used last, or None without a connection. It is closed with the connection.
 
-        Use it for inspection, and not to read from it. Over RDMA it belongs to the TCP connection beside the queue
-        pair.
+        Use it for inspection, and not to read from it. Over RDMA it is a socket of the queue pair's TCP connection.
         """
         lock_state(&shared_state)
         try:
@@ -311,7 +311,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             if self.has_hits() and self._generation == fork_count():
                 self.tell_hits()
             if self._releases.waiting:
-                # On connections kept open by other views.
+                # Other views may keep a connection open: the server must hear of the released views before.
                 self.tell_releases()
         finally:
             self.close_all()

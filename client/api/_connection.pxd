@@ -13,8 +13,8 @@ from rmemcached.client.transport._lane_memory cimport LaneMemory
 from rmemcached.client.transport._stream cimport Stream
 from rmemcached.client.wire._reply cimport reply_line
 
-# Requests sent together while more follow, without values and with values: the first requests are on their way while
-# the next are written, and each message costs the server some time.
+# The numbers of requests, without values and with values, that are sent together while more follow. So the first
+# requests are on their way while the next are written; but each message costs the server some time.
 cdef enum:
     AHEAD = 50
     AHEAD_WITH_VALUES = 34
@@ -47,12 +47,12 @@ cdef class Connection:
     cdef unsigned long owner     # the last thread, or greenlet, on this connection
     cdef object greenlet         # a weak reference to the greenlet; None: the owner is a thread
     cdef unsigned long home      # the only thread with access; 0: any
-    cdef unsigned int generation  # of the process of its creation
+    cdef unsigned int generation  # fork_count() at its creation
     cdef unsigned int epoch      # of the Session, at the connection's creation
-    cdef object sock             # the result of Client.sock; the Connection's, or the Stream's
+    cdef object sock             # the result of Client.sock; its owner is the Connection, or a Stream with needs_gil
     cdef Pins pins               # items kept by the server for views; None: there never were any
     cdef size_t late             # bytes of a report of reads and views at the request's beginning, sent in any case
-    cdef int64_t left            # coarse_ms() when the last call has ended
+    cdef int64_t left            # coarse_ms() when the last call ended
     cdef bint ended              # by the server, or the network
     cdef Connection next         # in the list of idle connections
 
@@ -79,7 +79,7 @@ cdef class Connection:
     cdef int synchronise(self) except -1
     # The end of a call that sent values: the caller may change or free them.
     cdef int values_sent(self) except -1
-    # No request needs the sink any more.
+    # Gives back the memory for values (LaneMemory.release_sink): no request needs it any more.
     cdef int release_sink(self) except -1
     # The memory filled by the server with the value of the reply. Raises MemcacheUnknownError: no memory was named, or
     # not enough.

@@ -41,7 +41,7 @@ MISS = object()
 
 
 cdef inline bytes whole_value(Connection c):
-    # The value behind the line just read, if all of it has come. None: the value goes another way.
+    # The value behind the line just read, if all of the value has come. None: the caller must read the value.
     cdef Stream s = c.stream
     cdef size_t come = s.rend - s.rpos
     cdef char *data = s.rbuf + s.rpos
@@ -111,7 +111,7 @@ cdef class Connection:
             return self.failed(s.error)
         self.ended = True
         if (code == -EPIPE or code == -ECONNRESET) and not s.remote and s.take_input() > 0 and s.has_line():
-            # The server may have said why, and has not read the request.
+            # The server may have sent the reason before it closed the connection, without reading the request.
             s.read_line()
             if is_error(answer(s)):
                 return self.named(error_of(answer(s), self.name))

@@ -137,6 +137,7 @@ cdef list make_batches(list clients):
 
 
 cdef int run(list batches, bytes name, bint sends_values, bint looks) except -1:
+    # Carries out a call at all servers. looks: by direct reads first.
     cdef Batch batch
     cdef int64_t asked
     try:
@@ -144,7 +145,7 @@ cdef int run(list batches, bytes name, bint sends_values, bint looks) except -1:
             batch.results = [None] * len(batch.requests)
             if looks and batch.error is None:
                 batch.look()
-        # Connecting takes time: batches with a connection are sent before.
+        # Connecting takes time: batches with a connection are sent first.
         for batch in batches:
             if batch.error is None and not batch.whole and batch.client._idle is not None:
                 batch.ask(name)

@@ -7,8 +7,8 @@ so Client, Pipeline and AsyncClient have the same commands.
 from rmemcached.client.api._request cimport Request
 from rmemcached.client.api._session cimport Session
 
-# Requests of the meta commands, with the client's checks of arguments. options: the arguments of Client's methods
-# behind key and value.
+# These functions check the arguments as the Client's methods do, and return the command's Request. options: the
+# arguments of Client's methods behind key and value.
 cdef Request meta_get_request(Session session, object key, dict options)
 cdef Request meta_set_request(Session session, object key, object value, dict options)
 cdef Request meta_delete_request(Session session, object key, dict options)

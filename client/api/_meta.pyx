@@ -26,7 +26,7 @@ cdef dict DIRECTIONS = {"incr": b"", "decr": b" MD"}
 
 
 cdef bytes encoded_words(Session session, object key):
-    # The key, and the flag b if it is sent in base64.
+    # The key's text, and the flag b if the text is base64.
     cdef bytes text
     if isinstance(key, str):
         text = key.encode()
@@ -174,7 +174,7 @@ cdef Request meta_arithmetic_request(Session session, object key, object delta, 
 
 cdef bytes debug_line(Session session, object key):
     cdef bytes words = encoded_words(session, key)
-    # memcached 1.6.45 looks at the flag b only if another word follows.
+    # The flag b is sent twice: memcached 1.6.45 looks at the flag only if another word follows.
     return b"me " + words + (b" b" if b" " in words else b"")
 
 

@@ -9,7 +9,9 @@ cdef class Pipeline:
     cdef list requests
     cdef readonly list results
 
+    # Sends the requests on a connection. Returns their results, or exceptions.
     cdef list run(self, list requests)
     cdef Py_ssize_t behind_refusal(self, list results) except -1
+    # The result of a failed request: the error, or, for a fetch with ignore_exc, the result of a miss.
     cdef object failed(self, Request r, object error)
     cdef int load(self, list requests, list results) except -1

@@ -11,7 +11,8 @@ from rmemcached.client.api._connection cimport Connection
 # server. None: for all keys. The caller has entered the connection, which awaits no answer. Raises the same errors as
 # Connection; the connection is useless then, and the caller asks the server on another connection.
 cdef list read_values(Connection c, list keys)
-# Nanoseconds of such a get of a key. 0: the caller must ask the server. anew: without the remembered place of the item.
+# For benchmarks: reads a key's value likewise, and returns the time in nanoseconds. 0: only the server can tell. anew:
+# without the remembered place of the item.
 cdef int64_t time_read(Connection c, bytes key, bint anew) except -1
 # This process has flushed a server: items older than the flush are not read any more.
 cdef void forget_clocks() noexcept

@@ -43,9 +43,9 @@ from rmemcached.sys.linux cimport pthread_mutex_lock, pthread_mutex_unlock
 from rmemcached.client.urls import read_transports
 
 cdef enum:
-    KEYS = READS - 1         # in a round; a READ of the clock goes with the READs of their buckets
+    KEYS = READS - 1         # keys in a round: a READ of the clock may go with the READs of their buckets
     CLOCK_NS = 100000000     # the server's clock is read again after this time
-    STALL_NS = 2000000000    # a server whose clock falls behind ours by more is asked
+    STALL_NS = 2000000000    # gets ask a server whose clock falls behind ours by more
     DRIFT_ONE_OF = 10000     # the clocks of two hosts drift apart by a part in so many, at most
     PART_NS = 1000000000     # the time between two requests for keys of unregistered memory
     PARTS_MOST = 1 << 15
@@ -72,7 +72,7 @@ cdef struct sought:          # a key of a round
     uint32_t hv
     read_step step
     bint guessed             # `slot` is remembered, not read
-    int looked               # the number of `slot` in its bucket, if not
+    int looked               # the number of `slot` in its bucket, if `slot` was read
     uint64_t slot
     size_t size              # bytes of the READ of its item
     size_t at                # the place of the item in the buffer
@@ -118,6 +118,7 @@ cdef class RemoteMemory(ReadBuffer):
         return 0
 
     cdef const memory_part *part_of(self, uint64_t place, size_t length) noexcept nogil:
+        # The registered part with all of this memory. NULL: there is no such part. `wanted` notes a place in no part.
         cdef unsigned int _i
         for _i in range(self.count):
             if self.last >= self.count:
@@ -263,7 +264,7 @@ cdef inline remembered *entry_of(RemoteMemory m, uint32_t hv) noexcept nogil:
 
 cdef void remember(RemoteMemory m, uint32_t hv, uint64_t slot) noexcept nogil:
     cdef remembered *entry = entry_of(m, hv)
-    # A key found elsewhere than remembered must be found twice at its new place.
+    # After a wrong guess the place stays doubtful until the key has been found twice at the same place.
     entry.doubtful = entry.hv == hv and entry.doubtful and entry.slot != slot
     entry.hv = hv
     entry.slot = slot

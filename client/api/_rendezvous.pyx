@@ -64,7 +64,7 @@ cdef Node make_node(object name):
 
 
 cdef object winner(tuple nodes, unsigned char *key, size_t length):
-    # key: with 4 free bytes before it.
+    # The name of the key's node. Before the key there are 4 free bytes.
     cdef Node node
     cdef object best = None
     cdef int64_t most = -1

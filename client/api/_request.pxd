@@ -24,8 +24,8 @@ cdef class Request:
     cdef bytes name              # the method's name for the caller
     cdef object key              # the caller's
     cdef bytes encoded
-    cdef object default          # GET, GETS: of a miss
-    cdef bint ignores            # a failure is a miss, if the client says so
+    cdef object default          # GET, GETS: the result of a miss
+    cdef bint ignores            # with ignore_exc a failure is a miss. META: only of meta_get
     cdef bint with_flags
     cdef bint raw                # no serde is applied
     cdef bytes expire            # None: none was given, or 0
@@ -35,13 +35,13 @@ cdef class Request:
     cdef bytes cas
     cdef bytes sign              # ARITHMETIC: the meta command's mode
     cdef bytes delta
-    cdef bytes line              # META: the command, of ms up to the length
+    cdef bytes line              # META: the command's line; of ms, up to the value's length
     cdef object parse            # ... makes the result of the line of the answer, and the value or None
     cdef bint sized              # ... a value may follow the answer's line
     cdef bytes answered          # ... the answer's line, while its value comes
     cdef uint32_t found_flags    # GET, GETS, META: of the value found
-    cdef bint found              # ... for the serde to load
-    cdef object future           # of who waits for the answer; None: nobody does
+    cdef bint found              # ... there is a value, for the serde to load
+    cdef object future           # of the caller that waits for the answer, or None
     cdef object group            # or the Group that gets the result
     cdef Py_ssize_t place        # ... in its results
     cdef bint sinks              # names the Stream's sink
@@ -49,7 +49,8 @@ cdef class Request:
     # Whether anybody waits for its answer.
     cdef bint wanted(self)
 
-# Requests, with the client's checks of arguments. default: the result of a miss, as a pair for REQUEST_GETS.
+# These functions check the arguments as the Client's methods do, and return a Request. default: the result of a miss;
+# for REQUEST_GETS a pair, (value, CAS unique).
 cdef Request get_request(Session session, request_kind kind, bytes name, object key, object default, object expire)
 cdef Request store_request(Session session, store_mode mode, bytes name, object key, object value, object expire,
                            object flags, object cas)

@@ -113,7 +113,7 @@ cdef bint put_meta(Connection c, Request r, bint sink) except -1:
         return put_meta_store(s, r.line, r.flags, r.data)
     put_bytes(s, r.line)
     if sink and r.sized and r.ignores and s.remote:
-        # ma takes no sink.
+        # Only mg takes a sink: `ignores` tells mg from ma.
         put_sink(s, False)
     s.put("\r\n", 2)
     return False

@@ -1,4 +1,4 @@
-"""Items are fetched, read directly, or viewed in place: the commands of a Client without a change.
+"""Items are fetched, read directly, or viewed in place: the commands of a Client that change no value.
 
 Plain functions over a Session; arguments and results are as of the methods of Client. Client calls them, and _async.pyx
 calls target_view and too_long. The caller holds no lock of _state.pxd: a call has its Connection to itself, and the

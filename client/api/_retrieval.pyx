@@ -445,8 +445,8 @@ cdef Py_ssize_t read_into(Connection c, bytes key, char *to, Py_ssize_t length, 
 
 
 cdef object fetch_small(Session session, list given, list which, list results):
-    # The part of get_many_into with requests sent together: for given[i], i of which. Returns the exception for a too
-    # long value, or None.
+    # The part of get_many_into with requests sent together: for given[i], with each i in `which`. Returns the exception
+    # for a too long value, or None.
     cdef Connection c = session.enter(False, b"get_many_into")
     cdef list errors = []
     cdef list known = None
@@ -516,7 +516,7 @@ cdef object prefault(Session session):
     cdef bint more = True
     cdef Connection c
     if memory is None:
-        # A connection whose server has ended shows only when the server is asked.
+        # Only a request shows the end of a connection's server.
         c = session.enter(False, b"prefault")
         try:
             put_mark(c.stream)

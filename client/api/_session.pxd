@@ -30,7 +30,7 @@ cdef class Session:
     cdef public bint closes_on_meta  # the server has ended a connection because of a meta command,
     cdef public bint unmarked    # ... and does not answer to `version` either
     cdef readonly object serde
-    cdef bint views              # ... takes views of values, in place of bytes
+    cdef bint views              # the serde takes views of values, in place of bytes
     cdef readonly bint ignore_exc
     cdef readonly bytes key_prefix
     cdef readonly bint default_noreply
@@ -41,12 +41,12 @@ cdef class Session:
     cdef str _transport          # of the newest connection
     cdef object _current         # returns the current greenlet; None: connections belong to threads only
     cdef Connection _idle        # connections without a call, the most recent first
-    cdef DirectReader _reader    # of the server's memory; None: values are asked for
-    cdef Releases _releases      # of released views
+    cdef DirectReader _reader    # of the server's memory; None: gets ask the server
+    cdef Releases _releases      # counts the pins without views
     cdef unsigned int _open      # connections, idle or in calls
     cdef unsigned int _unanswered  # idle connections whose last command had no answer
     cdef unsigned int _epoch     # connections of earlier epochs are closed when their calls end
-    cdef unsigned int _generation  # of the process of the idle connections
+    cdef unsigned int _generation  # fork_count() of the process that has the idle connections
 
     # Takes the options of the connections, or raises ValueError.
     cdef int configure(self, server, connect_timeout, timeout, no_delay, keepalive, transport, spin, rdma_cm_port,
@@ -66,17 +66,17 @@ cdef class Session:
     # command.
     cdef int put_releases(self, Connection c) except -1
     cdef int tell_releases(self) except -1
-    # tell_hits or tell_releases, when due: after a direct read of `reader`.
+    # Called after a direct read by `reader`: tell_hits or tell_releases, when due.
     cdef int tell_late(self, DirectReader reader) except -1
-    # `leave`, without a MemcacheError.
+    # `leave`, which raises no MemcacheError.
     cdef int leave_quietly(self, Connection c) except -1
-    # The memory for direct reads from now on, with the lock. None: the client asks for everything.
+    # Sets the memory for direct reads from now on, with the lock. None: all gets ask the server.
     cdef void read_from(self, DirectMemory memory) noexcept
     # Whether the thread's or greenlet's last command was sent without waiting for an answer.
     cdef bint has_unanswered(self, unsigned long caller) noexcept
     # The reader, if its reads are in order with this Client's commands; None: ask.
     cdef DirectReader reader(self)
-    # The memory of a live server. None: there is none, or nobody is connected.
+    # The memory of a live server. None: there is no such memory, or no connection.
     cdef DirectMemory memory(self)
     # Closes the idle connections, and connections in calls at the end of the calls.
     cdef void close_all(self) noexcept

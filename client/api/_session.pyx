@@ -214,7 +214,7 @@ cdef class Session:
         return c
 
     cdef int authenticate(self, Connection c) except -1:
-        # A lane is a connection of its own for the server.
+        # For the server each lane is a connection of its own, and must be authenticated.
         cdef Stream s = c.stream
         c.name = b"authentication"
         try:
@@ -251,7 +251,7 @@ cdef class Session:
         cdef Connection c = self.idle(caller)
         cdef Stream s
         while c is not None and coarse_ms() - c.left >= IDLE_MS and c.stream.has_gone():
-            # A request would be lost.
+            # A request on this connection would be lost.
             self.drop(c)
             c = self.idle(caller)
         if c is None:
@@ -290,7 +290,7 @@ cdef class Session:
         cdef bint stays
         assert_that(c.next is None)
         if c.late and c.stream.wmark == 0:
-            # The call has sent nothing, but the report of direct reads waited for its request.
+            # The call has sent nothing, but its request begins with the report of direct reads: sends the report alone.
             c.stream.wlen = c.late
             try:
                 c.send()
@@ -300,7 +300,7 @@ cdef class Session:
         c.late = 0
         c.left = coarse_ms()
         if c.has_more():
-            # A surplus line after the answers. An earlier refusal explains more than `unasked`.
+            # There is surplus input behind the answers. An earlier refusal explains more than `unasked`.
             error = errors[0] if errors else c.unasked()
             self.drop(c)
             raise error
@@ -342,7 +342,7 @@ cdef class Session:
     cdef DirectReader reader(self):
         cdef DirectReader found = None
         lock_state(&shared_state)
-        # An earlier command of the caller without a reply may not be carried out yet.
+        # No direct read behind a command of the caller without a reply: the server may not have done the command yet.
         if (self._reader is not None and self._generation == fork_count()
                 and not (self._unanswered and self.has_unanswered(self.caller()))):
             if not self._reader.is_alive():
@@ -364,7 +364,7 @@ cdef class Session:
         lock_state(&shared_state)
         reader = self._reader
         unlock_state(&shared_state)
-        # Another server would not know the command.
+        # The connection may lead to another server, which would not know the command.
         if reader is not None and is_same(c.stream.direct_memory(), reader.memory):
             to = c.stream.room(DIRECT_LINE)
             c.stream.wlen += put_report(reader, to)
@@ -378,7 +378,7 @@ cdef class Session:
             self._reader.told_later = False
         idle = self._idle is not None and not self._unanswered and not self._idle.home
         unlock_state(&shared_state)
-        # A get that needs no connection makes none just to report. The next request takes the rest of the report.
+        # A direct read makes no connection just to report: the next request takes the report along.
         if not idle:
             return 0
         try:

@@ -3,8 +3,8 @@
 Everything here is done with the GIL, or the lock of _state.pxd. The server keeps a pinned item for the lane of the
 request. So a lane stays open while there are views, whatever becomes of its Connection and of the Client.
 
-The server hears of a pin without views with the next request, or soon. Until then the pin can have new views, without
-the server's knowledge.
+The server hears of a pin without views with the next request, or after a short time. Until then the pin can have new
+views, without the server's knowledge.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -25,9 +25,9 @@ cdef class Releases:
 cdef class Pin:
     """An item kept by the server."""
     cdef uint32_t id
-    cdef uint32_t flags          # the client's
-    cdef uint64_t item           # its place
-    cdef list pieces             # (place, length) of each
+    cdef uint32_t flags          # the item's
+    cdef uint64_t item           # the item's place in the server's memory
+    cdef list pieces             # (place, length) of each piece of the value
     cdef unsigned int views      # PinnedMemory objects
     cdef bint listed             # in the list of pins that have lost their views
     cdef Pin following           # the next pin there
@@ -35,14 +35,14 @@ cdef class Pin:
 
 cdef class Pins:
     """The pins of a lane."""
-    cdef Stream stream           # closed when the last view goes, if the Connection has been
+    cdef Stream stream           # closed with the last view, if the Connection is closed before
     cdef DirectMemory memory
     cdef Releases releases       # None: the Connection is closed, and nobody tells the server any more
-    cdef unsigned int generation  # of the process of its creation
+    cdef unsigned int generation  # fork_count() at its creation
     cdef unsigned int live       # pins with views
     cdef dict places             # the place of an item -> its Pin
     cdef Pin first               # the list of pins that have lost their views. Some may have new views
-    cdef unsigned int gone       # how many of the list have none
+    cdef unsigned int gone       # how many pins of the list have no views
 
     # Puts the releases of pins before the request. They count as told then.
     cdef int put(self, Stream s) except -1

@@ -101,7 +101,8 @@ cdef class Pins:
 
     cdef list views_of(self, Pin pin):
         cdef list views = []
-        # Making an object may run other code, by the garbage collector. This view keeps the pin from a release there.
+        # To make an object may run the garbage collector, and so other code. The view counted here keeps the pin from a
+        # release meanwhile.
         self.has_view(pin)
         try:
             for place, length in pin.pieces:
@@ -230,12 +231,14 @@ cdef inline const char *number(const char *p, const char *end, unsigned int base
 
 
 cdef inline const char *behind(const char *p, const char *end, char mark) noexcept:
+    """The place behind the mark at p; NULL: there is no such mark."""
     return p + 1 if p != NULL and p < end and p[0] == mark else NULL
 
 
 cdef const char *next_piece(const direct_memory *m, const char *p, const char *end, uint64_t *place,
                             uint64_t *length) noexcept:
-    """The place behind " place:length"; NULL: no such text, or not within the items' memory."""
+    """Reads " place:length" at p. Returns the end of this text. NULL: there is no such text, or the piece is not within
+    the items' memory."""
     p = number(behind(p, end, c' '), end, 16, place)
     p = number(behind(p, end, c':'), end, 16, length)
     if p == NULL or place[0] < m.chunks.arena or place[0] > m.length or length[0] > m.length - place[0]:

@@ -9,7 +9,7 @@ from ..wire.meta import MetaItem, MetaNumber, MetaResult
 from . import leases
 
 _Key = bytes | str
-# Their keys can be any bytes.
+# The keys of these methods can be any bytes.
 META = frozenset(
     (
         "meta_get",

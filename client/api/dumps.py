@@ -38,7 +38,7 @@ class Lines(Generic[T], Iterator[T]):
     the connection.
 
     Not thread-safe. Raises MemcacheUnexpectedCloseError when the server ends the connection before the answer's end,
-    OSError, and TimeoutError when nothing comes within the time limit. This closes the connection, too.
+    OSError, and TimeoutError when nothing comes within the time limit. Each of these errors closes the connection.
     """
 
     def __init__(self, client: Options, command: str, parse: Callable[[bytes], T], timeout: float | None) -> None:

@@ -1,5 +1,5 @@
-"""Leases: of all callers without a value a single caller computes it (memcached's doc/protocol.txt, "Meta Get", N, R,
-W, X, Z).
+"""Leases: if many callers miss a value, a single caller computes the value (memcached's doc/protocol.txt, "Meta Get",
+N, R, W, X, Z).
 
 The generator `steps` yields the steps, and knows neither threads nor event loops; `drive` and `drive_async` carry them
 out, and send the results back.
@@ -21,7 +21,7 @@ PAUSE_MOST = 0.1
 
 
 class Caller(NamedTuple):
-    """What a step calls. For an AsyncClient the results are awaitable."""
+    """The objects that a step calls. For an AsyncClient the results are awaitable."""
 
     client: Any
     compute: Callable[[], Any]
@@ -72,12 +72,12 @@ def _steps(
         pause = min(2 * pause, PAUSE_MOST)
     try:
         value = yield compute
-        # Stores the value if the item is still the won one.
+        # Stores the value if the item has not changed since this caller won it.
         yield lambda by: by.client.meta_set(key, value, expire=expire, cas=item.cas)
     except BaseException:
         if item.value is None or item.stale:
-            # The next caller wins the item; the old value may be used. This caller gets the exception of the first
-            # failure.
+            # The next caller wins the item, and the old value may be used meanwhile. If the deletion fails, too, this
+            # caller still gets the exception of the first failure.
             keep = {"invalidate": True, "expire": lease} if item.stale else {}
             with contextlib.suppress(Exception):
                 yield lambda by: by.client.meta_delete(key, cas=item.cas, **keep)

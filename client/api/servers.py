@@ -137,7 +137,7 @@ class Servers(Generic[_Client]):
             raise ValueError("refresh_interval is positive seconds, for servers that a function lists")
         self.refresh_interval = refresh_interval
         self._begin()
-        # The options are looked at even when there are no servers.
+        # This Client checks the options, even when there are no servers.
         self._prefix = Client(("127.0.0.1", DEFAULT_PORT), ignore_exc=ignore_exc, **self.default_kwargs).key_prefix
         self._unicode_keys = allow_unicode_keys
         for server in in_list(servers() if callable(servers) else servers):

@@ -125,7 +125,7 @@ cdef tuple ask_for_shm(second, bytes request):
     try:
         with suppress(ConnectionResetError):
             while len(reply) < len(REPLY) and second.recv(1, socket.MSG_PEEK):
-                # Only the recv above waits on sockets of gevent and eventlet.
+                # recv_fds does not wait on sockets of gevent and eventlet: the recv above waits.
                 more, descriptors, *_ = socket.recv_fds(
                     second, len(REPLY) - len(reply), <int>SHM_MEMORY_PARTS, socket.MSG_CMSG_CLOEXEC)
                 memory += descriptors

@@ -75,7 +75,7 @@ cdef class Buffer:
     cdef bint open
     cdef bint readonly
     cdef object owner            # a memoryview of the caller's memory; None: the Buffer's own memory
-    cdef str made                # where
+    cdef str made                # file and line of the call that made the Buffer
     cdef Py_ssize_t views
     cdef Py_ssize_t transfers    # requests that name the Buffer
     cdef bint lost               # a server that did not answer may still write there
@@ -100,7 +100,7 @@ cdef Buffer register_memory(QueuePair queue, object view)
 # A read-only memoryview of the first bytes of a region taken from the Pool. The Pool gets the region back after the
 # last view.
 cdef object lend_region(Pool pool, region *one, size_t length)
-# The Buffer around this memory, or None. pd: of its server; NULL: of any.
+# The Buffer around this memory, or None. pd: the protection domain of the Buffer's server; NULL: of any server.
 cdef Buffer find_buffer(const ibv_pd *pd, const char *data, size_t length)
 # Finds a Buffer as find_buffer does, and counts a request of the Buffer until unname_buffer.
 cdef Buffer name_buffer(const ibv_pd *pd, const char *data, size_t length)

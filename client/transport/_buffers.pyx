@@ -41,7 +41,7 @@ cdef enum:
     ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
     STEPS = 8                # sizes of regions from a power of two to the next
 
-# The modules' names are gone when the interpreter ends.
+# For __del__: the modules' names are gone when the interpreter ends.
 cdef object warn = warnings.warn
 
 cdef object logger = logging.getLogger("rmemcached.client")
@@ -89,7 +89,7 @@ def usage():
 
 
 cdef size_t rounded(size_t size) noexcept:
-    # Few sizes serve many values.
+    # Rounds up, because few sizes serve many values.
     cdef size_t step = REGION_MIN // STEPS
     size = max(size, <size_t>REGION_MIN)
     while step * STEPS * 2 <= size:
@@ -133,7 +133,7 @@ cdef void empty(const verbs_provider *provider, region *one) noexcept:
 
 
 cdef int touch(const region *one) noexcept:
-    # A server maps only pages that exist. 0 or an errno value.
+    # Makes the region's pages: a server maps only pages that exist. 0 or an errno value.
     cdef int result
     with nogil:
         result = populate_read(one.data, one.size)
@@ -297,7 +297,7 @@ cdef class Loan:
         if self.lent == NULL or self.generation != generation:
             return
         if self.children != children:
-            # A child may still see the value.
+            # A child may still see the value, so the region is not used again.
             destroy(self.pool, self.lent)
         else:
             if self.lent.mapped:
@@ -327,8 +327,9 @@ cdef class Buffer:
     It has the buffer protocol: memoryview(b), numpy.frombuffer(b). Any Client of the same server sends and receives
     values in a Buffer, or in a part of a Buffer, without a copy on this side, where the transport allows it: "verbs"
     and "soft_iw"; "soft_shm" for Buffers of `Client.buffer`. Elsewhere a Buffer is ordinary memory. It outlives the
-    Client, the connection and the server. Views, and requests that name the Buffer, keep it from being closed. A forked
-    child has ordinary memory there with the contents at the fork, and neither process sees later writes of the other.
+    Client, the connection and the server. Views, and requests that name the Buffer, keep it from being closed. In a
+    forked child the Buffer is ordinary memory with the contents at the fork, and neither process sees later writes of
+    the other.
 
     A Buffer collected while open is closed, with a ResourceWarning. Thread-safe.
     """
@@ -439,7 +440,7 @@ cdef void leave_list(Buffer one) noexcept:
 
 
 cdef str caller():
-    # Where the Client's method was called.
+    # Where Python code called the Client's method: Cython's functions have no frames.
     frame = sys._getframe(0)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 

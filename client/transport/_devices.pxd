@@ -40,7 +40,7 @@ cdef struct shared_device:
     server_domain *domains   # under the GIL, or the lock of _state.pxd
     unsigned int users       # the sum of its domains' users
     pthread_mutex_t lock     # for a single thread at a time to take the device's asynchronous events
-    uint64_t events          # under the lock
+    uint64_t events          # how many asynchronous events were taken; under the lock
     uint64_t lost            # atomic; set under the lock
     char why[256]            # written under the lock, constant once the device is lost
 
@@ -51,8 +51,8 @@ cdef server_domain *open_domain(object row, object server, uint64_t node_guid=*,
 cdef void join_domain(server_domain *domain) noexcept
 # Counts a user less. The user has no registration left. The last user's call frees the domain.
 cdef void leave_domain(server_domain *domain) noexcept
-# Closes lost devices without users. open_domain does this for its own device. For rdma_cm this is not enough: rdma_cm
-# does not name a device that the kernel is about to remove, and the kernel waits for its closing.
+# Closes lost devices without users. open_domain does so only for its own device. With rdma_cm all must be closed:
+# rdma_cm does not name a device under removal by the kernel, and the kernel waits until the device is closed.
 cdef void close_lost_devices() noexcept
 # Whether the device is lost: nothing can go over it any more. Takes the asynchronous events. Any thread.
 cdef bint device_lost(shared_device *d) noexcept nogil

@@ -18,7 +18,7 @@ cdef struct direct_want:
 
 
 cdef class DirectMemory:
-    """A server's memory, mapped here for reading. Any thread; nothing of it changes."""
+    """A server's memory, mapped here for reading. Any thread uses the object, whose fields never change."""
     cdef direct_memory memory
 
     # Whether gets read this memory without asking.
@@ -43,7 +43,7 @@ cdef class DirectReader:
     # copied. A value that changes meanwhile may have left bytes there.
     cdef Py_ssize_t read_into(self, const char *text, size_t length, char *to, size_t room) noexcept
     # Reads several values. Long values are copied while other threads of Python run. The caller then notes the hits of
-    # the wants with DIRECT_FOUND: of more hits than a line holds, some would be forgotten.
+    # the wants with DIRECT_FOUND, and tells the server in between: a report holds no more hits than a line.
     cdef void read_all(self, direct_want *wants, size_t count) noexcept
     # Looks for a value. DIRECT_FOUND: at a moment of the call the key had this value. The memory may change from then
     # on.

@@ -168,7 +168,7 @@ cdef bint is_same(DirectMemory one, DirectMemory other) noexcept:
     cdef const direct_header *second
     if one is None or other is None or one is other:
         return one is other
-    # Each connection of its own queue pair has a mapping of its own. The secrets are random.
+    # Each queue pair has a mapping of its own, so the headers are compared. The secrets are random.
     first = one.memory.header
     second = other.memory.header
     return first.base == second.base and memcmp(&first.hash, &second.hash, sizeof(hash_secrets)) == 0

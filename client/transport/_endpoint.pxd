@@ -21,8 +21,8 @@ from rmemcached.verbs.verbs cimport (
 
 cdef enum:
     CREDITS = 32             # receives posted
-    RECEIVES_AT_A_TIME = 8   # posted anew together: a quarter of them
-    MESSAGE_SIZE = 8192      # bytes of each, header included
+    RECEIVES_AT_A_TIME = 8   # posted anew together: a quarter of CREDITS
+    MESSAGE_SIZE = 8192      # bytes of a message, header included
     SEND_BUFFERS = 16
     SEND_DEPTH = 64          # SENDs under way; further credits are not used
     RECEIVE = 1 << 16        # in wr_id: a receive
@@ -34,14 +34,14 @@ cdef class Endpoint:
     cdef readonly object row         # of transports.py
     cdef int pid                     # of the process of its creation
     cdef int fd                      # the lifeline, or rdma_cm's descriptor if by_cm; -1: none yet, or closed
-    cdef bytes last_words            # input on the lifeline
+    cdef bytes last_words            # the server's text on the lifeline: the reason of the connection's end
     cdef bint by_cm
     cdef bint lifeline_ended         # also read without a lock
     cdef int kick_fd                 # an eventfd to wake the sleeping thread; -1: there is none
     cdef str fault                   # the error of the stream under the queue pair
-    cdef uint32_t cm_id              # the queue pair's connection
-    cdef server_domain *protection_domain    # of the server's device; this queue pair uses it with others. NULL: closed
-    # Parts of it and of its device, for shorter code.
+    cdef uint32_t cm_id              # rdma_cm's identifier of the queue pair's connection
+    cdef server_domain *protection_domain    # the server's on this device, shared with other queue pairs. NULL: closed
+    # Parts of the protection domain and of its device, for shorter code.
     cdef shared_device *device
     cdef const verbs_port *port
     cdef const verbs_provider *provider
@@ -78,22 +78,22 @@ cdef class Endpoint:
     cdef int accept_welcome(self, const cm_event *event) except -1
     # The number of READs that this end may have under way.
     cdef unsigned int most_reads(self) noexcept
-    # RECEIVES_AT_A_TIME at most. 0, or an errno value.
+    # Posts the receives of these message buffers, RECEIVES_AT_A_TIME at most. 0, or an errno value.
     cdef int post_receives(self, const uint16_t *indices, unsigned int count) noexcept nogil
     # The server's lines on the lifeline until its end, or for a second or `limit` ms (-1: a second): the reason of the
     # queue pair's failure.
     cdef str hear_last_words(self, int limit)
     # Takes an event off the completion channel, if any.
     cdef void take_event(self) noexcept nogil
-    # The lifeline is readable. False: the connection has ended, and all earlier replies have been taken.
+    # Called when the lifeline is readable. False: the connection has ended, and all earlier replies have been taken.
     cdef bint look_at_lifeline(self) noexcept nogil
     # Whether the server has ended the connection, or is about to: no request is to be sent. Any thread.
     cdef bint peer_has_ended(self) noexcept nogil
-    # Keeps the error of the stream under the queue pair: it is gone with the stream.
+    # Keeps the error of the stream under the queue pair: the stream's own text goes with the stream.
     cdef void note_fault(self) noexcept
     # Whether this process is a fork of the creator's.
     cdef bint foreign(self) noexcept nogil
 
-# Concurrent READs of this end: a device ends the connection at more READs than it answers. A server that offers no
-# reads answers none.
+# The number of concurrent READs of this end: at more READs than it answers, the server's device ends the connection. A
+# server that offers no reads answers none.
 cdef uint16_t reads_of(Offer offer) noexcept

@@ -331,7 +331,8 @@ cdef class Endpoint:
             if event == CM_DEVICE_REMOVAL:
                 device_removed(self.device)
             return True
-        # The server never asks anything on the lifeline: this is its end. Completions may still wait to be reaped.
+        # The server never asks anything on the lifeline, so input means its end. The first call returns True, because
+        # completions may still wait to be reaped.
         if self.lifeline_ended:
             return False
         store_release(&self.lifeline_ended, True)

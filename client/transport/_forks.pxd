@@ -9,7 +9,7 @@ cdef struct forked_memory:
     char *data               # NULL: not, or not any more, in the list of memory to copy
     size_t size
     void *copy               # while the process forks
-    bint lost                # a forked child: there was no memory for the copy, and there is none here
+    bint lost                # in a forked child: there was no memory for the copy, so an access would crash
     forked_memory *next
     forked_memory *prev
 

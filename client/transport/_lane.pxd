@@ -26,8 +26,8 @@ cdef struct lane_state:
     bint closing             # the lane has no owner any more
     bint close_sent
     bint closed              # the server's CLOSE has come
-    bint kept                # somebody still asks for `closed`
-    bint told                # the owner waits until its SENDs have left: all of them have completions
+    bint kept                # the former owner still asks for `closed`
+    bint told                # the owner waits until its SENDs have left: so each SEND makes a completion
     unsigned int sends       # signaled SENDs under way
     size_t room              # bytes that the server still has room for
     size_t unsaid            # bytes used by the owner since the server was last told
@@ -37,7 +37,7 @@ cdef struct lane_state:
     size_t size
     char last_words[LAST_WORDS]
     # an owner asleep while another thread sleeps for the queue pair
-    bint follows             # the lane is in the list of such lanes
+    bint follows             # the lane is in the queue pair's list of such lanes
     lane_want want
     uint32_t wake            # changes when the owner is woken
     lane_state *next
@@ -57,7 +57,7 @@ cdef struct lane_list:
 cdef lane_state *lane_make(lane_table *table, unsigned int most) noexcept nogil
 # Takes the lane out of the table and frees it with its inbox.
 cdef void lane_free(lane_table *table, lane_state *lane) noexcept nogil
-# Frees the table with all lanes.
+# Frees all lanes and the table's array; the struct itself is the caller's, and is empty then.
 cdef void lane_table_free(lane_table *table) noexcept nogil
 
 cdef inline lane_state *lane_find(const lane_table *table, uint32_t id) noexcept nogil:

@@ -26,40 +26,42 @@ cdef class LaneMemory:
     cdef size_t copied           # bytes of values copied for requests since an event loop set this field to 0
     cdef bint sink_named         # the request names the sink, or the target in its place
     cdef unsigned int moved      # values moved by the server since the stream's last wait; not read in an event loop
-    cdef unsigned int small_values   # in a row
-    cdef bint large              # the last value was
+    cdef unsigned int small_values   # values in a row that needed no named memory
+    cdef bint large              # the last value had LARGE bytes or more
     cdef Buffer target           # named by the request in place of the sink
     cdef ibv_mr *borrowed        # registration for this call of target memory outside Buffers
-    cdef size_t target_size      # bytes of either
+    cdef size_t target_size      # bytes of `target` or `borrowed`
 
     cdef void join_loop(self) noexcept
     # Names a value for the server to read: its address, or a copy's, and the key. `value`: the bytes or memoryview with
     # the memory, or a Gathered, whose data is NULL. False: the memory cannot be named.
     cdef bint expose(self, object value, const char *data, size_t length, memory_name *name) except -1
-    # No request of this call needs its exposed values any more.
+    # Gives back the memory of the exposed values: no request of this call needs them any more.
     cdef int unexpose(self) except -1
-    # Names the sink for the value of the reply; lends: to be lent. False: values come in the stream.
+    # Names the sink for the value of the reply. lends: `lend` follows, not `take`. False: values come in the stream.
     cdef bint name_sink(self, bint lends, memory_name *name) except -1
     # Names the caller's memory, or the sink.
     cdef bint name_target(self, char *to, size_t size, memory_name *name) except -1
-    # Before `take`: values are copied as they come.
+    # Prepares `take`: the value is copied while the server writes it.
     cdef int copy_early(self) except -1
     # The server has written a value of `length` bytes to the named memory. False: there is no room for so many.
     cdef bint filled(self, size_t length) noexcept
-    # The value in the sink; a read-only memoryview of it, without a copy; the value in the caller's memory, if there is
-    # room.
+    # take: the value in the sink. lend: a read-only memoryview of the value; only a small value is copied. take_into:
+    # puts the value into the caller's memory, if there is room.
     cdef bytes take(self, size_t length)
     cdef object lend(self, size_t length)
     cdef int take_into(self, char *to, size_t size, size_t length) except -1
-    # No request needs the sink any more.
+    # Gives back the sinks' regions and the target: no request needs them any more.
     cdef int release_sink(self) except -1
     # How many sinks a call of several requests, each with a sink, may have at a time; their numbers begin at 0. The
     # methods above mean the chosen sink, with sink_named False at first. 0: values come in the stream.
     cdef Py_ssize_t sinks_at_once(self) noexcept
     cdef int choose_sink(self, Py_ssize_t number) except -1
-    # A value of so many bytes comes in the stream.
+    # Notes the length of a value that comes in the stream.
     cdef void saw_length(self, size_t length) noexcept
     # Whether memory of the caller's is named that may change as soon as the call returns.
     cdef bint holds(self) noexcept
+    # Whether the request names memory of the caller's in place of the sink.
     cdef bint has_target(self) noexcept
+    # No request needs this memory any more. lost: a server that maps regions may still write to the memory.
     cdef void drop_target(self, bint lost) noexcept

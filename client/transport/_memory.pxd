@@ -2,7 +2,7 @@
 
 See docs/rdma-protocol.md, sections 6 and 7. Memory named in a request is given back only after the reply to the
 request, after the server has closed the lane, or after the end of the queue pair. The RdmaStream ensures this order. It
-calls `close` itself, with the GIL and never in a forked child. One thread at a time.
+calls `close` itself, with the GIL and never in a forked child. One thread at a time uses an object.
 
 Where a server maps regions (soft_shm), and where registering takes long (devices of the system), values are copied into
 and out of regions of the queue pair's pool. On devices of the system large bytes objects stay registered if they come
@@ -56,19 +56,19 @@ cdef class Source(Memory):
     # Names a value for the server to read: the address of the value, or of a copy, and the key. The caller keeps a
     # value other than bytes until `forget`. False: the memory cannot be registered. OSError, MemoryError.
     cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
-    # No request needs the exposed values any more.
+    # Gives back the memory of the exposed values: no request needs them any more.
     cdef void forget(self) noexcept
-    # The server has not answered, and shall not read the next contents of Buffers any more.
+    # Renews the Buffers named in requests: a server that has not answered shall not read their next contents.
     cdef void renew(self) noexcept
     # Whether memory is exposed that the caller may change when its call returns.
     cdef bint holds(self) noexcept
     cdef void close(self) noexcept
 
-    # The ways of `expose`; False: not this way. The value lies in a Buffer.
+    # The ways of `expose`; False: the way does not fit the value. The first way: the value lies in a Buffer.
     cdef bint expose_buffer(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
     # The value is an object of `registered`.
     cdef bint name_object(self, object value, uint64_t *address, uint32_t *key) except -1
-    # Room for a copy behind the present copies. NULL: there is none.
+    # Room for a copy behind the present copies. NULL: there is no room.
     cdef char *reserve(self, size_t length, uint64_t *address, uint32_t *key) except? NULL
     # The pieces of a Gathered are registered as a whole.
     cdef bint expose_parts(self, Gathered value, size_t length, uint64_t *address, uint32_t *key) except -1
@@ -83,8 +83,8 @@ cdef class Source(Memory):
 cdef class Sink(Memory):
     cdef region *borrowed            # of the pool; NULL: none
     cdef ibv_mr *mr                  # of block; NULL: there is none now
-    cdef PyObject *block             # the Sink's own memory: a bytes object without another owner
-    cdef size_t size                 # bytes of either
+    cdef PyObject *block             # the Sink's own memory: a bytes object, perhaps kept by new_result, too
+    cdef size_t size                 # bytes of `borrowed` or `block`
     cdef size_t next_size            # of the next region or block
     cdef size_t last                 # bytes of the last value in the sink
     cdef unsigned int misfits        # values in a row that were too small for the sink
@@ -93,9 +93,9 @@ cdef class Sink(Memory):
     cdef bint copies                 # `early` is set
     cdef char *early_data
     cdef size_t copied               # bytes of `early` copied so far
-    cdef uint64_t stale              # the former result of `written`
+    cdef uint64_t stale              # `written` before the request was sent (begin_copy)
 
-    # Makes the region, unless there is a sufficient region. lends: it shall be fit for `lend`. False: there is none.
+    # Makes the region, unless there is a sufficient region. lends: a region fit for `lend`. False: there is no region.
     # OSError, MemoryError. No request may name the present region.
     cdef bint prepare(self, bint lends) except -1
     # The region's name for the server.
@@ -106,7 +106,7 @@ cdef class Sink(Memory):
     # The value as a memoryview of the region, which the reader has until its release.
     cdef object lend(self, size_t length)
     cdef void take_into(self, char *to, size_t length) noexcept
-    # The sink has no value, or the value was taken.
+    # Gives back the pool's region: the sink has no value, or the value was taken.
     cdef void forget(self) noexcept
     # Copies the value while the server writes it, up to the place `written` (queue_written). The expected length is the
     # last value's; `take` checks it. `now`: `written` before the request was sent.

@@ -33,8 +33,8 @@ cdef enum:
     RING_FROM = 1 << 23      # soft_shm: larger values go through the ring, and both sides copy at the same time;
     LOOP_RING_FROM = 1 << 20  # ... for an event loop, which sends and receives in pieces, with other tasks in between
     SINK_FIRST = 1 << 20     # bytes of the first sink
-    SINK_MIN = 1 << 18       # of a block, as the next
-    SINK_MAX = 1 << 28
+    SINK_MIN = 1 << 18       # bytes of the smallest block
+    SINK_MAX = 1 << 28       # bytes of the largest block, or region mapped by the server
     SINK_WINDOW = 16         # values after which a too large sink gets smaller
     EARLY_MIN = 1 << 21      # bytes of a value that is copied while it comes: two pieces of a WRITE on soft_shm
     LONG_COPY = 1 << 18      # bytes of a copy made without the GIL
@@ -166,7 +166,7 @@ cdef class Source(Memory):
         mr = soft_reg_list(self.pd, parts, <uint32_t>len(value.views))
         free(parts)
         if mr == NULL:
-            # Too many small pieces.
+            # There are too many small pieces for a registration.
             return False
         count_registration()
         self.borrows = True
@@ -306,7 +306,8 @@ cdef class Sink(Memory):
     cdef bytes take(self, size_t length):
         cdef bytes value
         assert_that(length <= self.size)
-        # A value kept as a result has another owner, and so keeps its size.
+        # Only an object with a single reference can be shortened. If new_result keeps the block for later values
+        # (_results.pxd), the block has a second reference, and becomes a value of its whole size only.
         if self.block != NULL and (length == self.size or length * 2 >= self.size and Py_REFCNT(self.block) == 1):
             value = self.hand_out(length)
             self.learn(length)
@@ -351,7 +352,7 @@ cdef class Sink(Memory):
 
     cdef object lend(self, size_t length):
         cdef region *one = self.borrowed
-        # Copy a small value: no call could use the lent region.
+        # A small value is copied: to lend it would keep the whole region from other calls.
         if one == NULL or length * 4 < one.size:
             return memoryview(self.take(length))
         self.borrowed = NULL
@@ -371,7 +372,7 @@ cdef class Sink(Memory):
             self.borrowed = NULL
 
     cdef bytes hand_out(self, size_t length):
-        # The bytes object itself becomes the value. This does not pay for small values: the shrinking costs system
+        # The bytes object itself becomes the value. A small value is copied instead: shrinking the object costs system
         # calls to give most of the memory back, and the next sink costs page faults.
         cdef PyObject *whole = self.block
         cdef bytes value

@@ -48,7 +48,7 @@ cdef class QueuePair(Endpoint):
     cdef unsigned int heard          # messages received; also read without the lock
     cdef unsigned int heard_then     # `heard` when the wait for a CLOSE began without news from the server
     cdef int64_t waits_since         # now_ns() at this moment
-    cdef lane_state *send_lanes[SEND_BUFFERS]    # whose SENDs these are; NULL: nobody's
+    cdef lane_state *send_lanes[SEND_BUFFERS]    # the lane of each send buffer's SEND; NULL: none
     # waiting
     cdef bint sleeping               # a thread sleeps for completions; a poll by another thread must wake it
     cdef uint32_t slept              # changes when the sleeping thread wakes up, if there are awaiters
@@ -61,10 +61,10 @@ cdef class QueuePair(Endpoint):
     cdef object registered           # Registrations, or None
     cdef DirectMemory direct         # the server's items, or None
     # reads of items without a request (_reads.pxd)
-    cdef object remote               # the server's memory as far as known, or None
+    cdef object remote               # a RemoteMemory (api/_reads.pyx), or None
     cdef unsigned int reads          # READs under way
     cdef lane_state *reader          # the lane whose owner posted these READs; NULL: none
-    cdef list leaving                # memory of lanes not closed by the server yet: RdmaStream's
+    cdef list leaving                # memory of lanes not closed by the server yet: Leaving of _rdma.pxd
 
     # set-up
     cdef int start(self, int64_t deadline) except -1
@@ -120,13 +120,13 @@ cdef class QueuePair(Endpoint):
     # Sleeps until something may have come for the lane, or the lane can go on sending. drains: also wakes when all
     # SENDs of the lane have left. deadline: now_ns(), or 0 for none. 1; 0: the queue pair has failed; a negative errno.
     cdef int wait(self, Stream stream, lane_state *lane, bint drains, int64_t deadline) noexcept nogil
-    # The owner does not wait any more: the next sleeping owner takes its place.
+    # Called by an owner that stops waiting: wakes the next sleeping owner, which then sleeps for all.
     cdef void hand_over(self) noexcept nogil
     # The lane loses its owner, and ends. True: the server may still touch the lane's memory, which the caller keeps
     # until lane_is_closed. must_close: the caller cannot keep the memory. Then `leave` waits for the server, for
-    # `patience` ms at most (-1: CLOSE_WAIT_MOST); also for a near server, where the end of the queue pair stops no copy
-    # under way. Afterwards the caller releases or keeps the memory, and only then takes 1 off `users`: the last user
-    # closes the queue pair.
+    # `patience` ms at most (-1: CLOSE_WAIT_MOST). The last user ends the queue pair instead, unless the server is near:
+    # there the end stops no copy under way. Afterwards the caller releases or keeps the memory, and only then takes 1
+    # off `users`: the last user closes the queue pair.
     cdef bint leave(self, lane_state *lane, bint must_close, int patience) except -1
     # Whether the server has closed a lane after `leave` returned True. Then the lane is gone.
     cdef bint lane_is_closed(self, lane_state *lane) noexcept

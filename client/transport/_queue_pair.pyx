@@ -86,7 +86,7 @@ cdef class QueuePair(Endpoint):
             raise
 
     cdef int start(self, int64_t deadline) except -1:
-        # Sends READY and waits for the server's.
+        # Sends READY and waits for the server's READY.
         cdef int r
         cdef bint sent
         pthread_mutex_lock(&self.lock)
@@ -145,7 +145,7 @@ cdef class QueuePair(Endpoint):
             store_release(&self.failed, True)
             return -error
         if silent:
-            # The device has taken the bytes over. It has an entry for each SEND with a credit.
+            # The device has copied the bytes: the buffer is free. The send queue has room for each SEND with a credit.
             self.free_count += 1
         else:
             self.send_lanes[index] = lane
@@ -215,8 +215,8 @@ cdef class QueuePair(Endpoint):
         return lane.unsaid * 2 >= LANE_BYTES
 
     cdef void return_credits(self, Stream s, lane_state *lane) noexcept nogil:
-        # Sends the lane's used bytes when must_say, and the credits owed for receives when they are half of all. Output
-        # of the stream carries both, except when the lane has no room: the server may have to send replies first.
+        # Sends the number of the lane's used bytes when must_say, and the owed credits if they are half of all. Output
+        # of the stream carries both. But without room on the lane, output may wait for replies that need these credits.
         if (lane != NULL and self.must_say(lane) and not lane.closed
                 and (s is None or s.iov_next == s.iov_count or lane.room == 0) and self.data_buffer() != NULL):
             self.post_data(lane, 0)
@@ -227,7 +227,7 @@ cdef class QueuePair(Endpoint):
 
     cdef int take_data(self, Stream s, lane_state *own, lane_state *lane, const char *data,
                        size_t length) noexcept nogil:
-        # Returns what take_message returns.
+        # Gives a DATA message's payload to its lane. Returns the same as take_message.
         cdef int r
         if length == 0 or lane.closing:
             return 1
@@ -324,7 +324,7 @@ cdef class QueuePair(Endpoint):
             total += n
             for i in range(n):
                 if wc[i].status != IBV_WC_SUCCESS:
-                    # The first error is the reason: flushes follow.
+                    # The reason is the first error other than a flush: a flush only follows the queue pair's failure.
                     if not self.failed or self.status == IBV_WC_WR_FLUSH_ERR:
                         self.status = wc[i].status
                     store_release(&self.failed, True)
@@ -369,7 +369,7 @@ cdef class QueuePair(Endpoint):
         cdef lane_state *lane
         cdef int error
         if load_acquire(&self.failed) or self.protection_domain == NULL:
-            # Its last owner may have gone after the caller found the queue pair usable.
+            # The last owner may have left after the caller found the queue pair usable.
             raise OSError(ENOTCONN, "the queue pair has ended")
         if self.kick_fd < 0:
             self.kick_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
@@ -418,7 +418,7 @@ cdef class QueuePair(Endpoint):
         assert_held(&self.lock)
         if lane != NULL and s is not None and not inbox_is_empty(lane):
             r = inbox_take(lane, s)
-        # A poll beside a sleeping thread would take the completions away that should wake it.
+        # Without a poll while a thread sleeps: the poll would take away the completions that should wake the thread.
         while r > 0 and n == 0 and polls > 0 and not self.sleeping and not self.failed:
             n = self.poll_locked(s, lane)
             polls -= 1
@@ -493,8 +493,8 @@ cdef class QueuePair(Endpoint):
         elif not self.soft and ibv_req_notify_cq(self.cq, 0) != 0:
             r = 1
         elif (not self.soft or want != WANTS_NOTHING) and self.poll_locked(s, lane) != 0:
-            # An earlier completion has just been found, and a later completion makes an event. SENDs of software
-            # devices complete without an event.
+            # The poll has found completions that will make no event: completions from before the request for an event,
+            # or, on software devices, of SENDs. Later completions make an event.
             r = 1
         else:
             self.sleeping = True
@@ -520,7 +520,7 @@ cdef class QueuePair(Endpoint):
         assert_held(&self.lock)
         lane_follow(&self.followers, lane, want)
         if (want == WANTS_BUFFER or want == WANTS_SENT) and self.soft and not self.kicked:
-            # A SEND completes at its post, without an event.
+            # On a software device a SEND completes at its post, without an event: the sleeping thread must poll.
             self.kicked = True
             eventfd_signal(self.kick_fd)
         pthread_mutex_unlock(&self.lock)
@@ -721,7 +721,7 @@ cdef class QueuePair(Endpoint):
 
     cdef void poll_beside_sleeper(self) noexcept nogil:
         # Polls although another thread sleeps: if this process stood still, the sleeping thread may not have run since.
-        # Wakes this thread, whose completions the poll may have taken.
+        # Wakes the sleeping thread, whose completions the poll may have taken.
         pthread_mutex_lock(&self.lock)
         if not self.failed:
             self.poll_locked(None, NULL)
@@ -762,8 +762,8 @@ cdef class QueuePair(Endpoint):
                 self.qp = NULL
             pthread_mutex_unlock(&self.lock)
         if self.fd >= 0:
-            # Another process may hold a copy of the lifeline, and the server shall see the end now. The owners of the
-            # queue pair's lanes can read its last words afterwards.
+            # shutdown: another process may hold a copy of the lifeline, and the server shall see the end now. The
+            # descriptor stays open until the last user leaves: owners of lanes still read the server's last words.
             if self.by_cm and not self.foreign():
                 cm_destroy(self.fd, self.cm_id)
             elif not self.foreign():

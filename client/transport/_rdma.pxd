@@ -38,8 +38,8 @@ cdef class RdmaStream(Stream):
     cdef void leave_queue(self, QueuePair queue) noexcept
     # Whether a set's value of this length goes in messages, in place of a READ by the server.
     cdef bint goes_in_messages(self, size_t length) noexcept
-    # Experience with waits belongs to the queue pair: few requests on many lanes teach as much as many on a single
-    # lane.
+    # Get the experience with waits from the queue pair, and put it there: few requests on many lanes teach as much as
+    # many on a single lane.
     cdef void take_hints(self) noexcept nogil
     cdef void leave_hints(self) noexcept nogil
     # Whether all output has left this process.

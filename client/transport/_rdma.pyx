@@ -125,7 +125,7 @@ cdef class RdmaStream(Stream):
         else:
             # Nobody can reach the memory through the queue pair any more. But a server without an answer may still use
             # its mappings. So regions are freed, lest the server read another lane's value there, and Buffers are
-            # renewed. In the middle of a copy the server finds out only after the copy, too late for a WRITE.
+            # renewed. A server in the middle of a copy notices the end only after the copy, too late for a WRITE.
             lost = queue.failed and memory.sink.pool.server_maps
             if lost:
                 memory.sink.pool.close()
@@ -209,7 +209,7 @@ cdef class RdmaStream(Stream):
             self.woken = <unsigned int>relaxed_load(&hints.woken)
             self.woken_ns[0] = <int64_t>relaxed_load(&hints.woken_ns[0])
             self.woken_ns[1] = <int64_t>relaxed_load(&hints.woken_ns[1])
-        # To wait for bulk data says nothing about spinning for small replies.
+        # A wait for bulk data says nothing about spinning for small replies: it counts as a success.
         while self.memory.moved:
             spin_result(&self.spin, True)
             self.memory.moved -= 1
@@ -239,8 +239,9 @@ cdef class RdmaStream(Stream):
         # Waits until something has been received, or, when draining, everything sent. Goes on sending meanwhile.
         cdef uint64_t received = self.received
         cdef int64_t budget = spin_budget(&self.spin)
-        # While the server moves payloads, a sleeping thread is woken at every turn of the transfer. The next value in a
-        # sink is expected to be as large as the last.
+        # While the server moves payloads, a sleeping thread would be woken again and again. So the thread polls longer,
+        # by the expected time of the transfer (`bulk`). The next value in a sink is expected to be as large as the
+        # last.
         cdef size_t expected = self.memory.sink.last if self.memory.sink_named else 0
         cdef int64_t bulk = (self.memory.source.total + expected) // BULK_BYTES_PER_NS
         cdef int64_t now
@@ -259,8 +260,8 @@ cdef class RdmaStream(Stream):
         while True:
             if copies:
                 self.memory.sink.copy_on(queue_written(self.queue))
-            # `wait` looks for input, too.
             looks = self.looks if until and spin_has_core(&self.spin) else 1
+            # A thread that sleeps at once (`block`) need not reap: `wait` looks for input, too.
             r = 1 if block else self.queue.reap(self, self.lane, looks)
             block = False
             if r > 0 and self.iov_next < self.iov_count:
@@ -286,7 +287,7 @@ cdef class RdmaStream(Stream):
                 if self.until == 0:
                     self.until = now + <int64_t>self.timeout_ms * 1000000
                 elif now >= self.until:
-                    # A server with an endless flow of messages, but no answer, lets no wait sleep.
+                    # A server with an endless flow of messages, but no answer, lets no wait sleep until its time limit.
                     return self.look_late(draining, received)
             r = self.queue.wait(self, self.lane, draining, self.until)
             if r == -ETIMEDOUT:
@@ -323,7 +324,7 @@ cdef class RdmaStream(Stream):
         return self.queue.by_cm or self.lane.id != 0
 
     cdef bint has_ended(self) noexcept nogil:
-        # A system call, too slow for each of a quick series of commands.
+        # queue_ended makes a system call, too slow for each of a quick series of commands.
         cdef int64_t now = now_ns()
         if now - self.looked < LOOK_INTERVAL:
             return False
@@ -331,7 +332,7 @@ cdef class RdmaStream(Stream):
         return queue_ended(self.queue)
 
     cdef bint has_gone(self) noexcept:
-        # The lane's end is a message.
+        # The end of a lane is a message of the server, which must be taken first.
         self.queue.reap(None, NULL, 1)
         return not self.keeps_pins()
 
@@ -361,5 +362,6 @@ cdef class RdmaStream(Stream):
     # --- memory named in requests ---
 
     cdef bint goes_in_messages(self, size_t length) noexcept:
-        # The server keeps so many bytes of the call's first value at once. Later values would wait for the first.
+        # The server can keep message_limit bytes of the call's first value at once. Later values would wait for the
+        # first.
         return self.iov_count == 0 and self.wlen + length + END_LENGTH <= self.message_limit

@@ -11,7 +11,7 @@ from rmemcached.verbs.verbs cimport ibv_mr, verbs_provider
 
 cdef enum:
     READ_BUFFER = 256 * 1024     # bytes
-    READS_COMPLETE = 2           # of reap_reads
+    READS_COMPLETE = 2           # a result of reap_reads
 
 
 cdef class ReadBuffer:

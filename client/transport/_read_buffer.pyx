@@ -22,7 +22,7 @@ from rmemcached.verbs.verbs cimport (
 )
 
 cdef enum:
-    READ_POLLS = 16          # of a device, before others may run
+    READ_POLLS = 16          # polls of a device, before other threads may run
 
 
 cdef class ReadBuffer:
@@ -73,8 +73,8 @@ cdef class ReadBuffer:
 
 
 cdef int reap_reads(RdmaStream s) noexcept nogil:
-    # A yield and a look at the clock take as long as many polls of a device. A poll of a software device makes progress
-    # itself, and the peer must do its part of it.
+    # Polls a device many times: a yield and a look at the clock take as long as many polls. Polls a software device
+    # once: the poll itself makes progress, and then the peer must do its part.
     cdef int r
     pthread_mutex_lock(&s.queue.lock)
     r = s.queue.reap_locked(s, s.lane, 1 if s.queue.soft else READ_POLLS)

@@ -2,8 +2,8 @@
 
 The cache of a queue pair holds a reference to each object, so its memory cannot go away, and a bytes object never
 changes or moves. An object is found again by its identity. An object is registered when it comes for the second time;
-after registrations in vain, few are. Limits apply to the bytes and the number of objects. Objects without
-another owner go first, when another object is registered.
+after several registrations in vain, only few objects are registered. Limits apply to the bytes and the number of
+objects. When another object is registered, objects without another owner are dropped first.
 
 Needs the GIL, or the lock of _state.pxd, which the methods take.
 """
@@ -32,7 +32,7 @@ cdef class Registrations:
     cdef dict kept                   # id -> Registration; the last used comes last
     cdef dict seen                   # id -> length
     cdef readonly size_t size        # bytes of all kept objects
-    cdef readonly size_t registered  # how many ever were
+    cdef readonly size_t registered  # the number of objects ever registered
     cdef unsigned int wasted         # objects in a row registered in vain
     cdef unsigned int skipped
 

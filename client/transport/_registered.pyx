@@ -101,7 +101,7 @@ cdef class Registrations:
 
     cdef bint make_room(self, size_t length) except -1:
         cdef Registration one
-        # Objects without an owner beside this cache go first.
+        # Objects owned by this cache alone go first.
         for one in list(self.kept.values()):
             if one.transfers == 0 and Py_REFCNT(<PyObject *>one.value) == 1:
                 self.drop(one)

@@ -1,12 +1,13 @@
-"""bytes objects for large values, in memory with pages already.
+"""bytes objects for large values, in memory whose pages the kernel has filled before.
 
 The kernel fills each page of new memory with zeros at the first touch. This takes several times as long as copying a
 value there. malloc gives memory of this size back to the system. So a loop that gets several large values and drops
-them has new pages each time. This module keeps objects in places where a value of the same size was dropped before. A
-kept object without another owner becomes the next value of its size. (io.BytesIO does the same with its own.) For a
-program that gathers values nothing is kept the first time.
+them has new pages each time. This module keeps an object if a value of the same size was dropped at its place before. A
+kept object without another owner becomes the next value of its size. (io.BytesIO does the same with its own buffer.)
+So a program that drops no values makes this module keep nothing.
 
-With the GIL. Without a GIL nobody can tell whether an object has another owner: nothing is kept there.
+The functions need the GIL. In a Python without a GIL nobody can tell whether an object has another owner: nothing is
+kept.
 """
 
 cdef enum:

@@ -29,8 +29,8 @@ cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *o)
 
 cdef enum:
-    KEPT_MOST = 256          # objects
-    SEEN_MOST = 256          # made lately
+    KEPT_MOST = 256          # objects kept at most
+    SEEN_MOST = 256          # places of objects made lately
     FREE_MOST = 8            # an unused object is dropped after so many new objects of unfit sizes,
     VAIN_MOST = 1024         # ... and an object in use after so many, to make room for keeping others
 

@@ -15,7 +15,7 @@ cdef class SocketStream(Stream):
     cdef object limit        # seconds of each wait, or None
     cdef object slice        # seconds of a wait in a direction, until the stream looks at the opposite direction
     cdef int pid             # of the process that made the stream
-    cdef bint waits          # to send small requests as a whole
+    cdef bint waits          # push waits until a small request is sent as a whole
     cdef bint flowing        # a request is being sent in parts
     cdef bint reads          # in such a request: the last progress was input, not output
 
@@ -26,14 +26,16 @@ cdef class SocketStream(Stream):
     cdef Py_ssize_t receive_some(self, char *to, size_t room, object seconds) except -2
     # Sends as much as possible without waiting. Returns whether anything was sent.
     cdef bint send_ready(self) except -1
-    # Sends in parts until all is sent, or until there is input: 0 at its end. -1: neither went on for the time limit;
-    # ALL_SENT.
+    # Sends in parts until all is sent (ALL_SENT), or until there is input: its length, or 0 at its end. -1: neither
+    # went on for the time limit.
     cdef Py_ssize_t send_or_receive(self, char *to, size_t room) except -2
     cdef Py_ssize_t receive(self, char *to, size_t room) except -2
     # Receives, but returns a negative errno, and raises nothing.
     cdef Py_ssize_t receive_quietly(self, char *to, size_t room) noexcept
+    # push and drain, but they raise exceptions.
     cdef int push_now(self) except -2
     cdef int drain_now(self) except -2
+    # now_ns() at the end of a wait that begins now; 0: no limit.
     cdef int64_t deadline(self) noexcept
     # The errno for an exception, which is kept if it tells more.
     cdef int keep(self, error) noexcept

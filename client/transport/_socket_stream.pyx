@@ -135,7 +135,7 @@ cdef class SocketStream(Stream):
                 # A traceback may keep the view for longer than the memory.
                 piece.release()
         if n <= 0:
-            # gevent's TLS sockets return this when there is no room.
+            # gevent's TLS sockets return such a number when there is no room.
             return -1
         self.sent(n)
         return n
@@ -301,7 +301,7 @@ cdef class SocketStream(Stream):
     # --- for event loops ---
 
     cdef bint join_loop(self) noexcept:
-        # Greenlets' sockets have a loop of their own.
+        # Greenlets' sockets have a loop of their own, and join no other.
         self.waits = self.of_thread
         return not self.waits and Stream.join_loop(self)
 

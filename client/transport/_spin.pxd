@@ -12,7 +12,7 @@ cdef struct spinning:
     int score                # above 0: spinning has lately paid
     unsigned int skipped
     polling_pause pause
-    unsigned int lone_yields     # the last so many found nobody else for the core
+    unsigned int lone_yields     # yields in a row that found nobody else for the core, up to LONE_YIELDS
 
 # Begins the experience of a new stream. ns: the Client's option.
 cdef void spin_begin(spinning *s, int64_t ns) noexcept nogil

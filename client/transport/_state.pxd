@@ -81,5 +81,5 @@ cdef extern from *:
     void resume_state(client_state *state, unsigned int depth) noexcept
     PyObject *live_object(void *object, void *weak) noexcept
 
-# The process's.
+# The lock of all shared objects of the process.
 cdef client_state shared_state

@@ -36,7 +36,7 @@ cdef struct call_buffers:
     size_t iov_cap
 
 cdef class Stream:
-    cdef call_buffers *buffers   # NULL: none, and so have rbuf, wbuf and iov. The sizes may have grown since
+    cdef call_buffers *buffers   # its sizes are as of take_buffers. NULL: rbuf, wbuf and iov are NULL, too
     cdef int timeout_ms      # of each wait; -1: none
     cdef public bint classic  # the server knows no meta commands,
     cdef public bint unmarked  # ... and no command to mark the end of commands without replies
@@ -105,7 +105,7 @@ cdef class Stream:
 
     # the transport's part
     cdef int push(self) noexcept nogil                  # sends without waiting; 1, also when something is left
-    cdef int drain(self) noexcept nogil                 # waits until everything is sent; keeps what arrives meanwhile
+    cdef int drain(self) noexcept nogil                 # waits until everything is sent; keeps input that arrives
     cdef int fill(self) noexcept nogil                  # waits until rbuf has more; pushes meanwhile
     cdef int fill_body(self) noexcept nogil             # the same, straight into dst as far as possible
     # for event loops
@@ -113,15 +113,15 @@ cdef class Stream:
     cdef bint join_loop(self) noexcept
     cdef object socket_object(self)                     # a socket.socket of the connection, which the caller closes
     cdef bint must_authenticate(self) noexcept          # whether the stream needs authentication of its own
-    cdef bint has_ended(self) noexcept nogil            # for a connection whose writes do not show its end
-    cdef bint has_gone(self) noexcept                   # the server ended the connection between calls: a system call
+    cdef bint has_ended(self) noexcept nogil            # whether ended; asked if sends do not show the end
+    cdef bint has_gone(self) noexcept                   # the server ended the connection between calls (a system call)
     cdef int take_input(self) noexcept nogil            # takes the present input, never waits; -EAGAIN: there is none
-    cdef bint arm(self) noexcept nogil                  # a descriptor gets readable; True: something has come already
+    cdef bint arm(self) noexcept nogil                  # makes a descriptor readable at input; True: input has come
     cdef list descriptors(self)                         # readable when something comes, or the connection ends
     cdef bint tells_room(self) noexcept                 # the first descriptor gets writable when there is room
 
     cdef DirectMemory direct_memory(self)               # the server's items for direct reads, or None
-    cdef bint may_stay(self) noexcept                   # open behind its Connection: no memory of the caller's is named
+    cdef bint may_stay(self) noexcept                   # may outlive its Connection: names no memory of the caller's
     cdef bint keeps_pins(self) noexcept                 # whether still connected, as far as known; any thread
     cdef str failure_text(self)                         # why the connection has ended, as far as known; may be ""
     cdef void close(self) noexcept                      # in a forked child: leaves the parent's connection alone

@@ -15,7 +15,8 @@ cdef class TcpStream(Stream):
     cdef int pid             # of the process of the stream's creation
     cdef spinning spin
 
+    # Sets the wait's deadline, unless an interrupted wait has set the deadline before.
     cdef void begin_wait(self) noexcept nogil
-    # Goes on with the present wait.
+    # begin_wait, and poll() for these events.
     cdef int wait(self, short events) noexcept nogil
     cdef ssize_t receive(self, iovec *iov, int count) noexcept nogil

@@ -51,7 +51,7 @@ def encoded(what: str, word: str | bytes) -> bytes:
     try:
         return word.encode()
     except UnicodeEncodeError:
-        # UnicodeEncodeError has all of the text.
+        # The ValueError is raised outside of this block: a UnicodeEncodeError as its context would show the text.
         pass
     raise ValueError(f"{what}: it has characters that UTF-8 does not have")
 
@@ -129,8 +129,8 @@ def has_meta(answer: bytes, version: bytes) -> bool:
 
 
 def recognise(plain: socket.socket) -> tuple[tuple[bool, bool], bool]:
-    """(classic, unmarked) of the server of a new connection: whether the server knows no meta commands, and then does
-    not answer to `version` either. And whether the connection lives: behind an error a server may close it.
+    """((classic, unmarked), lives) of a new connection. classic: its server knows no meta commands. unmarked: nor does
+    this server answer to `version`. lives: `version` was answered; behind an error the server may close the connection.
 
     Raises MemcacheUnexpectedCloseError when a question ends the connection, TooManyConnections, MemcacheClientError.
     """

@@ -94,7 +94,7 @@ class Choice:
         return self.open_and_tell() if opened is None else opened
 
     def open_and_tell(self) -> tuple[Any, Transport]:
-        """open_one, which also settles whether threads wait for each other."""
+        """open_one. After a plain connection threads do not wait for each other any more (exchange.unshared)."""
         opened = self.open_one()
         if opened[1].plain:
             exchange.share_nothing(self.client, self.wanted)
@@ -120,7 +120,7 @@ class Choice:
             exchange.release(self.client, self.wanted, self)
 
     def open_one(self) -> tuple[Any, Transport]:
-        """(stream, row) of a connection to the server's port, its own or on a queue pair that others can join."""
+        """(stream, row) of a new connection to the server's port: plain, or a queue pair that others can join."""
         self.plain = open_plain(self.client)
         if self.pinned is None and self.client.closes_on_rdma:
             self.reasons.append("the server closes connections that ask for RDMA")
@@ -208,7 +208,8 @@ class Choice:
         """The stream, or None when another transport may be tried, on self.plain."""
         try:
             if self.pinned is None and row.near and not is_local(self.plain):
-                # A server on another host is neither told this host's identity, nor can it choose a path to connect to.
+                # A server on another host must not learn this host's identity, nor choose a path for the client's
+                # second connection.
                 raise TransportUnavailable("the server is on another host")
             return exchange.open_rdma(self.client, self.plain, row, None if self.alone else self.wanted)
         except TransportUnavailable as error:

@@ -57,8 +57,8 @@ locks: dict[Key, threading.RLock] = {}
 handler of the thread may make another queue pair."""
 
 connecting: dict[Key, set[object]] = {}
-"""Attempts to make a queue pair through rdma_cm. There no thread waits for another thread's queue pair, so the queue
-pairs count before they are there."""
+"""Attempts to make a queue pair through rdma_cm. Over rdma_cm no thread waits for another thread's queue pair, so the
+queue pairs count before they exist."""
 
 counting = threading.RLock()
 """Held between a look at `connecting` and its change."""
@@ -80,7 +80,7 @@ os.register_at_fork(after_in_child=forget)
 
 
 def one_at_a_time(client: Options, wanted: str) -> Turn:
-    """Held while a queue pair is made. Entering raises TimeoutError if another thread takes too long."""
+    """The lock for making a queue pair, for a `with`. Entering raises TimeoutError if another thread takes too long."""
     return Turn(locks.setdefault(key_of(client, wanted), threading.RLock()), patience(client))
 
 
@@ -92,20 +92,21 @@ def others_wait(client: Options, wanted: str) -> bool:
 def key_of(client: Options, wanted: str) -> Key:
     keepalive = client.socket_keepalive
     probes = keepalive and (keepalive.idle, keepalive.intvl, keepalive.cnt)
-    # Clients with the same key may share a queue pair. With the credentials, because lane 0 is authenticated with its
-    # lifeline, also for the next Client on this lane.
+    # Clients with the same key may share a queue pair. The key has the credentials, because lane 0 is authenticated
+    # with its lifeline, also for the next Client on this lane.
     return client.server, wanted, client.rdma_cm_port, probes, client.credentials
 
 
 def join(client: Options, wanted: str) -> tuple[RdmaStream, Transport] | None:
     """(stream, row) of a lane on a queue pair of the process, or None: the caller makes another queue pair.
 
-    Each of the server's threads gets a queue pair. So does each connecting thread of this process, while there are few:
-    two threads that use the same queue pair at the same time wait for each other now and then. From then on the queue
-    pair with the fewest lanes is taken.
+    Each of the server's threads gets a queue pair. So does each connecting thread of this process, up to
+    MOST_FOR_THREADS: two threads that use the same queue pair at the same time wait for each other now and then.
+    Otherwise join takes the queue pair with the fewest lanes: of the thread's own, or, if it has none, of all.
     """
     key = key_of(client, wanted)
-    # First: a queue pair that has just come counts twice then, and not at all otherwise.
+    # Read before `shared`: so a queue pair that comes meanwhile counts twice; in the other order it could count not at
+    # all.
     under_way = len(connecting.get(key, ()))
     pairs = [one for one in list(shared.get(key, ())) if not one[0].ended()]
     count = under_way + len(pairs)
@@ -120,7 +121,7 @@ def join(client: Options, wanted: str) -> tuple[RdmaStream, Transport] | None:
 
 
 def one_count() -> Turn:
-    """Held between join and reserve."""
+    """The lock held from join to reserve, for a `with`."""
     return Turn(counting, None)
 
 
@@ -130,12 +131,12 @@ def reserve(client: Options, wanted: str, attempt: object) -> None:
 
 
 def release(client: Options, wanted: str, attempt: object) -> None:
-    """The attempt has ended, if it was counted."""
+    """Ends the count of an attempt, if the attempt was counted."""
     connecting.get(key_of(client, wanted), set()).discard(attempt)
 
 
 def share(client: Options, wanted: str, queue: QueuePair) -> RdmaStream:
-    """The first stream of a queue pair that others may join."""
+    """The first stream of a queue pair that others may join. Drops ended queue pairs from `shared`."""
     stream = stream_of(client, queue)
     for pairs in list(shared.values()):
         for one in list(pairs):
@@ -156,7 +157,7 @@ def share_nothing(client: Options, wanted: str) -> None:
 
 
 def ask(queue: QueuePair, plain: socket.socket) -> Offer:
-    """The exchange of lines. Raises what read_reply_line does, and ExchangeRefused."""
+    """The exchange of lines. Raises the errors of read_reply_line, and ExchangeRefused."""
     # A server that wants no connection may have said so before it has read anything.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         plain.sendall(queue.exchange_line())

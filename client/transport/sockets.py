@@ -51,6 +51,8 @@ class Options(Protocol):
     @property
     def tls_context(self) -> SSLContext | None: ...
 
+    # Set by connection.Choice: the server closes connections that ask for RDMA, or for meta commands; the server does
+    # not answer to `version`.
     closes_on_rdma: bool
     closes_on_meta: bool
     unmarked: bool
@@ -133,7 +135,7 @@ def is_ours(plain: Any) -> bool:
 
 def why_plain(client: Options) -> str | None:
     """Why "auto" means a plain connection: a wait on another transport would not let greenlets run, and TLS exists on a
-    plain connection only. None: for no such reason."""
+    plain connection only. None: there is no such reason."""
     if client.tls_context is not None:
         return "there is a tls_context"
     if client.socket_module is not None:

@@ -12,7 +12,7 @@ from ._attach import attach_iw, attach_shm
 
 
 class Transport(NamedTuple):
-    """A row."""
+    """A row of ROWS."""
 
     name: str
     scheme: str | None = None  # in URLs
@@ -26,14 +26,15 @@ class Transport(NamedTuple):
     # progress in this process' calls alone.
     soft: bool = False
     pins: bool = False  # a registration pins the memory's pages; False: it is an entry in a table
-    looks: int = 1  # for completions between two yields of a thread that has its core for itself; as long as a yield
+    looks: int = 1  # for completions between two yields of a thread alone on its core; together as long as a yield
     inline: int = 0  # bytes of the longest message copied at posting, without a completion; the device grants as many
-    # For a server on this host, which maps the memory of this process, and decides:
+    # The transport is for a server on this host, which maps the memory of this process. So:
     # - "auto" tries the transport on UNIX sockets, too, and on no connection to another host;
     # - the exchange names this host, asks for the items' memory, and offers no READs;
     # - the provider makes the memory of Buffers and of the pool, so the server can map the memory; a Buffer of a
     #   program's memory is not registered;
-    # - a lane with memory to give back is closed by the server first: the queue pair's end stops no copy.
+    # - a lane gives the caller's memory back only after the server has closed the lane: the queue pair's end stops no
+    #   copy.
     near: bool = False
     set_messages: int = 0  # messages for a set of a value above the server's eager size, if faster than a READ
     automatic: bool = False  # "auto" tries the transport, in the order of the rows
@@ -49,8 +50,9 @@ ROWS = {
         Transport(
             "soft_shm", "shm", b"soft_shm0", attach_shm, soft=True, looks=16, inline=1024, near=True, automatic=True
         ),
-        # "auto" does not try soft_iw: paced requests lose its gain by polling (docs/notes/waiting.md). A READ by the
-        # server costs a round trip and four system calls. An item takes two READs, which wake the daemon like requests.
+        # "auto" does not try soft_iw: its gain comes from polling, and is lost with pauses between requests
+        # (docs/notes/waiting.md). set_messages: a READ by the server costs a round trip and four system calls. reads:
+        # an item takes two READs by the client, which wake the daemon like requests.
         Transport("soft_iw", "iwarp", b"soft_iw0", attach_iw, soft=True, inline=1024, set_messages=2, reads=False),
         PLAIN,
     )

@@ -6,12 +6,12 @@ Their answers are read as the equivalent meta replies (_reply.pxd). Arguments ar
 from rmemcached.client.transport._stream cimport Stream
 from rmemcached.client.wire._modes cimport store_mode
 
-# get, gets, gat or gats, without its end.
+# Writes get, gets, gat or gats, without the line's end.
 cdef int put_classic_fetch(Stream s, bytes key, bint with_cas, bytes expire) except -1
-# A command with a value, up to the value.
+# Writes the line of a storage command. The caller adds the value.
 cdef int put_classic_store(Stream s, store_mode mode, bytes key, size_t length, bytes flags, bytes expire, bytes cas,
                            bint quiet) except -1
 # Whether the VALUE line just read has this key.
 cdef bint is_value_of(Stream s, bytes key) noexcept
-# A command with a key, and perhaps a number.
+# Writes a command with a key, and with a number unless None.
 cdef int put_classic(Stream s, const char *command, bytes key, bytes number, bint quiet) except -1

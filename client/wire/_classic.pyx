@@ -11,7 +11,7 @@ cdef int put_text(Stream s, const char *text) except -1:
 
 
 cdef int put_words(Stream s, bytes text) except -1:
-    # A blank, and the text; None: 0.
+    # Puts a blank, and the text; for None a 0.
     s.put(" ", 1)
     if text is None:
         return s.put("0", 1)

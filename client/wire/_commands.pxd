@@ -22,14 +22,14 @@ cdef bytes bytes_of_key(object key)
 cdef bytes checked_key(bytes key)
 # A copy as bytes, for an object of a subclass of bytes.
 cdef bytes exact_bytes(object value)
-# bytes, a contiguous memoryview or a Gathered: the bytes to send for a value.
+# The bytes to send for a value: bytes, a contiguous memoryview or a Gathered.
 cdef object encode_value(object value, str encoding)
 # An integer, also NumPy's; no bool.
 cdef bytes integer_text(object value, str name)
-# The digits of a number likewise; None for 0.
+# The digits of such an integer; None for 0.
 cdef bytes number_text(object value, str name)
-# The expire of a storage command; None for 0. Of up to 64 bits the classic commands keep the lower 32; ms refuses them.
-# -2**63 is left to the server: versions differ.
+# The expire of a storage command; None for 0. Classic commands keep the lower 32 bits of a number of up to 64 bits, but
+# ms refuses such a number: so the client sends the lower 32 bits. -2**63 is sent as it is, because servers differ.
 cdef bytes expire_text(object expire)
 # The number to add or subtract. MemcacheClientError: the server would not take it.
 cdef bytes delta_text(object value, str name)
@@ -40,17 +40,17 @@ cdef bytes cas_text(object cas, str encoding)
 cdef int put_bytes(Stream s, bytes text) except -1
 # A command whose answer marks the end of commands without answers: mn, or version.
 cdef int put_mark(Stream s) except -1
-# mg, without its end, for a sink to follow.
+# mg, without the line's end: put_sink or put_target may follow.
 cdef int put_fetch(Stream s, object key, bint with_flags, bint with_cas, bytes expire) except -1
-# For a remote stream: puts the name of the sink, or of the caller's memory, for the value of a fetch. Puts nothing, if
-# the value is to come in the stream.
+# For a remote stream: puts the name of the stream's or the caller's memory for the value of a fetch (name_sink and
+# name_target of _lane_memory.pxd). Puts nothing, if the value is to come in the stream.
 cdef int put_sink(Stream s, bint lends) except -1
 cdef int put_target(Stream s, char *to, size_t size) except -1
 # ms. flags, expire: None for 0; cas: None but for STORE_CAS. True: the server reads the value from memory and answers
 # even if quiet. The value must stay in place until the answer; after False, until it is sent.
 cdef bint put_store(Stream s, store_mode mode, object key, object data, bytes flags, bytes expire, bytes cas,
                     bint quiet) except -1
-# ms: with the line up to the length of the value, and the flags for the end of the line. Returns the same as put_store.
+# ms. line: its text up to the value's length. flags: the text behind the length. Returns the same as put_store.
 cdef bint put_meta_store(Stream s, bytes line, bytes flags, object data) except -1
 cdef int put_delete(Stream s, bytes key, bint quiet) except -1
 # ma; mode: its flags, up to the delta's flag.

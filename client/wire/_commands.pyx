@@ -39,7 +39,7 @@ cdef enum:
     NUMBER_MAX = 20          # digits of 2**64 - 1
 
 cdef uint64_t HIGHEST_BITS = 0x8080808080808080ULL
-cdef uint64_t LOWEST = 0x2121212121212121ULL   # the lowest characters of a key without further checks
+cdef uint64_t LOWEST = 0x2121212121212121ULL   # in each byte: the lowest character that needs no further check
 
 
 # --- keys, values and numbers ---
@@ -159,7 +159,7 @@ cdef object encode_value(object value, str encoding):
 
 
 cdef object integer_of(object value, str name, str kinds="integer"):
-    # The value as an int. Not of a bool, whose text would be a word.
+    # The value as an int. A bool is refused: its text would be a word.
     if type(value) is int:
         return value
     try:
@@ -189,7 +189,7 @@ cdef bytes expire_text(object expire):
 cdef bytes delta_text(object value, str name):
     value = integer_of(value, name)
     if not 0 <= value < 1 << 64:
-        # The server's answer to such a delta.
+        # The client raises the server's error of incr and decr for such a delta, and sends no request.
         raise MemcacheClientError(b"invalid numeric delta argument")
     return b"%d" % value
 
@@ -351,7 +351,7 @@ cdef bint expose(RdmaStream s, object data, const char *address, size_t length, 
 
 
 cdef bint put_value(Stream s, object data, const char *address, size_t length, bint quiet) except -1:
-    # The end of ms, and the value or its place.
+    # Puts the end of ms, and the value or the name of the value's memory. Returns the same as put_store.
     cdef memory_name name
     cdef char *to
     if not quiet and address != NULL and length <= min(s.inline_limit, <size_t>COPY_LIMIT):
@@ -390,7 +390,7 @@ cdef int put_arithmetic(Stream s, bytes key, bytes mode, bytes delta, bint quiet
 
 cdef int put_touch(Stream s, bytes key, bytes seconds, bint quiet) except -1:
     if quiet or s.classic:
-        # mg answers hits in spite of q.
+        # A quiet touch is no mg, because mg answers hits in spite of q.
         return put_classic(s, "touch", key, seconds, quiet)
     return put_bytes(s, b"mg %b T%b\r\n" % (key, seconds))
 

@@ -53,7 +53,7 @@ cdef inline reply_code code_of(const char *line, size_t length) noexcept nogil:
 
 
 cdef int parse_flags(const char *line, const char *p, const char *end, reply_line *out) noexcept nogil:
-    # Parses the flags from p on. Flags of no request here are skipped.
+    # Parses the flags from p on. Skips flags that no request of this client asks for.
     cdef const char *after
     cdef uint64_t value = 0
     while p < end:
@@ -159,7 +159,7 @@ cdef int parse_classic(const char *line, size_t length, reply_line *out) noexcep
     elif is_word(line, length, b"NOT_FOUND"):
         out.code = REPLY_NF
     elif length >= 7 and memcmp(line, b"VERSION", 7) == 0:
-        # The mark behind commands without a reply.
+        # The answer to the mark behind commands without a reply.
         out.code = REPLY_MN
     elif is_number(line, length):
         out.code = REPLY_NUMBER

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 class MetaItem(NamedTuple):
     """An item found by `meta_get`. Fields not asked for are None.
 
-    key: as given. value: after the serde; None also for an item without its winner's value yet, and so for every stale
-    or won item whose value has no bytes. flags: the client's 32 bits. cas: an integer. ttl: seconds until expiry, -1:
-    never. size: of the value, in bytes. hit_before: whether the item was ever fetched before. last_access: seconds
-    since the last fetch. opaque: as given.
+    key: as given. value: after the serde; None also for a won, stale or waiting item whose value has no bytes, because
+    its winner has probably stored no value yet. flags: the client's 32 bits. cas: an integer. ttl: seconds until
+    expiry, -1: never. size: of the value, in bytes. hit_before: whether the item was ever fetched before. last_access:
+    seconds since the last fetch. opaque: as given.
 
     won: this caller should compute the value and store it with `cas`. stale: the value has been invalidated. waits:
     another caller has won before.
@@ -33,7 +33,7 @@ class MetaItem(NamedTuple):
 
 
 class MetaResult(NamedTuple):
-    """The result of a `meta_set` or `meta_delete`. True if the server has done so.
+    """The result of a `meta_set` or `meta_delete`. True if the server has stored or deleted the item.
 
     status: "done", "not stored" (the mode did not allow it), "exists" (the item has another cas), "not found". cas,
     size, opaque: as in MetaItem.
@@ -49,7 +49,7 @@ class MetaResult(NamedTuple):
 
 
 class MetaNumber(NamedTuple):
-    """The result of a `meta_arithmetic`. True if the server has done so.
+    """The result of a `meta_arithmetic`. True if the server has changed the number.
 
     status: as in MetaResult. value: the new number. cas, ttl, opaque: as in MetaItem.
     """
@@ -139,7 +139,7 @@ def description_of(line: bytes) -> dict[str, Any] | None:
         number = text[1:] if text.startswith("-") else text
         found[name] = int(text) if number.isdigit() else {"yes": True, "no": False}.get(text, text)
     if isinstance(found.get("exp"), int) and found["exp"] < -1:
-        # memcached before 1.6.24 counts them from the end.
+        # memcached before 1.6.24 gives the seconds until expiry as a negative number.
         found["exp"] = -found["exp"]
     return found
 

@@ -227,7 +227,7 @@ class Blocks:
                 return found == size
             head = read_head(memory[: HEAD.size].tobytes())
         if head is None:
-            # The block may be one item still: the server may have taken items above its -I.
+            # The block may be a single item still: the server may have taken items above its -I.
             return size != HEAD.size and self._into(key, memory) == size
         if head.length != size:
             return False
@@ -332,6 +332,7 @@ class Blocks:
 
     @staticmethod
     def _results(pipeline: Any) -> list[Any]:
+        """Returns the results of a pipeline. Raises the first error among them."""
         for result in pipeline.results:
             if isinstance(result, Exception):
                 raise fresh(result)

@@ -17,7 +17,7 @@ from ._blocks import Blocks, reason
 from ._settings import as_whole
 
 WORKERS = 4  # threads, by default
-LOADS = 1 << 20  # bytes of a thread's group: of loads, a copy or a round trip each,
+LOADS = 1 << 20  # bytes of a thread's group: of loads, with a copy or a round trip for each block,
 STORES = 4 << 20  # ... and of stores, sent together, while the server copies the first of them
 
 
@@ -162,6 +162,7 @@ class Workers:
             return next(batch.groups, None)
 
     def _carry_out(self, batch: _Batch, rows: slice) -> None:
+        """Does a group of rows. The last group finishes the batch."""
         error = ""
         failed = False
         try:

@@ -57,6 +57,7 @@ class RMemcachedCache(BaseCache):
     def _build_key(self, key: Any, namespace: Any = None) -> str:
         return fitting_key(str(super()._build_key(key, namespace=namespace)), self._room)
 
+    # BaseCache's public methods call the methods below.
     async def _get(self, key: str, encoding: str | None = "utf-8", _conn: Any = None) -> Any:
         value = await self.client.get(key)
         return value if encoding is None or value is None else value.decode(encoding)

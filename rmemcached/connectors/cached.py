@@ -179,9 +179,9 @@ def cached(
             the function's name and its arguments: None, numbers, str, bytes, dates, UUIDs, Decimals, Enums,
             dataclasses, and tuples, lists, sets and dicts of these; any other type raises TypeError. f(1) and
             f(number=1) are the same call, f(1) and f(1.0) are not.
-        prefix: before each default key, not before the keys of `key`. Functions of one module and name share their
-            results: where they differ (in a closure's variables, or as the `__main__` of two programs), pass
-            different prefixes.
+        prefix: before each default key, not before the keys of `key`. Functions with the same module and name share
+            their results. If two such functions differ (closures with different variables, or functions in the
+            `__main__` of two programs), pass different prefixes.
         version: a new version leaves all older results behind.
         lease, wait, refresh, stale: as for `Client.get_or_set`: seconds until the next caller may compute if the
             computing caller does not come back; seconds of waiting for the result; seconds before expiry in which one

@@ -24,8 +24,8 @@ class RMemcachedCache(BaseCache):
     ever. key_prefix: before each key. options: the arguments of rmemcached.client.Client, or ClusterClient. Raises
     ValueError.
 
-    Keys refused by memcached are hashed. A call to a server that is down raises OSError, without the option
-    ignore_exc. `has` tells a stored None from a miss. `clear` removes all items of the servers, also of other programs.
+    Keys refused by memcached are hashed. A call to a server that is down raises OSError, unless the option ignore_exc
+    is set. `has` tells a stored None from a miss. `clear` removes all items of the servers, also of other programs.
     Thread-safe; a forked child has connections of its own.
     """
 
@@ -97,7 +97,7 @@ class RMemcachedCache(BaseCache):
             try:
                 number: int | None = self._client.incr(fit, delta)
             except MemcacheClientError:
-                # memcached counts from 0 up.
+                # The value may be a number below 0, which memcached cannot count.
                 return self._change(key, delta)
             if number is not None and number is not False:
                 return number
@@ -108,6 +108,7 @@ class RMemcachedCache(BaseCache):
         return self._change(key, -delta)
 
     def _change(self, key: str, delta: int) -> int | None:
+        """Adds a number of any sign, by `gets` and `cas`."""
         fit, lifetime = self._fit(key), self._expiry(None)
         while True:
             value, cas = self._client.gets(fit)

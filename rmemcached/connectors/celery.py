@@ -93,6 +93,7 @@ class RMemcachedBackend(KeyValueStoreBackend):
         return bool(self.client.touch(key, expire=expiry(value)))
 
     def _apply_chord_incr(self, header_result_args: Any, body: Any, **kwargs: Any) -> Any:
+        """Celery's step before a chord. Begins the chord's counter: memcached counts only from a stored number."""
         self._store(self.get_key_for_chord(header_result_args[0]), b"0", self.chord_expires)
         return super()._apply_chord_incr(header_result_args, body, **kwargs)
 

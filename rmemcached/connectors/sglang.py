@@ -43,7 +43,7 @@ SETTINGS = {
     "username",
     "password",
 }
-# Entries read by SGLang itself. It leaves some in the dict.
+# Entries read by SGLang itself, which leaves some of them in the dict.
 SGLANGS = {
     "backend_name",
     "module_path",
@@ -70,12 +70,12 @@ MODEL = (
 Move = Callable[[Sequence[str], Sequence[memoryview]], Iterable[bool | str]]  # a method of Blocks for many
 
 logger = logging.getLogger(__name__)
-CLEARS = 8  # dumps of a clear: engines may store all the time
+CLEARS = 8  # dumps in a `clear`, at most: engines may store all the time
 
 
 @cache
 def _bytes_type(size: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
-    # ctypes keeps each of its types for ever.
+    # ctypes keeps each type for ever: the cache makes a single type for a size.
     return ctypes.c_ubyte * size
 
 
@@ -231,8 +231,9 @@ class RMemcachedStorage(HiCacheStorage):
         return f"{self._identity}@{key}" if part is None else f"{self._identity}@{key}@{part}"
 
     def _identity_with(self, pool: Any) -> str:
+        """Returns the identity for names of pages: of model, rank, and pool if there is any."""
         config = self._config
-        # Ranks of such a model have the same pages, unless each rank has a part of the context.
+        # Ranks of an MLA model have the same pages, unless each rank has a part of the context.
         replicated = config.is_mla_model and config.dcp_size == 1
         model = _model()
         told = [self._tag, getattr(config, "model_identity_hash", None), model.get("kv_cache_dtype")]
@@ -267,7 +268,7 @@ class RMemcachedStorage(HiCacheStorage):
             raise ValueError(f"{len(addresses)} pieces of memory for {len(keys)} pages")
         parts = len(addresses) // len(keys)
         whole = [True] * len(keys)
-        # The first part is stored last, for pages with all other parts: it stands for the page.
+        # The first part stands for the page (batch_exists). So this part is moved last, for pages with all other parts.
         for part in reversed(range(parts)):
             pages = [page for page, has_others in enumerate(whole) if has_others]
             names = [self._name(keys[page], part) for page in pages]
@@ -284,7 +285,7 @@ class RMemcachedStorage(HiCacheStorage):
         """
         lost = threading.Event()
         if self._pid != os.getpid():
-            # The threads are the parent's.
+            # The threads are the parent's: a forked child makes threads of its own.
             self._begin()
 
         def some(rows: slice) -> list[bool]:

@@ -52,7 +52,7 @@ class TensorPickler(pickle.Pickler):
             or not value.numel()
         ):
             return NotImplemented
-        # NumPy does not know all of torch's types.
+        # NumPy lacks some of torch's types, so the buffer is made of bytes.
         data = value.contiguous().reshape(-1).view(torch.uint8).numpy()
         return rebuilt, (pickle.PickleBuffer(data), value.dtype, tuple(value.shape))
 
@@ -67,6 +67,7 @@ class TensorSerde(Pickle5Serde):
         super().__init__(writable=True, min_buffer=min_buffer)
 
     def _dumps(self, value: Any, keep: Callable[[Any], bool]) -> bytes:
+        """The pickle, for Pickle5Serde.serialize: without the buffers for which `keep` returns false."""
         text = io.BytesIO()
         TensorPickler(text, 5, buffer_callback=keep).dump(value)
         return text.getvalue()

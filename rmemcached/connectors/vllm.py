@@ -33,7 +33,7 @@ class _Lookup:
 
 @dataclass
 class _Job:
-    """A transfer under way. names: its keys, in the order of the batch."""
+    """A transfer under way. number: vLLM's job id. keys: in the order of the batch. began: time.monotonic()."""
 
     number: int
     keys: list[bytes]
@@ -54,7 +54,7 @@ class RMemcachedTier(SecondaryTierManager):
     """
 
     medium: ClassVar[Medium | None] = Medium.STORAGE
-    # Neither memory of this engine nor a disk.
+    # The default, because the tier is neither memory of this engine nor a disk.
     cache_hit_source = SecondaryTierManager.cache_hit_source
 
     def __init__(
@@ -108,7 +108,7 @@ class RMemcachedTier(SecondaryTierManager):
         self._to_ask: list[tuple[bytes, _Lookup]] = []
 
     def lookup(self, key: bytes, req_context: Any) -> LookupResult:
-        """Returns HIT or MISS from the server's answer, RETRY before. The end of the step asks for new keys."""
+        """Returns HIT or MISS from the server's answer, RETRY before. on_schedule_end asks the server for new keys."""
         self._collect()
         one = self._lookups.get(key)
         if one is None:
@@ -215,7 +215,7 @@ class RMemcachedTier(SecondaryTierManager):
         done = [key for key, found in zip(job.keys, outcome.done, strict=True) if found]
         whole = len(done) == len(job.keys)
         if job.loads:
-            # Else vLLM would ask for the same loads again and again.
+            # Without this answer vLLM would ask for the same loads again and again.
             self._learn(set(job.keys).difference(done), False)
         else:
             self._learn(done, True)

@@ -30,6 +30,7 @@ cdef enum:
 
 
 cdef list latencies(array stamps, double factor):
+    """The seconds between consecutive stamps (cycles), each times factor."""
     cdef double cycle = seconds_per_cycle() * factor
     cdef uint64_t[::1] times = stamps
     cdef Py_ssize_t i

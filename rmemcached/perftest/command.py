@@ -57,7 +57,7 @@ BANDWIDTH_COLUMNS = (
 
 
 def columns(test: Test) -> tuple[tuple[str, str], ...]:
-    """(heading, name in the row) behind #bytes and #iterations."""
+    """The columns behind #bytes and #iterations: (heading, name in the row)."""
     if test.kind == "bw":
         return BANDWIDTH_COLUMNS
     return DURATION_COLUMNS if test.seconds else LATENCY_COLUMNS
@@ -75,7 +75,7 @@ def line(test: Test, row: dict[str, Any]) -> str:
 
 
 def plot(test: Test, device: str, rows: list[dict[str, Any]], path: str) -> None:
-    """Draws the rows over the message size; the format follows the name."""
+    """Draws the rows over the message size; the ending of the path chooses the format."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -144,7 +144,7 @@ def is_port(text: str) -> bool:
 def other_kinds(port: str, bind: str, shm: bool) -> Iterator[list[socket.socket]]:
     """Sockets for clients of other devices, so both sides learn of the difference.
 
-    A server of soft_shm listens on the TCP port, too, unless the port is taken: then a client meets its owner.
+    A server of soft_shm listens on the TCP port, too, unless the port is taken: then a client meets the port's owner.
     """
     found = []
     if shm and is_port(port):
@@ -208,7 +208,7 @@ def dial(host: str, port: str, shm: bool) -> socket.socket:
 
 
 def accept_stream(listener: socket.socket, token: bytes) -> socket.socket:
-    """Accepts the connection with the token known to the peer at its start. Closes others."""
+    """Accepts the connection beginning with the token known to the peer. Closes all connections before."""
     listener.settimeout(session.PATIENCE)
     while True:
         try:
@@ -367,7 +367,7 @@ def stream_pair(fabric: Fabric) -> tuple[socket.socket, socket.socket]:
 
 
 def message_size(text: str) -> int:
-    """4096, 64k or 1m; as elsewhere, k is 1024."""
+    """Parses a size: 4096, 64k or 1m, where k is 1024."""
     found = re.fullmatch(r"([0-9]+)([km]?)", text.lower())
     if found is None:
         raise argparse.ArgumentTypeError(f"a size is a number, with k or m behind it if you like, not {text}")

@@ -192,7 +192,7 @@ cdef class End:
         self.half = (size + PAGE - 1) & ~<size_t> (PAGE - 1)
         length = 2 * self.half
         if self.fabric.iwarp:
-            # A WRITE may overwrite the bytes behind its data, as in the sinks of rmemcached's client.
+            # A WRITE may overwrite the bytes behind its data, as in the value memory of rmemcached's client.
             access |= SOFT_ACCESS_SCRATCH
         if self.fabric.stream:
             self.mr = soft_alloc_mr(self.pd_handle(), length, access)
@@ -506,5 +506,5 @@ ALWAYS_THERE = "soft_iw0"
 
 
 def fabric_of(str device not None):
-    """The row of a device."""
+    """The Fabric of a device."""
     return FABRICS.get(device, VERBS)

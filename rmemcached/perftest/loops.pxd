@@ -13,7 +13,7 @@ from rmemcached.verbs.verbs cimport (
 cdef enum:
     BATCH = 16                       # completions taken, and receives posted, at a time
     CREDITS_MAX = 16                 # credit messages under way
-    ROOM = CREDITS_MAX + 1           # in the send queue beside the data: for credits, and for the last READ
+    ROOM = CREDITS_MAX + 1           # entries of the send queue besides the data's: for credits, and for the last READ
 
 cdef enum stop:                      # why a loop was left; 0: the test is done
     STOP_NOT = 0

@@ -26,7 +26,7 @@ PIECE = 900  # bytes received at a time: malloc reuses blocks of this size, so t
 SIZE_MAX = 1 << 23
 MB = 1 << 20  # as perftest counts
 PATIENCE = 10.0  # seconds for the peer to answer while nothing is measured
-WARM_UP = 100  # messages, fewer of large ones
+WARM_UP = 100  # messages before the measurement; WARM_UP_BYTES limits large messages
 WARM_UP_BYTES = 8 << 20
 
 
@@ -216,6 +216,7 @@ def connect(
 
 
 def prepare(end: End, test: Test, size: int, iterations: int | None, client: bool, measured: bool) -> None:
+    """Sets up this side of a run. iterations: None if `test.seconds` ends the run. measured: False for the warm-up."""
     seconds = test.seconds if measured and iterations is None else 0
     if test.kind == "lat":
         end.prepare_test(
@@ -240,7 +241,7 @@ def prepare(end: End, test: Test, size: int, iterations: int | None, client: boo
         expected=iterations if receives else None,
         moderation=moderation,
         credit_every=max(1, min(test.rx_depth // 4, (4 << 20) // size)) if test.verb == "send" else 0,
-        # The best stretch is searched for among all pairs of groups.
+        # The search for the best stretch looks at all pairs of groups, and would take long for more groups.
         peak=measured and sends and 0 < groups <= 5000,
     )
 
@@ -264,6 +265,7 @@ def course_as_client(end: End, control: Control, test: Test) -> Any:
 
 
 def course_as_server(end: End, control: Control, test: Test) -> None:
+    """Serves a test until the client is done, and sends this side's result."""
     flows = test.kind == "bw" and test.bidirectional
     done = False
     while flows and not loop(end, control, "flow"):

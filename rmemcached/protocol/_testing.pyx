@@ -192,7 +192,7 @@ cdef class Machine:
     wants: the machine's wants, in order.
     writes: (rkey, address, length, bytes of output sent before) of every value written to a sink.
 
-    Input lies before an inaccessible page.
+    The input ends right before an inaccessible page: a read beyond the input crashes.
     """
 
     cdef readonly Server server

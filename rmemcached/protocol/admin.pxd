@@ -7,5 +7,5 @@ Called by `ascii` for lines that are no command on items. The longer commands ha
 from rmemcached.protocol.conn cimport conn
 from rmemcached.protocol.parse cimport token
 
-# Does the command in a line of n tokens. The caller has read the last token into c.noreply. False: no such command.
+# Does the command in a line of n tokens. The caller has set c.noreply by the last token. False: no such command.
 cdef bint process_admin_command(conn *c, const token *t, int n) noexcept nogil

@@ -70,7 +70,7 @@ cdef void crawler_refused(conn *c, crawler_result_type result) noexcept nogil:
 
 
 cdef bint process_dump_command(conn *c, const token *t) noexcept nogil:
-    """lru_crawler metadump|mgdump <classes|all|hash>. False: it is another subcommand."""
+    """lru_crawler metadump|mgdump <classes|all|hash>. False: another subcommand."""
     cdef dump_kind kind
     cdef crawler_result_type result
     if abbreviates(&t[1], b"metadump"):

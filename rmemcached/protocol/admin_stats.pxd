@@ -7,5 +7,6 @@ in `stats_prefix`, and the items of `stats cachedump`, which are in the store.
 from rmemcached.protocol.conn cimport conn
 from rmemcached.protocol.parse cimport token
 
-# stats [<sub> ...]. As in memcached, some subs may be cut short, and words behind a sub without arguments are ignored.
+# stats [<sub> ...]. As in memcached, words behind a sub without arguments are ignored, and reset, detail, settings,
+# cachedump and conns may be cut short.
 cdef void process_stats_command(conn *c, const token *t, int n) noexcept nogil

@@ -18,7 +18,7 @@ cdef struct watch_word:
     const char *name
     uint32_t eflag
 
-# The words have memcached's order, because a word may be cut short and the first that begins so is meant.
+# The words have memcached's order, because a word may be cut short: the first word with this beginning is meant.
 cdef watch_word[WATCH_WORDS_COUNT] WATCH_WORDS = [
     watch_word(b"rawcmds", LOG_RAWCMDS), watch_word(b"evictions", LOG_EVICTIONS),
     watch_word(b"fetchers", LOG_FETCHERS), watch_word(b"mutations", LOG_MUTATIONS),
@@ -62,7 +62,7 @@ cdef void process_watch_command(conn *c, const token *t, int n) noexcept nogil:
             out_errstring(c, b"ERROR")
             return
         eflags |= eflag
-    # From here on the logger thread may be using the connection.
+    # Set the state first: from the call on the logger thread may be using the connection.
     conn_set_state(c, conn_watch)
     result = c.engine.watch(c, eflags)
     if result == LEND_TOO_MANY:

@@ -121,7 +121,7 @@ cdef const char *get_keys(conn *c, const char *p, const char *end, bint whole, b
     there. NULL: a key is too long, or there is no memory for its reply."""
     cdef key_ahead keys[KEYS_AHEAD]
     cdef unsigned int left = KEYS_PER_COMMAND
-    cdef unsigned int found = 0      # of keys
+    cdef unsigned int found = 0      # number of `keys` found
     cdef unsigned int next = 0
     more[0] = False
     while True:
@@ -136,7 +136,7 @@ cdef const char *get_keys(conn *c, const char *p, const char *end, bint whole, b
             next = 0
             found = keys_ahead(p, end, whole, keys, min(left, <unsigned int>KEYS_AHEAD))
             if found == 0:
-                # Incomplete, unless the key is too long already.
+                # The key is incomplete, unless it is too long already.
                 return p if not whole and end - p <= KEY_MAX_LENGTH + 1 and memchr(p, c' ', <size_t>(end - p)) == NULL \
                     else NULL
             if found > 1:
@@ -171,6 +171,7 @@ cdef void get_end(conn *c) noexcept nogil:
 
 
 cdef void get_failed(conn *c) noexcept nogil:
+    # Answers the error of a get for which get_keys has returned NULL.
     if c.mget & MGET_OOM:
         c.mget &= ~<int>MGET_OOM
         c.charged = 0
@@ -208,6 +209,7 @@ cdef void process_get_command(conn *c, const char *p, const char *end, uint8_t f
 
 
 cdef void process_gat_command(conn *c, const char *p, const char *end, uint8_t flags) noexcept nogil:
+    # [p, end) is the line behind gat or gats: <exptime> <key>*.
     cdef const char *start
     cdef int32_t exptime
     while p < end and p[0] == c' ':
@@ -219,7 +221,7 @@ cdef void process_gat_command(conn *c, const char *p, const char *end, uint8_t f
         out_string(c, BAD_FORMAT)
         return
     if not parse_i32(start, <size_t>(p - start), &exptime):
-        # As in memcached, a missing key is an error before a malformed number.
+        # As in memcached, the answer is about a missing key rather than the malformed number.
         while p < end and p[0] == c' ':
             p += 1
         if p == end:
@@ -416,7 +418,7 @@ cdef void process_arithmetic_command(conn *c, const token *t, bint incr) noexcep
         out_string(c, OUT_OF_MEMORY)
 
 
-# ---- the rest --------------------------------------------------------------------------------------------------------
+# ---- exchange, version, direct reads, other commands -----------------------------------------------------------------
 
 cdef void process_exchange(conn *c, const char *line, const char *end) noexcept nogil:
     """Answers the client's line about a queue pair."""
@@ -490,7 +492,7 @@ cdef void process_hits_command(conn *c, const char *p, const char *end) noexcept
             if names:
                 item_note_read(c.thread.store, <uint32_t>first, second)
             elif first < NUMBER_OF_QUEUES and second <= UINT32_MAX:
-                # Nobody has read so often since the last line; a wrapped counter would seem to go back.
+                # A larger count is false, and could wrap the counters: they would seem to go back.
                 counter_add(&stats.get_cmds, second)
                 counter_add(&stats.direct_hits, second)
                 counter_add(&stats.lru_hits[first], second)
@@ -531,10 +533,10 @@ cdef void process_other_command(conn *c, const char *line, const char *end) noex
     out_string(c, b"ERROR")
 
 
-# ---- ahead -----------------------------------------------------------------------------------------------------------
+# ---- prefetching for the commands ahead ------------------------------------------------------------------------------
 
 cdef const char *skip_words(const char *p, const char *end, int n) noexcept nogil:
-    """Behind n more spaces. NULL: there are less."""
+    """The place behind the next n spaces. NULL: there are fewer."""
     while p != NULL and n:
         p = <const char *>memchr(p, c' ', <size_t>(end - p))
         if p != NULL:
@@ -583,7 +585,7 @@ cdef void look_ahead(conn *c, const char *p, const char *end) noexcept nogil:
         if p == NULL:
             break
         n += 1
-    # The number of commands looked at, the present command included. The caller counts it down, so it is at least 1.
+    # The number of commands looked at, the present command included. The caller counts down, so at least 1.
     c.ahead = <uint8_t>max(n, 1)
     if n > 1:
         items_ahead(c.thread.store, keys, n)
@@ -733,7 +735,7 @@ cdef bint try_read_command_ascii(conn *c) noexcept nogil:
     if c.ahead:
         c.ahead -= 1
     elif c.reqs_left != c.thread.reqs_per_event and c.rbytes:
-        # Commands come together: this is not the first, and maybe not the last.
+        # Commands come together: the present command is not the first, and maybe not the last.
         look_ahead(c, line, c.rcurr + c.rbytes)
         c.ahead -= 1
     process_command_ascii(c, line, end, length)

@@ -88,7 +88,7 @@ cdef inline uint8_t loud(uint8_t opcode) noexcept nogil:
 
 cdef void log_header(const conn *c, const char *mark, const char *title, const char *indent,
                      const char *header) noexcept nogil:
-    """The 24 bytes of a header on stderr (-vv), as memcached writes them."""
+    """Writes the 24 bytes of a header to stderr (-vv), in memcached's form."""
     cdef char name[CONN_NAME]
     cdef int i
     fprintf(stderr, b"%s%s %s:", mark, conn_name(c, name), title)
@@ -268,7 +268,7 @@ cdef void process_bin_update(conn *c, const protocol_binary_header *h, const cha
         else:
             write_bin_error(c, PROTOCOL_BINARY_RESPONSE_E2BIG)
         if op != NREAD_APPEND and op != NREAD_PREPEND and log_wants(c.thread.log, LOG_MUTATIONS):
-            # The line is memcached's: it has no operation, and the request's expiration.
+            # As in memcached, the log line has no operation, and has the expiration as requested.
             logged = log_item(key, nkey, 0, 0)
             log_item_store(c.thread.log, NO_MEMORY if fits else TOO_LARGE, 0, &logged, exptime)
         if op == NREAD_SET:
@@ -374,6 +374,7 @@ cdef void create_number(conn *c, const char *key, uint16_t nkey, uint64_t initia
 
 cdef void complete_incr_bin(conn *c, bint incr, const char *extras, const char *key, uint16_t nkey,
                             uint64_t cas) noexcept nogil:
+    # Does an increment, or a decrement, of a key. extras: delta, initial value, expiration.
     cdef store *s = c.thread.store
     cdef uint64_t delta = load_be64(extras)
     cdef uint64_t initial = load_be64(extras + 8)
@@ -412,7 +413,7 @@ cdef void complete_incr_bin(conn *c, bint incr, const char *extras, const char *
         out_of_memory(c, b"Out of memory incrementing value")
 
 
-# ---- the rest --------------------------------------------------------------------------------------------------------
+# ---- stats, flush, dispatch ------------------------------------------------------------------------------------------
 
 cdef inline bint begins(const char *text, size_t length, const char *word) noexcept nogil:
     cdef size_t n = strlen(word)
@@ -424,7 +425,7 @@ cdef inline bint equals(const char *text, size_t length, const char *word) noexc
 
 
 cdef stats_result stats_of(conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil:
-    """The server's statistics called sub. In binary memcached gives only these; `stats conns`, say, is text alone."""
+    """Gets the server's statistics called sub. As in memcached, the text protocol has more, such as `stats conns`."""
     cdef const conn_hooks *hooks = c.thread.hooks
     if begins(sub, nsub, b"reset"):
         nsub = 5
@@ -493,6 +494,7 @@ cdef void process_bin_flush(conn *c, uint32_t exptime) noexcept nogil:
 
 
 cdef void unknown_command(conn *c, size_t rest) noexcept nogil:
+    # rest: bytes to discard behind the command.
     write_bin_error(c, PROTOCOL_BINARY_RESPONSE_UNKNOWN_COMMAND)
     swallow(c, rest)
 
@@ -592,7 +594,7 @@ cdef bint dispatch_bin_command(conn *c, const protocol_binary_header *h, const c
           or cmd == PROTOCOL_BINARY_CMD_SASL_STEP):
         unknown_command(c, vlen)
     else:
-        # As many bytes as memcached discards here, although extras and key have been taken already.
+        # Discards as many bytes as memcached does here, although extras and key have been taken already.
         unknown_command(c, h.bodylen)
     return True
 

@@ -54,7 +54,7 @@ cdef enum protocol:
     binary_prot
 
 cdef enum conn_want:         # the result of drive_machine
-    WANT_INPUT               # more input: fill rbuf after rcurr + rbytes, call again
+    WANT_INPUT               # more input: append it to the unparsed input, call again
     WANT_PAYLOAD             # rlbytes of the item, straight into conn_payload_iov; report with conn_payload_received
     WANT_REMOTE_PAYLOAD      # rlbytes of the item from remote (an RDMA READ); report as above. Only if engine.remote
     WANT_FLUSH               # too many replies are waiting; call again when they have left
@@ -66,7 +66,7 @@ cdef enum:
     WRITE_BUFFER_SIZE = 512  # room for a reply's formatted part: key 250 (or in base64 252), flags, opaque, numbers
     MAX_PENDING_RESPS = 256  # the machine wants WANT_FLUSH when so many replies wait, or ...
     MAX_PENDING_BYTES = 4 * 1024 * 1024   # ... so many bytes of items and statistics
-    MSET_TOKENS_SIZE = 40    # an opaque of 1 + 32 bytes and the flags b, c, k, s
+    MSET_TOKENS_SIZE = 40    # an O, a length, an opaque of up to 32 bytes, and the flags c, k, s
 
 cdef enum auth_states:       # of conn.auth_wanted
     AUTH_NONE                # the connection is authenticated, or need not be
@@ -147,14 +147,14 @@ cdef struct conn_engine:
     # The command rdma_view: pins an item for the client, with the caller's reference. Returns NULL and the pin's *id,
     # or the error line. pin and unpin are NULL if no client of such a connection has the items' memory.
     const char *(*pin)(conn *c, item *it, uint32_t *id) noexcept nogil
-    # The command rdma_release: ends a pin. Any id.
+    # The command rdma_release: ends a pin. An unknown id changes nothing.
     void (*unpin)(conn *c, uint32_t id) noexcept nogil
     # The command rdma_direct (docs/direct-reads.md): lets the client's queue pair READ items. Returns the reply line
     # about the memory at this distance from the header: a constant, or the text written into `reply`. NULL: the
     # connection has no queue pair for READs.
     const char *(*direct)(conn *c, uint64_t place, char *reply, size_t reply_size) noexcept nogil
     # The command rdma_hits: whether the client was given the items' memory, by a descriptor or for READs. NULL: no
-    # client of such a connection is.
+    # client of such a connection has the memory.
     bint (*given)(const conn *c) noexcept nogil
     bint remote              # the engine fetches payloads from conn.remote and writes values to sinks (conn_next_write)
     bint datagrams           # the engine sends each reply as a message of its own: no two replies share an mc_resp
@@ -265,7 +265,7 @@ cdef struct conn:
     mc_resp *resp_head       # oldest reply not wholly sent
     mc_resp *resp            # newest; being filled
 
-# ---- for engines: life -----------------------------------------------------------------------------------------------
+# ---- for engines: beginning and end ----------------------------------------------------------------------------------
 
 # Prepares a connection. eager is 0; an engine with `remote` sets eager.
 cdef void conn_init(conn *c, conn_thread *thread, const conn_engine *engine) noexcept nogil
@@ -280,9 +280,9 @@ cdef bint conn_memory(conn_thread *t, size_t more) noexcept nogil
 
 # ---- for engines: output ---------------------------------------------------------------------------------------------
 
-# Describes waiting output from its beginning: up to max_iov extents of together up to max_bytes bytes. They stay valid
-# until conn_sent accounts for them. Returns their number. Output behind a value for a sink (conn_next_write) is not
-# included.
+# Describes waiting output from its beginning: up to max_iov extents of together up to max_bytes bytes. The extents stay
+# valid until conn_sent accounts for them. Returns their number. Output behind a value for a sink (conn_next_write) is
+# not included.
 cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcept nogil
 # The first n bytes described by conn_gather have left: releases the completed replies.
 cdef void conn_sent(conn *c, size_t n) noexcept nogil

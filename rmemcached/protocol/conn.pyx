@@ -1,4 +1,4 @@
-"""Connections: their life, the release of replies, and input and output for engines (see conn.pxd)."""
+"""Connections: their beginning and end, the release of replies, and input and output for engines (see conn.pxd)."""
 
 from libc.stdint cimport int64_t
 from libc.stdio cimport fprintf, stderr
@@ -14,7 +14,7 @@ cdef enum:
     MAX_FREE_RESPS = 4096    # spare mc_resps of a thread, for the next replies
 
 
-# ---- life ------------------------------------------------------------------------------------------------------------
+# ---- beginning and end -----------------------------------------------------------------------------------------------
 
 cdef void conn_init(conn *c, conn_thread *thread, const conn_engine *engine) noexcept nogil:
     assert_owner(thread.owner)
@@ -128,12 +128,12 @@ cdef void resp_finish(conn *c, mc_resp *resp) noexcept nogil:
     if c.resp == resp:
         c.resp = NULL
     else:
-        # A long reply has driven the next reply's item out of the processor's cache.
+        # A long reply has driven the next reply's item out of the processor's cache: bring the item back early.
         prefetch(resp.next.item)
     resp_free(c, resp)
 
 
-# ---- for engines ---------------------------------------------------------------------------------------------------
+# ---- output and payloads, for engines --------------------------------------------------------------------------------
 
 cdef struct gathered:
     iovec *iov

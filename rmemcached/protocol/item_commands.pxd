@@ -1,6 +1,7 @@
 """Steps common to commands on items in all protocols: look up, store, count, put a value into a reply.
 
-Called by `ascii`, `meta` and `binary`; below them are `reply` and the store. Nothing here answers.
+Called by the modules of commands on items, such as `ascii`, `meta` and `binary`. Calls `reply` and the store. No
+function here answers the client.
 """
 
 from libc.stddef cimport size_t
@@ -88,8 +89,8 @@ cdef inline void resp_value(conn *c, mc_resp *resp, char *p, item *it, uint32_t 
 
 cdef inline const char *alloc_error(conn *c, store_op op, const char *key, size_t nkey, uint32_t flags, size_t nbytes,
                                     bint drop_old) noexcept nogil:
-    """Counts a failed item_alloc of a text command, and returns the error line. drop_old: unlinks the key's item, as
-    older than the client's new value."""
+    """Counts a failed item_alloc of a text command, and returns the error line. drop_old: unlinks the key's item,
+    because it is older than the client's new value."""
     cdef bint fits = item_size_ok(c.thread.store, nkey, flags, nbytes)
     cdef log_item logged
     if log_wants(c.thread.log, LOG_MUTATIONS):

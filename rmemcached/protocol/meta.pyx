@@ -100,7 +100,7 @@ cdef inline size_t meta_room(const meta_flags *of) noexcept nogil:
 
 
 cdef inline char *put_status(char *p, bint value, uint32_t length) noexcept nogil:
-    """VA and the value's length, or HD."""
+    """Writes VA and the value's length, or HD."""
     if value:
         memcpy(p, b"VA ", 3)
         return itoa_u32(length, p + 3)
@@ -515,7 +515,7 @@ cdef const char *mdelete_item(conn *c, const meta_flags *of, uint32_t hv, item *
         # Without ITEM_TOKEN_SENT the item's next reader is told to recache it.
         do_item_set_flags(c.thread.store, it[0], ITEM_STALE)
         do_item_clear_flags(c.thread.store, it[0], ITEM_TOKEN_SENT)
-        # Direct reads load the CAS value before the flags.
+        # Direct reads load the CAS value before the flags, so the flags change first.
         write_fence()
         ITEM_set_cas(it[0], of.cas_id_in if of.marks & MARK_NEW_CAS else get_cas_id(c.thread.store))
     else:
@@ -583,7 +583,7 @@ cdef delta_result_type add_to_item(conn *c, const meta_flags *of, bint incr, uin
     cdef delta_result_type result
     assert_held(item_mutex(c.thread.store, hv[0]))
     m.exptime = it.exptime
-    # Set first: a number in need of more room is stored in a new item, which inherits the expiry time.
+    # Set the expiry time first: a number in need of more room is stored in a new item, which inherits the time.
     if of.marks & MARK_NEW_TTL:
         do_item_set_exptime(c.thread.store, it, of.exptime)
     m.cas = of.req_cas_id

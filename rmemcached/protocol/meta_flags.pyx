@@ -16,10 +16,10 @@ cdef enum:
 cdef enum meta_argument:     # the argument behind a flag's letter
     NO_FLAG                  # no such flag
     ARG_IGNORED              # anything, ignored
-    ARG_BASE64               # the same; the key is decoded
+    ARG_BASE64               # anything, ignored; the key is decoded
     ARG_OPAQUE
     ARG_MODE
-    ARG_TIME                 # these three are stored in the field
+    ARG_TIME                 # stored in the flag's field, as ARG_U32, ARG_U64 and ARG_REMOTE are
     ARG_U32
     ARG_U64
     ARG_REMOTE
@@ -38,6 +38,7 @@ cdef meta_flags SHAPE        # never used but for the offsets of its fields
 
 
 cdef void add(char letter, meta_argument argument, uint32_t marks=0, void *field=NULL, const char *error=NULL) noexcept:
+    # Describes a flag in the table. field: the place of the argument, in SHAPE.
     cdef meta_flag *flag = &FLAGS[<int>letter]
     flag.argument = argument
     flag.marks = marks
@@ -55,7 +56,7 @@ cdef void fill_table() noexcept:
     add(c'v', ARG_IGNORED, MARK_VALUE)
     add(c'k', ARG_IGNORED, MARK_KEY)
     add(c'O', ARG_OPAQUE)
-    # the item before this access, kept from changing by the lock
+    # facts about the item before this access; the lock keeps others from changing them
     add(c'h', ARG_IGNORED, MARK_LOCKED)
     add(c'l', ARG_IGNORED, MARK_LOCKED)
     # how the command is done
@@ -86,7 +87,7 @@ fill_table()
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 cdef bint parse_remote(const char *p, size_t length, bint with_length, remote_buf *out) noexcept nogil:
-    """addr:rkey or addr:rkey:length, all hexadecimal."""
+    """Parses addr:rkey or addr:rkey:length, all hexadecimal."""
     cdef const char *end = p + length
     cdef const char *colon
     cdef uint64_t addr, rkey
@@ -111,7 +112,7 @@ cdef bint parse_remote(const char *p, size_t length, bint with_length, remote_bu
 
 cdef bint read_argument(conn *c, const meta_flag *flag, const token *t, char command, meta_flags *of,
                         char *key_buffer) noexcept nogil:
-    """Reads the argument behind the letter. False: malformed."""
+    """Reads the argument behind the letter into *of; for b, decodes the key into key_buffer. False: malformed."""
     cdef void *field = <char *>of + flag.field
     cdef const char *p = t.value + 1
     cdef size_t length = t.length - 1
@@ -133,7 +134,7 @@ cdef bint read_argument(conn *c, const meta_flag *flag, const token *t, char com
     elif flag.argument == ARG_U64:
         return length != 0 and parse_u64(p, length, <uint64_t *>field)
     elif flag.argument == ARG_REMOTE:
-        # A sink has a length of its own, a source the value's.
+        # mg names its target with a length. The source of an ms has the value's length, given in the line.
         return parse_remote(p, length, command == META_GET, <remote_buf *>field)
     return True
 

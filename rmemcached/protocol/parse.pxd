@@ -1,8 +1,8 @@
 """Tokens, numbers and base64 of the text protocols: length-checked readers of borrowed memory, writers without bounds.
 
-For all of the protocol; nothing is below. The accepted forms are memcached's (vendor/mcmc/mcmc.c, util.c, base64.c). No
-function reads beyond the given length or needs a terminator. Writers return the end of their output; the caller has
-made sure of the room.
+Used by the whole protocol; imports no other module of the protocol. The accepted forms are memcached's
+(vendor/mcmc/mcmc.c, util.c, base64.c). No function reads beyond the given length or needs a terminator. Writers return
+the end of their output; the caller has made sure of the room.
 """
 
 from libc.stddef cimport size_t
@@ -116,7 +116,7 @@ cdef inline bint parse_i64(const char *p, size_t length, int64_t *out) noexcept 
     return True
 
 cdef inline bint parse_double(const char *p, size_t length, double *out) noexcept nogil:
-    """Parses a number as strtod does; nothing but white space may follow."""
+    """Parses a number as strtod does; nothing but white space may follow. Changes *out in any case."""
     cdef char text[32]
     cdef char *end
     if length >= sizeof(text):
@@ -128,7 +128,7 @@ cdef inline bint parse_double(const char *p, size_t length, double *out) noexcep
     return c_errno.errno != c_errno.ERANGE and end != text and (end[0] == 0 or c'\t' <= end[0] <= c'\r')
 
 cdef inline bint parse_hex(const char *p, size_t length, size_t max_digits, uint64_t *out) noexcept nogil:
-    """1 to max_digits (at most 16) hexadecimal digits of either case."""
+    """Parses 1 to max_digits (at most 16) hexadecimal digits of either case."""
     cdef uint64_t value = 0
     cdef size_t i
     cdef unsigned int digit
@@ -150,8 +150,8 @@ cdef inline bint number_ends(const char *p, const char *end) noexcept nogil:
     return p == end or c'\t' <= p[0] <= c'\r' or p[0] == 0
 
 cdef inline bint parse_flags(const char *p, size_t length, uint32_t *out) noexcept nogil:
-    """Client flags of a storage command. A plus sign is allowed, and a minus sign unless strtoul would make a large
-    number of it (-0 passes). Of a number beyond 32 bits the low 32 count."""
+    """Parses a storage command's client flags. A plus sign is allowed, and a minus sign unless strtoul would make a
+    large number of it (-0 passes). Of a number beyond 32 bits the low 32 count."""
     cdef const char *end = p + length
     cdef uint64_t value = 0
     cdef unsigned int digit
@@ -178,7 +178,7 @@ cdef inline bint parse_flags(const char *p, size_t length, uint32_t *out) noexce
     return True
 
 cdef inline bint parse_exptime(const char *p, size_t length, int32_t *out) noexcept nogil:
-    """Expiry time of a storage command: signed. Of a number beyond 32 bits the low 32 count."""
+    """Parses the expiry time of a storage command, a signed number. Of a number beyond 32 bits the low 32 count."""
     cdef const char *end = p + length
     cdef uint64_t value = 0
     cdef unsigned int digit
@@ -237,7 +237,7 @@ cdef inline char base64_digit(unsigned int value) noexcept nogil:
     return c'+' if value == 62 else c'/'
 
 cdef inline int base64_value(char digit) noexcept nogil:
-    """0 to 63; 0 for the padding sign; -1 for anything else."""
+    """Returns 0 to 63; 0 for the padding sign; -1 for anything else."""
     if c'A' <= digit <= c'Z':
         return digit - c'A'
     if c'a' <= digit <= c'z':

@@ -22,7 +22,7 @@ cdef enum protocol_binary_response_status:
     PROTOCOL_BINARY_RESPONSE_UNKNOWN_COMMAND = 0x81
     PROTOCOL_BINARY_RESPONSE_ENOMEM = 0x82
 
-cdef enum protocol_binary_command:   # names in -Q are of quiet commands
+cdef enum protocol_binary_command:   # a quiet command's name ends in Q
     PROTOCOL_BINARY_CMD_GET = 0x00
     PROTOCOL_BINARY_CMD_SET = 0x01
     PROTOCOL_BINARY_CMD_ADD = 0x02

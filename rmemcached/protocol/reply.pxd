@@ -29,13 +29,14 @@ cdef extern from *:
 
 # Answers with `text` (\r\n included, at most WRITE_BUFFER_SIZE bytes), unless `noreply` was given.
 cdef void out_line(conn *c, const char *text, size_t length) noexcept nogil
-# Answers with a string without \r\n.
+# out_line for a NUL-terminated string without \r\n: adds the \r\n. Cuts a string too long for WRITE_BUFFER_SIZE.
 cdef void out_string(conn *c, const char *text) noexcept nogil
 # out_string for an error answered in spite of a quiet flag.
 cdef void out_errstring(conn *c, const char *text) noexcept nogil
 # Answers with the statistics, whose memory is freed when they have left. False: out of memory, nothing is answered.
 cdef bint stat_reply(conn *c, stat_buf *out) noexcept nogil
-# Answers with malloc'd text. A long text counts for several commands of the turn (-R), because writing took time.
+# Answers with malloc'd text, and frees the text in the end. False: more than 2 GB, nothing is answered. A long text
+# counts for several commands of the turn (-R), because making the text took time.
 cdef bint text_reply(conn *c, char *text, size_t length) noexcept nogil
 
 # ---- formatting in place ---------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ cdef void stat_append(stat_buf *out, const char *name, uint64_t value) noexcept 
 cdef void stat_append_text(stat_buf *out, const char *name, const char *value) noexcept nogil
 # Appends bytes as they are.
 cdef void stat_append_raw(stat_buf *out, const char *text, size_t length) noexcept nogil
-# Appends a response of the binary protocol to STAT.
+# Appends a packet: a response to the binary protocol's command STAT.
 cdef void stat_packet(stat_buf *out, const char *name, size_t nname, const char *value, size_t nvalue) noexcept nogil
 # Appends the end of the statistics: END, or a packet without key and value.
 cdef void stat_end(stat_buf *out) noexcept nogil

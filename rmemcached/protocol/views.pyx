@@ -18,8 +18,8 @@ from rmemcached.store.store cimport (
 from rmemcached.sys.atomics cimport counter_add
 
 cdef enum:
-    PIECES_MOST = 2048       # of a value: 1 GB in chunks of 512 KB. Clients take lines of 64 KB
-    PIECES_AT_A_TIME = 64
+    PIECES_MOST = 2048       # of a value: 1 GB in chunks of 512 KB. Clients accept lines of up to 64 KB
+    PIECES_AT_A_TIME = 64    # pieces got by one item_iov
     PIECE_TEXT = 2 * (16 + 1)            # most bytes of " place:length"
     SHORT_PIECES = 8         # pieces of a line that an mc_resp has room for
     HEAD_TEXT = 5 + U32_TEXT + 1 + U32_TEXT + 1 + 16 + 1 + U64_TEXT + 2

@@ -28,8 +28,8 @@ cdef struct rdma_cq:
     uint32_t promised            # completions of its queue pairs, at most
     unsigned int unacked         # events not yet acknowledged
 
-cdef struct kept_completion:     # the needed part of an ibv_wc: clients decide how many completions wait
-    uint32_t wr_id               # those of rdma/queue and rdma/messages have 31 bits
+cdef struct kept_completion:     # the needed part of an ibv_wc: kept small, as clients decide how many completions wait
+    uint32_t wr_id               # the numbers of rdma/queue and rdma/messages fit: they have 31 bits
     uint32_t byte_len
     ibv_wc_status status
     uint32_t following           # the connection's next entry, if this is not its newest; of a free entry: the next

@@ -14,7 +14,7 @@ cdef bint queue_grow(rdma_thread *t, rdma_cq *queue, uint32_t count) noexcept no
     if wanted < queue.promised + count or t.dev.provider.resize_cq(queue.ibv, <int>wanted) != 0:
         return False
     queue.entries = wanted
-    # The driver need not keep the queue armed.
+    # The driver may have disarmed the queue.
     t.armed = False
     return True
 
@@ -58,8 +58,8 @@ cdef bint completions_open(rdma_thread *t) noexcept nogil:
 
 
 cdef bint keep_room(rdma_thread *t, uint32_t count) noexcept nogil:
-    """Makes room in t.kept for the completions of all queue pairs with `count` further completions. Unused entries are
-    untouched memory."""
+    """Makes room in t.kept for the completions of all queue pairs, and `count` more. Unused entries are untouched, so
+    they need no physical memory."""
     cdef uint32_t least = t.promised + count
     cdef uint32_t wanted = max(2 * t.kept_size, least)
     cdef kept_completion *kept
@@ -101,7 +101,7 @@ cdef void completions_release(rdma_thread *t, rdma_cq *queue, uint32_t count) no
     queue.promised -= count
     t.promised -= count
     if queue.promised == 0 and queue.next != NULL:
-        # The last queue stays.
+        # The first queue, the last in the list, always stays.
         queue_close(t, queue)
 
 
@@ -121,6 +121,7 @@ cdef inline rdma_conn **number_bucket(const rdma_thread *t, uint32_t number) noe
 
 
 cdef bint numbers_grow(rdma_thread *t) noexcept nogil:
+    """Makes the table of numbers twice as large. False: out of memory; the table stays as before."""
     cdef uint32_t size = 2 * t.numbers_size if t.numbers_size else NUMBERS_FIRST
     cdef uint32_t before = t.numbers_size
     cdef rdma_conn **old = t.numbers
@@ -148,7 +149,7 @@ cdef void completions_enter(rdma_conn *rc) noexcept nogil:
     cdef rdma_conn **bucket
     assert_owner(t.worker.owner)
     assert_that(not rc.entered)
-    # A table without room to grow is only slower.
+    # If the table cannot grow, the only effect is slower searches.
     if t.nnumbers >= t.numbers_size:
         numbers_grow(t)
     rc.number = rc.q.qp.qp_num
@@ -185,7 +186,7 @@ cdef inline rdma_conn *find_number(const rdma_thread *t, uint32_t number) noexce
     return rc
 
 
-# ---- taking ----------------------------------------------------------------------------------------------------------
+# ---- taking completions ----------------------------------------------------------------------------------------------
 
 cdef inline uint32_t free_entry(rdma_thread *t) noexcept nogil:
     """Takes an entry of t.kept: there are entries for all possible completions."""
@@ -336,7 +337,7 @@ cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil:
 
 
 cdef void rdma_thread_event(rdma_thread *t) noexcept nogil:
-    """Takes an event: with further events the descriptor stays readable."""
+    """Takes a single event: with further events the descriptor stays readable."""
     cdef ibv_cq *cq
     cdef void *context
     cdef rdma_cq *queue

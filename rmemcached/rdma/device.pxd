@@ -1,8 +1,8 @@
 """A device on the server's side: its port and limits, the registrations of item memory, the number of queue pairs.
 
-A daemon has at most one rdma_device for each transport, shared by all workers. No serving worker takes `lock`: the lock
-is for growing item memory, and a registration takes long. Workers that take or give up the device, and statistics, hold
-`counting_lock` for a moment.
+A daemon has at most one rdma_device for each transport, shared by all workers. `lock` is held for registrations of item
+memory, which take long: so no worker takes this lock to serve a queue pair. Workers that take or give up the device,
+and statistics, hold `counting_lock` for a moment.
 
 Workers are the layer above. A device knows a worker by its embedded counter_entry.
 
@@ -33,7 +33,7 @@ cdef enum:
 cdef enum:
     RDMA_LANE_BYTES = 16 * 1024  # bytes of a lane's payload that this end keeps
 
-# The share of each queue pair of its device.
+# The resources of each queue pair.
 cdef enum:
     SEND_BUFFERS = 16            # messages under way
     BULK_DEPTH = 48              # send queue entries for READs and WRITEs
@@ -122,8 +122,9 @@ cdef struct transport_ops:
     # if the system has libibverbs; the settings choose the device, which may be missing (SYSTEM_TRANSPORT alone).
     const verbs_provider *provider
     const char *device           # the device of the provider; NULL: any
-    # For clients on this host alone, and decides:
-    # - the device has an endpoint, and is opened if there is a place for its socket (-s, rdma_shm), not for a TCP port;
+    # The transport is for clients on this host alone. The field decides:
+    # - the device has an endpoint, and is opened if there is a place for its socket (-s, rdma_shm); other software
+    #   devices are opened if there is a TCP port;
     # - an exchange is refused unless the client names the endpoint's host, and its network namespace, if any;
     # - streams come over UNIX sockets, not over TCP;
     # - clients may get the items' memory to map, and cannot READ items (rdma_device.remote);
@@ -135,7 +136,7 @@ cdef struct transport_ops:
     unsigned int inline_data     # bytes of the longest SEND copied at posting; a device may take less
     unsigned int descriptors     # of this process for a client, with its lifeline: CLIENT_DESCRIPTORS at most
     # A second connection of each queue pair is its stream, and begins with a request (docs/rdma-protocol.md, section
-    # 3). All four are NULL: there is none.
+    # 3). If all four are NULL, there is no stream.
     const char *key              # the first STREAM_KEY_LENGTH octets of a request
     # data: the `received` bytes of a socket, which begin like a request. 1: the request is in *out, which points into
     # data; 0: the request is not whole; -1: the data is no request. Any thread.
@@ -234,9 +235,11 @@ cdef void rdma_device_hand_over_counts(rdma_device *dev, rdma_device *successor)
 # --- queue pairs: any thread ---
 # Counts a further queue pair. False: limits.max_qps is reached.
 cdef bint rdma_device_admit(rdma_device *dev) noexcept nogil
+# Counts a queue pair less, after its end.
 cdef void rdma_device_release(rdma_device *dev) noexcept nogil
 
 # --- counters: any thread ---
+# Enters a worker's counters, for the statistics.
 cdef void rdma_device_enter_counters(rdma_device *dev, counter_entry *entry) noexcept nogil
 # Takes the worker's counters out, and keeps their counts.
 cdef void rdma_device_retire_counters(rdma_device *dev, counter_entry *entry) noexcept nogil

@@ -24,7 +24,7 @@ cdef struct number_key:
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 cdef bint parse_number(const char *text, size_t length, const number_key *key) noexcept nogil:
-    """Decimal digits only, low <= value <= high."""
+    """Parses decimal digits. False: there are other characters, or not low <= value <= high."""
     cdef unsigned long value = 0
     cdef size_t i
     if length == 0 or length > 10:
@@ -114,6 +114,7 @@ cdef bint take_value(exchange_request *out, const char *key, size_t nkey, const 
 
 
 cdef const char *what_is_missing(const exchange_request *request) noexcept nogil:
+    """Names a missing key that the line must have. NULL: none."""
     if request.version == 0:
         return b"version is missing"
     if request.version != RDMA_VERSION:
@@ -150,7 +151,7 @@ cdef const char *parse_exchange(const char *line, size_t length, exchange_reques
         while at < end and at[0] != c' ':
             at += 1
         if word == at or word == line:
-            # The end, or the command's name.
+            # The word is the command's name, or empty at the line's end.
             continue
         equals = <const char *>memchr(word, c'=', at - word)
         if equals == NULL:

@@ -19,7 +19,7 @@ cdef enum:
     INPUT_FIRST = 4096           # bytes of the smallest buffer of a lane
     INPUT_PIECE = 2048           # bytes put behind the beginning of a command at a time
     LANE_INPUT_MAX = 128 * 1024  # bytes of the largest buffer of a lane
-    TURN_QUANTA = 4              # commands of a queue pair in a turn, in reqs_per_event
+    TURN_QUANTA = 4              # commands of a queue pair in a turn, as a multiple of reqs_per_event
 
 cdef enum lane_place:            # the wait of a lane, besides its READs under way
     LANE_FREE = 0                # none: the lane is in no list
@@ -60,7 +60,7 @@ cdef struct lane_close:          # a waiting CLOSE of the server. Its lane is go
     const char *last_words
     uint32_t id
 
-# --- messages with a lane. Each may fail the queue pair ---
+# --- messages for a lane. Each function may fail the queue pair ---
 # OPEN.
 cdef void lane_take_open(rdma_conn *rc, uint32_t id) noexcept nogil
 # CLOSE.
@@ -79,7 +79,7 @@ cdef void lane_closes_send(rdma_conn *rc) noexcept nogil
 cdef void lane_closes_free(rdma_conn *rc) noexcept nogil
 # Takes the lane out of the list of its place.
 cdef void lane_leave_place(rdma_lane *lane) noexcept nogil
-# Lets a lane go on that gave way. The lane has left its place, and may be gone afterwards.
+# Lets a lane that gave way go on. The lane has left its place, and may be gone afterwards.
 cdef void lane_go_on(rdma_lane *lane) noexcept nogil
 # Tries again to post for a lane. As above.
 cdef void lane_retry(rdma_lane *lane) noexcept nogil

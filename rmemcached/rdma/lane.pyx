@@ -1,5 +1,6 @@
 cdef const char *lane_exchange(conn *c, const char *line, size_t length, char *reply,
                                size_t reply_size) noexcept nogil:
+    """conn_engine.exchange"""
     return b"CLIENT_ERROR rdma: this connection has a queue pair\r\n"
 
 
@@ -240,7 +241,7 @@ cdef rdma_lane *lane_for_data(rdma_conn *rc, uint32_t id) noexcept nogil:
     return lane if not is_gone(lane) and not lane.ending else NULL
 
 
-# ---- waiting ---------------------------------------------------------------------------------------------------------
+# ---- waiting lanes ---------------------------------------------------------------------------------------------------
 
 cdef inline lane_list *place_list(rdma_conn *rc, lane_place place) noexcept nogil:
     """The list of a place. NULL: lanes of this place are in no list."""
@@ -480,7 +481,7 @@ cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil:
     elif lane.reads == 0:
         lane_begin_read(lane)
     elif lane.rc.want_read.first == NULL:
-        # Waiting lanes come first.
+        # Lanes that wait for room come before a lane with READs under way.
         lane_read(lane)
 
 
@@ -507,14 +508,14 @@ cdef bint lane_write(rdma_lane *lane, mc_resp *resp) noexcept nogil:
         if posted == NULL:
             return False
         lane.write_off += posted.length
-        # WRITEs complete in order.
+        # WRITEs complete in order, so the lane needs to know only its last WRITE.
         if lane.last_write != NULL:
             lane.last_write.lane = NULL
         lane.last_write = posted
         posted.lane = lane
     lane.write_off = 0
     assert_that(lane.last_write != NULL)
-    # The last WRITE has the reference.
+    # The last WRITE takes over the reply's reference to the item.
     lane.last_write.item = it
     lane_write_completed(lane.last_write)
     conn_write_posted(&lane.c)
@@ -550,8 +551,8 @@ cdef void lane_send(rdma_lane *lane, const iovec *iov, int count) noexcept nogil
 
 
 cdef bint lane_tell_used(rdma_lane *lane) noexcept nogil:
-    """Reports the used input to the client, if no reply has and half of RDMA_LANE_BYTES is used. False: the lane waits
-    for room to report."""
+    """Reports the used input to the client, if replies have left half of RDMA_LANE_BYTES or more unreported. False: the
+    lane waits for room to report."""
     if drops_output(lane) or used_of(lane) * 2 < RDMA_LANE_BYTES:
         return True
     if not queue_may_send(&lane.rc.q):

@@ -22,11 +22,11 @@ cdef struct lane_list:
 cdef rdma_lane *table_get(const lane_table *table, uint32_t id) noexcept nogil
 # Makes a place in the table for the id, which is below `size`. False: out of memory.
 cdef bint table_reserve(lane_table *table, uint32_t id) noexcept nogil
-# The id has a place.
+# Puts a lane, or NULL, into the id's place, which must be there.
 cdef void table_put(lane_table *table, uint32_t id, rdma_lane *lane) noexcept nogil
-# No lane is left.
+# Frees the table. No lane is left.
 cdef void table_free(lane_table *table) noexcept nogil
 
-# The lane is in no list, or in this list.
+# The lane is in no list before list_append, and in this list before list_remove.
 cdef void list_append(lane_list *list, rdma_lane *lane) noexcept nogil
 cdef void list_remove(lane_list *list, rdma_lane *lane) noexcept nogil

@@ -1,5 +1,5 @@
 cdef enum:
-    DROPPED_PER_TURN = 64            # lanes of a client that has ended
+    DROPPED_PER_TURN = 64            # lanes of an ended client that drop their replies in a turn
 
 
 cdef bint lanes_free(rdma_conn *rc, unsigned int *most) noexcept nogil:
@@ -101,7 +101,7 @@ cdef unsigned int lanes_end_idle(rdma_conn *rc, unsigned int seconds, uint32_t *
     while lane != NULL and not rc.q.failed:
         following = lane.next
         if lane.pins.used:
-            # A client with views reads items without a request.
+            # A client with views reads items without a request, so the lane is not idle.
             lane.last_active = now
         if not lane.counted or lane.reads:
             pass

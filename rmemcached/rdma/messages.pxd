@@ -25,7 +25,7 @@ cdef struct message_blocks:
     message_block *blocks
     uint32_t count               # of buffers
 
-# A queue pair begins to need memory for messages, and needs no more.
+# A queue pair begins to need memory for messages; a queue pair needs none any more, and the last frees all.
 cdef void messages_enter(rdma_thread *t) noexcept nogil
 cdef void messages_leave(rdma_thread *t) noexcept nogil
 

@@ -66,6 +66,7 @@ cdef void messages_leave(rdma_thread *t) noexcept nogil:
 # ---- receives --------------------------------------------------------------------------------------------------------
 
 cdef bint shared_open(rdma_thread *t) noexcept nogil:
+    """Makes the shared receive queue, still without receives. False: out of resources."""
     cdef ibv_srq_init_attr init
     memset(&init, 0, sizeof(init))
     init.attr.max_wr = SHARED_FIRST
@@ -136,6 +137,7 @@ cdef char *receives_message(rdma_thread *t, uint32_t index) noexcept nogil:
 # ---- sends -----------------------------------------------------------------------------------------------------------
 
 cdef bint sends_grow(rdma_thread *t) noexcept nogil:
+    """Adds a block of buffers for SENDs. False: out of memory."""
     cdef uint32_t first = t.sends.count
     cdef uint32_t i
     cdef uint32_t *larger = <uint32_t *>realloc(t.free_sends, (first + BLOCK_MESSAGES) * sizeof(uint32_t))

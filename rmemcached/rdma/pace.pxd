@@ -8,10 +8,10 @@ For a request with a large value the worker waits several times: for the transfe
 request. The gap is the longest of these waits, without the time of the worker's own work.
 
 A gap contains the time to wake both sides. With a core for each side waking takes 40 us and more, so a client without
-pauses looks like a client with pauses. Therefore the worker polls through gaps of a little more than the limit now and
-then, a few in a row: without pauses of the client they become short. If they stay long, the worker tries again after
-twice as many requests. A polled gap may be half as long again as the limit: a client with gaps near the limit would
-otherwise lose both ways, since each unpolled gap lengthens the next gaps.
+pauses looks like a client with pauses. Therefore now and then the worker polls through a few gaps in a row, if they are
+no longer than PACE_TRY_GAP limits: without pauses of the client they become short. If they stay long, the worker tries
+again after twice as many requests. A gap polled through may be half as long again as the limit: otherwise polling would
+end soon for a client with gaps near the limit, since a single unpolled gap lengthens the next gaps.
 """
 
 cdef enum:

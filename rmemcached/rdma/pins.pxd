@@ -6,7 +6,7 @@ rdma_conn, above rdma/thread and below rdma/lane.
 
 cdef enum:
     PINS_FIRST = 16              # entries of a table at first
-    PINS_SPREAD = 2              # pages with pinned items at most, in pages that their bytes would fill
+    PINS_SPREAD = 2              # pages with pinned items, at most, for each page's worth of rdma_view_limit
     PINS_SHARE = 4               # a lane may have 1 / PINS_SHARE of the pins of all lanes
 
 cdef struct pin_entry:
@@ -25,5 +25,5 @@ cdef struct lane_pins:
 cdef const char *pins_add(rdma_thread *t, lane_pins *pins, item *it, uint32_t *id) noexcept nogil
 # Gives back the reference under this id. False: there is no such id.
 cdef bint pins_remove(rdma_thread *t, lane_pins *pins, uint32_t id) noexcept nogil
-# Gives all back.
+# Gives back all references, and frees the table.
 cdef void pins_free(rdma_thread *t, lane_pins *pins) noexcept nogil

@@ -68,7 +68,7 @@ cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
                        unsigned int peer_msgsize) noexcept nogil
 # Destroys the queue pair: no RDMA touches memory afterwards. Releases the items of WRITEs under way.
 cdef void queue_stop(rdma_queue *q) noexcept nogil
-# Frees the rest. No lane is left.
+# Frees the rest, after queue_stop. No lane is left.
 cdef void queue_free(rdma_queue *q) noexcept nogil
 
 # Marks the queue pair as failed. Only the first reason is kept, because flushes follow.

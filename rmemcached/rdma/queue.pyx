@@ -44,7 +44,7 @@ cdef bint own_receives(rdma_queue *q) noexcept nogil:
     cdef size_t size
     q.compact = 0 if dev.transport.pins else COMPACT
     size = <size_t>dev.limits.credits * (dev.limits.msgsize + q.compact)
-    # The first used octets share a page with the allocator's own words.
+    # Page alignment would cost a page: so the first used octets share a page with the allocator's own words.
     if posix_memalign(&buffer, 64, size) != 0:
         return False
     q.buffer = <char *>buffer
@@ -75,10 +75,10 @@ cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
     if dev.soft:
         srq = receives_reserve(t, dev.limits.credits)
         q.shared = srq != NULL
-    # The shared queue may be full: a large -o rdma_credits fills the queue early.
+    # Without room in the shared queue (with a large -o rdma_credits), the queue pair has receives of its own.
     if not q.shared and not own_receives(q):
         return False
-    # First come the left completions of destroyed queue pairs: see rdma/completions.
+    # Completions of destroyed queue pairs must be taken before: see rdma/completions.
     completions_take(t, UINT_MAX)
     q.cq = completions_reserve(t, completions_of(dev))
     if q.cq == NULL:
@@ -294,6 +294,7 @@ cdef inline size_t *bytes_under_way(rdma_queue *q, wr_kind kind) noexcept nogil:
 
 
 cdef inline unsigned int take_bulk(rdma_queue *q) noexcept nogil:
+    """Takes the index of a free work request for a READ, a WRITE or a probe."""
     assert_that(q.free_bulk > 0)
     if q.free_bulk == BULK_DEPTH:
         q.bulk_moved = store_time(q.t.worker.store)
@@ -341,6 +342,7 @@ cdef void queue_probe(rdma_queue *q) noexcept nogil:
 
 
 cdef inline void free_buffer(rdma_queue *q, rdma_wr *entry) noexcept nogil:
+    """Gives back a SEND's buffer, unless done before."""
     if entry.buffer != NO_BUFFER:
         sends_give(q.t, entry.buffer)
         entry.buffer = NO_BUFFER

@@ -9,10 +9,10 @@ A list has all queue pairs, oldest first. Their time limit is the same, so the o
 Called by the worker. A part of the C unit of rdma_conn, above rdma/thread and rdma/queue.
 """
 
-# The queue pair, in RTS, waits for its stream and for READY. False: the system has no random octets for the token.
+# Enters a queue pair in RTS, to wait for its stream and for READY. False: the system has no random octets for a token.
 cdef bint setup_begin(rdma_conn *rc) noexcept nogil
-# READY has come, or the connection ends. A repeated call changes nothing. rdma_thread_end_late, in this part too, ends
-# connections without READY.
+# Ends the wait: READY has come, or the connection ends. A repeated call changes nothing. rdma_thread_end_late, in this
+# part too, ends connections without READY.
 cdef void setup_end(rdma_conn *rc) noexcept nogil
 
 # The command rdma_direct: lets a lane's queue pair READ, and names the registration of a part of the memory. Is

@@ -111,7 +111,7 @@ cdef int rdma_thread_route(rdma_thread *t, const char *data, size_t received, ui
     cdef int whole = t.dev.transport.parse(data, received, &request)
     assert_owner(t.worker.owner)
     if whole == 1:
-        # A forged token has any number.
+        # A forged token may have any number: the caller checks the number.
         memcpy(worker, request.token, sizeof(uint32_t))
     return whole
 

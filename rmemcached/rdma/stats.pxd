@@ -3,5 +3,5 @@
 from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.rdma.device cimport rdma_device
 
-# Appends the lines. devices: one for each transport, or NULL; one at least is there.
+# Appends the lines. devices: by transport; NULL for a transport without a device, but not for all.
 cdef void rdma_stats(rdma_device **devices, stat_buf *out) noexcept nogil

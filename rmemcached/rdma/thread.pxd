@@ -6,7 +6,7 @@ below all the others: the part uses nothing of a connection but its links.
 
 cdef enum:
     STREAMLESS_BUCKETS = 256
-    TURN_QUANTA_ALL = 16         # completions and commands of all connections in a turn, in reqs_per_event
+    TURN_QUANTA_ALL = 16         # completions and commands of all connections in a turn: so many times reqs_per_event
 
 cdef struct rdma_thread:
     rdma_device *dev
@@ -39,12 +39,12 @@ cdef struct rdma_thread:
     uint32_t kept_size
     uint32_t kept_used
     uint32_t nkept               # entries that connections have not taken yet
-    uint32_t first_free          # of the other kept_used - nkept entries
+    uint32_t first_free          # the first of the other kept_used - nkept entries, which are linked
     rdma_conn **numbers          # connections by the numbers of their queue pairs: numbers_size buckets
     uint32_t numbers_size        # a power of two
     uint32_t nnumbers
     # rdma/messages'
-    unsigned int message_users   # queue pairs
+    unsigned int message_users   # queue pairs that use this memory
     message_blocks sends
     uint32_t *free_sends         # the nfree_sends free buffers of sends.count
     uint32_t nfree_sends

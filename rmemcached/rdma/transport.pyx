@@ -110,7 +110,7 @@ cdef void shm_refuse(int fd, const char *data, size_t received) noexcept nogil:
 
 
 cdef int shm_limit_memory(ibv_context *context, const rdma_limits *limits) noexcept nogil:
-    """Limits the mappings of clients' memory, and lets no client make this process pay for pages."""
+    """Limits the mappings of clients' memory. No mapping may allocate a page for a client (soft_shm_limits.paid)."""
     cdef soft_shm_limits windows
     windows.bytes = <uint64_t>limits.peer_memory << 20
     windows.pair_bytes = min(windows.bytes // PAIR_SHARE, <uint64_t>1 << 40)

@@ -150,7 +150,7 @@ cdef inline void put_shm_request(char *out, uint32_t qpn, const void *token) noe
 
 
 cdef inline int get_shm_request(const char *data, size_t length, attach_request *out) noexcept nogil:
-    """1: whole; 0: more octets are needed; -1: the data is no request, or more than a request."""
+    """Reads a request. 1: whole; 0: more octets are needed; -1: the data is no request, or more than a request."""
     if memcmp(data, SHM_REQUEST_KEY, min(length, <size_t>SHM_KEY_LENGTH)) != 0 or length > SHM_REQUEST_LENGTH:
         return -1
     if length < SHM_REQUEST_LENGTH:
@@ -192,7 +192,7 @@ cdef inline uint32_t get_number(const char *data) noexcept nogil:
 
 
 cdef inline void put_first(char *out, const char *word, const rdma_hello *hello) noexcept nogil:
-    """The first HELLO_LENGTH octets of a hello or a welcome."""
+    """Writes the first HELLO_LENGTH octets of a hello or a welcome."""
     memcpy(out, word, EXCHANGE_WORD_LENGTH)
     put_number(out + 4, <uint32_t>hello.version << 16 | hello.credits)
     put_number(out + 8, hello.msgsize)

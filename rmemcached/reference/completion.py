@@ -21,7 +21,7 @@ VALUES = {
     "rdma_device": ("none",),
     "rdma_shm": ("none",),
 }
-# A help text with the words of an argument.
+# Matches a help text that lists the words of an argument.
 WORDS = re.compile(r"([\w-]+(?:, [\w-]+)+) \(default: all\)")
 PROTOCOLS = ("ascii", "binary", "auto")
 USERS = {"bash": "_rmemcached_users", "zsh": "_users"}
@@ -37,7 +37,7 @@ _rmemcached_users() {
     compgen -u -- "$1"
 }
 """
-# "=" and ":" end a word for readline: it completes the text behind these signs.
+# "=" and ":" end a word for readline, which completes only the text behind these signs.
 BASH_EXTENDED = """\
 
 _rmemcached_extended() {

@@ -118,7 +118,7 @@ EVENT_KINDS = {
     "queue": <int>EVENT_QUEUE, "channel": <int>EVENT_CHANNEL, "soft": <int>EVENT_SOFT, "udp": <int>EVENT_UDP,
     "connection": <int>EVENT_CONNECTION,
 }
-# The epoll data of the worker's queue, and the tags of addresses.
+# The epoll data of the worker's queue, and the tags of epoll data with an address.
 QUEUE = <uint64_t>QUEUE_DATA
 TAGS = {"soft": <uint64_t>SOFT_EVENT, "udp": <uint64_t>UDP_TAG}
 
@@ -127,7 +127,7 @@ TAGS = {"soft": <uint64_t>SOFT_EVENT, "udp": <uint64_t>UDP_TAG}
 INDEX_PARTS = <unsigned int>MAX_INDEX
 INDEX_EXTENTS = direct_bytes(<uint64_t>MAX_EXTENTS * ARENA_EXTENT) // <uint64_t>ARENA_EXTENT
 
-# Each transport's names: in its row, and of its number on the wire.
+# Each transport's two names: the name in its row, and the name for its number on the wire.
 TRANSPORT_NAMES = [(transport_of(number).name.decode(), transport_name(number).decode())
                    for number in range(RDMA_TRANSPORTS)]
 
@@ -147,14 +147,14 @@ cdef class Pace:
         pace_begin(&self.pace, now)
 
     def end(self, now):
-        """The gap likewise, after each service."""
+        """Notes the end of a service. Returns the gap as `note` does."""
         cdef uint32_t gap = pace_end(&self.pace, now)
         return None if gap == UINT32_MAX else gap
 
 
 @cython.final
 cdef class Connections:
-    """A daemon without connections, with room for so many."""
+    """A daemon without connections, with room for `room` connections."""
     cdef server s
 
     def __cinit__(self, int room):
@@ -162,7 +162,7 @@ cdef class Connections:
         self.s.settings.maxconns = MAIN_FDS + room
 
     def come_and_go(self, unsigned int times):
-        """Admits so many lanes, and ends each before the next. Any thread."""
+        """Admits `times` lanes, and ends each before the next. Any thread."""
         with nogil:
             while times:
                 times -= 1

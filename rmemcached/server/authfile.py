@@ -4,7 +4,7 @@ from __future__ import annotations
 
 MAX_ENTRIES = 8
 MAX_ENTRY_LENGTH = 254
-"""Bytes of a line without its end; memcached cuts longer ones silently."""
+"""Bytes of a line without its end; memcached cuts longer lines silently."""
 
 
 class AuthFileError(Exception):

@@ -1,4 +1,5 @@
-"""Opening the daemon's RDMA devices: those of the rows' providers, and a device of the system if there is any."""
+"""Opening the daemon's RDMA devices: the software devices of the transports' rows (rdma/transport.pyx), and a device of
+the system if there is any."""
 
 import os
 import socket
@@ -27,7 +28,8 @@ cdef enum:
 
 
 def descriptors_of_a_client(*, bint near):
-    """A client's descriptors in the daemon, over the transport with the most. near: shared memory is offered."""
+    """How many of the daemon's descriptors a client needs, over the transport with the most. near: shared memory is
+    offered."""
     cdef unsigned int number
     cdef unsigned int most = 1
     for number in range(<unsigned int>RDMA_DEVICES):
@@ -36,7 +38,7 @@ def descriptors_of_a_client(*, bint near):
     return most
 
 
-# ---- devices of providers of our own ---------------------------------------------------------------------------------
+# ---- software devices ------------------------------------------------------------------------------------------------
 
 cdef void fill_endpoint(shm_endpoint *endpoint, shm_path) except *:
     """Where near clients are to connect."""
@@ -70,7 +72,7 @@ cdef void open_own(server *s, rdma_transport number, shm_path) except *:
 # ---- the system's device ---------------------------------------------------------------------------------------------
 
 cdef open_system(server *s, settings, bytes device_name):
-    """Returns None, or why there is none in use."""
+    """Opens the device of the system. Returns None, or the reason why no such device is open."""
     cdef rdma_devices *d = &s.devices
     cdef const char *absent = NULL
     cdef const verbs_provider *system = system_provider(&absent)
@@ -146,7 +148,7 @@ cdef void setup_devices(server *s, settings, sockets, shm_path, bytes device_nam
     s.devices.cm_port = settings.rdma_cm_port
     for number in range(<unsigned int>RDMA_DEVICES):
         transport = transport_of(number)
-        # Near clients need the place for their streams, the clients of another transport a TCP port.
+        # A near transport needs a place for its clients' streams, any other transport a TCP port.
         if transport.provider != NULL and (shm_path is not None if transport.near else settings.socket_path is None):
             open_own(s, number, shm_path)
     if settings.rdma_device == "none" or settings.socket_path is not None:
@@ -159,7 +161,7 @@ cdef void setup_devices(server *s, settings, sockets, shm_path, bytes device_nam
             message = f"failed to listen on rdma_cm port {settings.rdma_cm_port}: {problem}"
             raise ServerError(message, os.EX_OSERR)
         listen_cm(s, settings, sockets)
-    # A rdma_cm_port listens, or has ended this.
+    # A wanted rdma_cm_port is in use by now: otherwise this function has raised an error.
     lost = [name for name in of_device(settings) if name != "rdma_cm_port"]
     if problem is not None and (settings.verbose or lost):
         lost = "".join([f"; {name} has no effect" for name in lost])

@@ -17,7 +17,7 @@ from rmemcached.verbs.port cimport port_spec
 from rmemcached.verbs.verbs cimport verbs_provider
 
 cdef enum:
-    CM_ADDRESSES = 64            # with connections of rdma_cm, at most
+    CM_ADDRESSES = 64            # addresses of rdma_cm's listeners, at most
 
 # Counts a new connection and chooses its worker. NULL: -c allows no more.
 ctypedef worker *(*admit_fn)(void *arg) noexcept nogil
@@ -69,11 +69,11 @@ cdef bint devices_open(rdma_devices *d, const verbs_provider *provider, const po
 # Listens on an address and port; connections of rdma_cm are taken from the thread's start on. 0 or an errno value;
 # *opened: whether /dev/infiniband/rdma_cm could be opened. Before the thread runs.
 cdef int devices_listen(rdma_devices *d, const sockaddr *addr, int backlog, bint *opened) noexcept nogil
-# Prints a transport's device and port.
+# Prints device, port and GID of a transport with an open device to stderr. Before the thread runs, or the thread.
 cdef void devices_describe(rdma_devices *d, rdma_transport transport) noexcept nogil
 # Starts the thread. 0 or an errno value.
 cdef int devices_start(rdma_devices *d, worker *workers, unsigned int nworkers) noexcept nogil
-# Ends the thread; the workers still run.
+# Ends the thread; the workers must still run.
 cdef void devices_stop(rdma_devices *d) noexcept nogil
 # Frees everything; the workers have been destroyed.
 cdef void devices_close(rdma_devices *d) noexcept nogil

@@ -56,7 +56,8 @@ cdef void devices_init(rdma_devices *d) noexcept nogil:
 
 
 cdef void no_registration(rdma_device *dev, size_t length, int error, char *why, size_t size) noexcept nogil:
-    """Why `length` bytes of item memory could not be registered. The limit on locked memory is the usual reason."""
+    """Writes to why: `length` bytes of item memory could not be registered. The limit on locked memory is the usual
+    reason."""
     cdef const verbs_port *port = rdma_device_port(dev)
     cdef rlimit limit
     if (dev.transport.pins and error == ENOMEM and getrlimit(RLIMIT_MEMLOCK, &limit) == 0
@@ -78,7 +79,7 @@ cdef bint register_index(rdma_devices *d, rdma_device *dev, char *why, size_t si
     addr = d.index_low
     parts = d.nindex if dev.remote else 0
     pthread_mutex_unlock(&d.lock)
-    # A part does not change.
+    # The lock is not needed any more: a part does not change.
     for i in range(parts):
         error = rdma_device_add_index(dev, addr, d.index_parts[i]) if i >= dev.indexed else 0
         if error:
@@ -100,7 +101,8 @@ cdef bint register_arena(rdma_devices *d, rdma_device *dev, rdma_transport trans
     while True:
         if not register_index(d, dev, why, size):
             return False
-        # Registering takes long. A worker in need of memory must not wait for the lock meanwhile.
+        # Registration takes long, and a worker in need of memory must not wait meanwhile: so registration goes on
+        # without the lock.
         pthread_mutex_lock(&d.lock)
         low = d.arena_low
         length = min(d.arena_used - done, <size_t>ARENA_EXTENT)
@@ -144,7 +146,8 @@ cdef bint devices_open(rdma_devices *d, const verbs_provider *provider, const po
     if dev == NULL:
         return False
     if dev.transport.pins:
-        # Registration pins the present pages; the device would not see any later pages in their place.
+        # Registration pins the present pages, and the device would not see later pages in their place. So the store
+        # must keep the pages.
         store_pin_memory(d.store)
     if dev.transport.pins and d.arena_used == 0 and not try_extent(dev, why, size):
         rdma_device_close(dev)
@@ -166,7 +169,8 @@ cdef void devices_describe(rdma_devices *d, rdma_transport transport) noexcept n
 
 
 cdef void change_workers(rdma_devices *d, rdma_transport transport, rdma_device *dev, const char *line) noexcept nogil:
-    """Lets every worker take dev or, with NULL, give its device up; returns when all have done so."""
+    """Lets every worker take dev or, if dev is NULL, give up its device of this transport. Returns when all have done
+    so. line: the error for the clients of the given-up device."""
     cdef device_change change
     cdef unsigned int i
     assert_owner(d.owner)
@@ -233,6 +237,7 @@ cdef bint open_again(rdma_devices *d) noexcept nogil:
 # ---- rdma_cm ---------------------------------------------------------------------------------------------------------
 
 cdef int start_listening(rdma_devices *d, cm_listener *one) noexcept nogil:
+    """Listens on the address of a listener. 0 or an errno value."""
     cdef int error = cm_create(d.cm_fd, &one.id)
     assert_owner(d.owner)
     if error:
@@ -290,6 +295,7 @@ cdef void take_request(rdma_devices *d, const cm_event *event) noexcept nogil:
 
 
 cdef void take_cm_events(rdma_devices *d) noexcept nogil:
+    """Takes requests of rdma_cm, and notes the listeners of a removed device."""
     cdef cm_event event
     cdef cm_listener *one
     cdef unsigned int i
@@ -334,6 +340,7 @@ cdef bint take_failure(rdma_devices *d, rdma_device *dev, short events, char *wh
 
 
 cdef void *devices_main(void *arg) noexcept nogil:
+    """The thread mc-rdma."""
     cdef rdma_devices *d = <rdma_devices *>arg
     cdef rdma_device *dev
     cdef pollfd waiting[3]
@@ -430,7 +437,7 @@ cdef void devices_extent_added(rdma_devices *d, void *addr, size_t length) noexc
 
 
 cdef void devices_index_added(rdma_devices *d, void *addr, size_t length) noexcept nogil:
-    """Registers a new part of the index. Clients do not READ an unregistered part: they ask."""
+    """Registers a new part of the index. Clients do not READ an unregistered part: they ask the daemon."""
     cdef unsigned int i
     cdef int error
     pthread_mutex_lock(&d.lock)

@@ -76,7 +76,7 @@ cdef bint flush(void *arg) noexcept nogil:
 
 
 cdef void done(void *arg, bint complete) noexcept nogil:
-    """crawler_client.done"""
+    """crawler_client.done. Adds the last line, and gives the connection back, to be closed after an incomplete dump."""
     cdef dump *d = <dump *>arg
     cdef const char *end = dump_end(d.kind)
     stat_append_raw(&d.out, end, strlen(end))

@@ -51,7 +51,7 @@ cdef struct settings:
     rdma_limits rdma_limits
 
 cdef struct listener:            # a listening socket, or a UDP socket. Constant while the workers run
-    int fd                       # the Python object's
+    int fd                       # owned by the Python Listener
     log_transport transport
     protocol prot                # of accepted connections
     bint stream_only             # no protocol: the socket is for the streams of queue pairs
@@ -66,11 +66,11 @@ cdef struct server:
     store *store
     rdma_devices devices
     bint has_devices             # False: no transport was opened
-    bint has_system_devices      # the system's device is looked for, or looked after
+    bint has_system_devices      # libibverbs is there: mc-rdma watches the system's device, or looks for a device
     worker *workers              # num_threads of them
     listener *listeners          # nlisteners of them
     unsigned int nlisteners
-    uint32_t overflow_uid        # of users without an id in this user namespace; UINT32_MAX: there are none
+    uint32_t overflow_uid        # shown for users without an id in this user namespace; UINT32_MAX: there are none
     stats_prefixes *prefixes
     int epfd
     int signal_fd
@@ -81,7 +81,7 @@ cdef struct server:
     # atomic
     uint64_t stop
     uint64_t curr_connections    # with listening and UDP sockets
-    uint64_t turns_back          # turns used by streams of queue pairs, for which no worker is chosen
+    uint64_t turns_back          # turns used by sockets that became queue pairs' streams (worker/stream)
     uint64_t most_connections
     uint64_t total_connections
     uint64_t rejected_connections

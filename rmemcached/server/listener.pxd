@@ -5,9 +5,9 @@ from rmemcached.server.layout cimport listener, server
 from rmemcached.server.worker cimport worker
 
 cdef enum:
-    ACCEPT_LOOK_MS = 10          # while nothing is accepted: between two looks for room
+    ACCEPT_LOOK_MS = 10          # time between two looks for room, while nothing is accepted
 
-# Whether -c leaves room for so many connections more.
+# Whether -c leaves room for `more` further connections.
 cdef bint has_room(const server *s, unsigned int more) noexcept nogil
 # Accepts until nothing is left or there is no room, and hands each socket to a worker.
 cdef void accept_all(server *s, const listener *l) noexcept nogil

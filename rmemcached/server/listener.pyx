@@ -38,6 +38,7 @@ cdef bint has_room(const server *s, unsigned int more) noexcept nogil:
 
 
 cdef void listen_to(server *s, uint32_t events, int backlog) noexcept nogil:
+    """Sets the epoll events and the backlog of all listening sockets."""
     cdef epoll_event ev
     cdef unsigned int i
     assert_owner(s.owner)
@@ -50,7 +51,7 @@ cdef void listen_to(server *s, uint32_t events, int backlog) noexcept nogil:
 
 
 cdef void stop_listening(server *s, const char *why) noexcept nogil:
-    """Leaves the next connection in the kernel's queue, which takes no more, until a connection ends. A second stop for
+    """Stops accepting, and makes the kernel's queue short (a backlog of 0), until resume_listening. A second stop for
     the same reason, without an accept in between, is neither reported nor counted."""
     if s.disabled_why != why:
         if relaxed_load(&s.hooks.verbose):
@@ -74,6 +75,7 @@ cdef void resume_listening(server *s) noexcept nogil:
 
 
 cdef worker *next_in_turn(server *s) noexcept nogil:
+    """The next worker in turn, after taking back the turns of queue pairs' streams (turns_back)."""
     cdef unsigned int count = s.settings.num_threads
     cdef unsigned int back = 0
     if relaxed_load(&s.turns_back):
@@ -97,7 +99,7 @@ cdef worker *select_worker(server *s, int fd) noexcept nogil:
         if s.workers[i].napi_id == napi_id:
             return &s.workers[i]
     if s.napi_known == s.settings.num_threads:
-        # More queues than workers: start over.
+        # There are more queues than workers: the assignment starts over.
         counter_add(&s.unexpected_napi_ids, 1)
         s.napi_known = 0
     i = s.napi_known
@@ -107,8 +109,8 @@ cdef worker *select_worker(server *s, int fd) noexcept nogil:
 
 
 cdef bint admit_user(server *s, int fd) noexcept nogil:
-    """Whether the peer's user may share memory with the daemon where no permissions of a file decide. Tells the peer
-    about a refusal."""
+    """Whether the peer's user may share memory with the daemon: at an abstract socket no permissions of a file decide.
+    Tells the peer about a refusal."""
     cdef char text[128]
     cdef ucred peer
     cdef socklen_t length = sizeof(peer)
@@ -136,15 +138,15 @@ cdef bint count_connection(server *s, unsigned int spare) noexcept nogil:
     count += 1
     fetch_add(&s.total_connections, 1)
     while count > most:
-        # Another thread has put a larger number there: put the larger number back.
+        # If another thread has stored a larger number meanwhile, the next pass puts the larger number back.
         most = exchange(&s.most_connections, count)
         count, most = most, count
     return True
 
 
 cdef worker *admit_cm(void *arg) noexcept nogil:
-    """Beyond -c connections of rdma_cm are rejected, whatever maxconns_fast says: their requests do not wait for
-    long."""
+    """Beyond -c, connections of rdma_cm are rejected even without maxconns_fast, because their clients do not wait long
+    for an answer."""
     cdef server *s = <server *>arg
     assert_owner(s.devices.owner)
     if not count_connection(s, s.settings.maxconns_fast):
@@ -154,7 +156,7 @@ cdef worker *admit_cm(void *arg) noexcept nogil:
 
 
 cdef bint admit_lane(void *arg) noexcept nogil:
-    """Any worker. Beyond -c lanes are refused as connections of rdma_cm are."""
+    """Any worker. Beyond -c, lanes are refused as connections of rdma_cm are."""
     cdef server *s = <server *>arg
     return count_connection(s, s.settings.maxconns_fast)
 
@@ -168,7 +170,7 @@ cdef void accept_all(server *s, const listener *l) noexcept nogil:
     assert_owner(s.owner)
     while True:
         if not has_room(s, 1):
-            # Only before the first accept a connection certainly waits.
+            # Only before the first accept a connection certainly waits. Later the queue may be empty.
             if first:
                 stop_listening(s, b"Too many open connections")
             return

@@ -47,7 +47,7 @@ from rmemcached.store.store cimport (
 
 cdef enum:
     LISTEN_EVENTS = 16
-    SIGNAL_EVENT = 1 << 30       # in epoll data, beside the indices of listeners
+    SIGNAL_EVENT = 1 << 30       # in epoll data; smaller numbers are indices of listeners
     TIMER_EVENT = (1 << 30) + 1
 
 
@@ -78,6 +78,7 @@ cdef void index_added(void *arg, void *addr, size_t length) noexcept nogil:
 # ---- the main thread -------------------------------------------------------------------------------------------------
 
 cdef void reload_users(server *s) noexcept:
+    """Reads the users again, after SIGHUP. A faulty file changes nothing."""
     try:
         auth_load(&s.users, os.fsdecode(s.settings.auth_file))
     except (AuthFileError, MemoryError) as error:
@@ -134,11 +135,11 @@ cdef class Server:
     cdef object settings
     cdef object sockets          # Listeners
     cdef object keep             # bytes behind the pointers in s.settings
-    cdef bytes device_name       # ... and s.devices.spec
-    cdef bytes version           # ... and s.hooks
+    cdef bytes device_name       # the text of s.devices.spec.device
+    cdef bytes version           # the text of s.hooks.version
     cdef object bound            # (path, device, inode) of the UNIX socket, to remove only our own file
     cdef unsigned int started    # workers whose threads run
-    cdef object shm_path         # shm_endpoint.path; None: nowhere
+    cdef object shm_path         # shm_endpoint.path; None: no shared memory is offered
 
     def __cinit__(self, settings):
         memset(&self.s, 0, sizeof(server))
@@ -214,7 +215,7 @@ cdef class Server:
         """The addresses of the listening sockets."""
         return [listener.sock.getsockname() for listener in self.sockets]
 
-    # -- life --
+    # -- start and end --
 
     cdef void start(self) except *:
         """Makes everything except the threads of workers, logger and devices. `finish` frees the parts made so far."""
@@ -342,7 +343,7 @@ cdef class Server:
                 watchers_stop(s.watchers)
         if s.workers != NULL:
             for i in range(s.settings.num_threads):
-                # worker_init sets queue_tail.
+                # Without queue_tail worker_init has not been called.
                 if s.workers[i].queue_tail != NULL:
                     worker_destroy(&s.workers[i])
             free(s.workers)
@@ -459,7 +460,7 @@ cdef class Server:
         if s.store != NULL:
             store_stop_threads(s.store)
         with nogil:
-            # The devices' thread may wait for the workers: they run until its end.
+            # The devices' thread may wait for the workers, so the workers run longer.
             devices_stop(&s.devices)
         store_release(&s.stop, 1)
         for i in range(self.started):
@@ -475,7 +476,7 @@ cdef class Server:
         cdef server *s = &self.s
         cdef sigset_t signals, old
         cdef int signo = -1
-        # Blocked here, for all threads to inherit: signals arrive at signal_fd only.
+        # All threads inherit the blocked signals, so these signals arrive at signal_fd only.
         sigemptyset(&signals)
         for number in (SIGINT, SIGTERM, SIGUSR1, SIGHUP):
             sigaddset(&signals, number)

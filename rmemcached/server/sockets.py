@@ -139,7 +139,7 @@ def bind_all(interface: Interface, transport: str, settings: Settings, what: str
         try:
             sock = socket.socket(family, kind, number)
         except OSError as error:
-            # No IPv6 in this kernel, say.
+            # For example, the kernel has no IPv6. The other addresses are enough.
             problem = problem or error
             continue
         if address[1] == 0 and bound:
@@ -196,7 +196,7 @@ def what_uses(path: str) -> str | None:
         except BlockingIOError:
             pass  # its queue is full
         except PermissionError:
-            # Who may not look into the folder learns nothing here, and has the reason from `bind`.
+            # A user who may not look into the folder learns nothing here: `bind` fails later, and says why.
             return "another user" if os.path.exists(path) else None
         except OSError:
             return None
@@ -210,7 +210,8 @@ def listen_unix(settings: Settings) -> Listener:
 
 
 def listen_shm(settings: Settings) -> tuple[Listener, str]:
-    """Opens the socket for soft_shm besides a TCP port. Returns it and its name in the exchange. OSError, ServerError.
+    """Opens the socket for soft_shm besides a TCP port. Returns the socket and its name in the exchange. Raises OSError
+    or ServerError.
 
     By default the socket has an abstract name, which leaves no file behind, however the process ends. The name is
     random, and the peer's user id decides who may connect.

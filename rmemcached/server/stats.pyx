@@ -155,7 +155,7 @@ cdef void general_items(const store_stats *st, const store_config *config, stat_
 cdef void direct_text(server *s, const thread_stats *t, stat_buf *out) noexcept nogil:
     cdef direct_stats direct
     store_direct_stats(s.store, &direct)
-    # memcached has no such lines: they come with the first huge page, or the first client.
+    # memcached has no such lines: they come with the first huge page, or the first client with direct reads.
     if direct.huge_pages != 0:
         stat_append(out, b"huge_pages_made", direct.huge_pages)
     if direct.clients == 0:
@@ -172,6 +172,7 @@ cdef void direct_text(server *s, const thread_stats *t, stat_buf *out) noexcept 
 
 
 cdef void general(server *s, stat_buf *out) noexcept nogil:
+    """Appends the lines of `stats` without a subcommand."""
     cdef store_config config
     cdef thread_stats t
     cdef store_stats st
@@ -393,7 +394,7 @@ cdef void reset(server *s) noexcept nogil:
     cdef uint64_t *counter
     for i in range(s.settings.num_threads):
         counter = <uint64_t *>&s.workers[i].thread.stats
-        # The later fields are amounts in use.
+        # response_obj_count and the fields behind are amounts in use, and stay.
         while counter < &s.workers[i].thread.stats.response_obj_count:
             relaxed_store(counter, 0)
             counter += 1

@@ -76,6 +76,7 @@ cdef void local_address(int fd, any_address *out) noexcept nogil:
 
 
 cdef int by_fd(const void *a, const void *b) noexcept nogil:
+    """For qsort: orders rows by descriptor, then by lane."""
     cdef const conn_row *first = <const conn_row *>a
     cdef const conn_row *second = <const conn_row *>b
     if first.fd != second.fd:

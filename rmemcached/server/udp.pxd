@@ -26,12 +26,12 @@ cdef struct udp_socket:
     uint16_t request_id      # of the datagram being answered
     uint16_t sequence        # of the next datagram of the message at the head of the output
     uint16_t total           # datagrams of this message; 0: none has been sent
-    sockaddr_storage peer    # who is answered
+    sockaddr_storage peer    # the sender of the datagram being answered
     socklen_t peer_length
     char rbuf[UDP_READ_BUFFER_SIZE]
 
 # Registers fd with epfd; the event's data.u64 is the socket's address | UDP_TAG. NULL (errno): fd stays the caller's.
 cdef udp_socket *udp_open(conn_thread *thread, int epfd, int fd) noexcept nogil
 cdef void udp_close(udp_socket *u) noexcept nogil
-# Epoll has reported the socket.
+# Epoll has reported the socket: reads and answers datagrams. The worker's thread.
 cdef void udp_ready(udp_socket *u) noexcept nogil

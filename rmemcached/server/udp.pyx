@@ -39,6 +39,7 @@ cdef enum udp_flushed:
 
 cdef const char *udp_exchange(conn *c, const char *line, size_t length, char *reply,
                               size_t reply_size) noexcept nogil:
+    """conn_engine.exchange"""
     return b"CLIENT_ERROR rdma: a datagram cannot have a queue pair\r\n"
 
 
@@ -54,7 +55,7 @@ cdef udp_socket *udp_open(conn_thread *thread, int epfd, int fd) noexcept nogil:
     u.thread = thread
     u.fd = fd
     u.epfd = epfd
-    # No datagram is being answered.
+    # Between datagrams the connection is as after its release.
     conn_init(&u.c, thread, &udp_engine)
     conn_release(&u.c)
     if not udp_register(u, EPOLLIN | EPOLLEXCLUSIVE):
@@ -162,7 +163,7 @@ cdef bint udp_take(udp_socket *u, size_t length) noexcept nogil:
         return False
     counter_add(&u.thread.stats.bytes_read, length)
     if frame[4] != 0 or frame[5] != 1:
-        # A part of a request, or of nothing.
+        # The datagram is a part of a longer request, or its header is malformed.
         return False
     conn_init(c, u.thread, &udp_engine)
     c.sfd = u.fd

@@ -13,7 +13,7 @@ from rmemcached.protocol.conn cimport lend_result
 cdef enum:
     WATCHER_LIMIT = 20
 
-# The logger thread is done with the socket. ended: always, for the connection is to be closed; rest, length: nothing.
+# The logger thread is done with the socket. ended is always True: the connection is to be closed. rest is NULL.
 ctypedef void (*watcher_release_fn)(void *owner, bint ended, char *rest, size_t length) noexcept nogil
 
 cdef struct watchers         # complete in watchers.pyx
@@ -27,7 +27,7 @@ cdef struct watcher_stats:   # since the start or the last reset
 
 # buffer_size: bytes of waiting output for each watcher. NULL: no memory.
 cdef watchers *watchers_create(logger *log, size_t buffer_size, watcher_release_fn release) noexcept nogil
-# Returns 0 or an errno.
+# Starts the thread. Returns 0 or an errno. The main thread, as for the next two.
 cdef int watchers_start(watchers *ws) noexcept nogil
 # Ends the thread after a last attempt to send waiting output. The sockets stay open: their workers close them.
 cdef void watchers_stop(watchers *ws) noexcept nogil

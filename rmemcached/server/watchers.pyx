@@ -119,6 +119,7 @@ cdef void remove(watchers *ws, int slot) noexcept nogil:
 
 
 cdef void set_flags(watchers *ws) noexcept nogil:
+    """Tells the logging threads the entries wanted by any watcher."""
     cdef uint32_t eflags = 0
     cdef int i
     assert_held(&ws.log.lock)
@@ -198,6 +199,7 @@ cdef void flush_all(watchers *ws) noexcept nogil:
 
 
 cdef void *logger_main(void *arg) noexcept nogil:
+    """The logger thread."""
     cdef watchers *ws = <watchers *>arg
     cdef logger *log = ws.log
     cdef pollfd fds[WATCHER_LIMIT + 1]
@@ -227,7 +229,7 @@ cdef void *logger_main(void *arg) noexcept nogil:
         pthread_mutex_unlock(&log.lock)
         if poll(fds, n, timeout) < 0:
             if errno != EINTR:
-                # The kernel has no memory: tried again.
+                # The kernel has no memory now: poll is tried again.
                 continue
             n = 0
         relaxed_store(&log.reader_waits, READER_AWAKE)
@@ -235,7 +237,7 @@ cdef void *logger_main(void *arg) noexcept nogil:
             eventfd_clear(log.wake_fd)
         pthread_mutex_lock(&log.lock)
         for i in range(1, n):
-            # Nobody else empties a slot, and a new watcher takes an empty slot.
+            # The slot still has the polled watcher: nobody else empties a slot, and a new watcher takes an empty slot.
             w = ws.slots[slot_of[i]]
             w.stuck = w.used != 0 and not fds[i].revents & POLLOUT
             if fds[i].revents & (POLLERR | POLLHUP) or (fds[i].revents & POLLIN and drop_input(w)):
@@ -253,7 +255,7 @@ cdef watchers *watchers_create(logger *log, size_t buffer_size, watcher_release_
     cdef watchers *ws = <watchers *>calloc(1, sizeof(watchers))
     if ws != NULL:
         ws.log = log
-        # Room for the OK, however small the buffer was asked for.
+        # The buffer has room for the OK, even if a smaller buffer is wanted.
         ws.buffer_size = max(buffer_size, <size_t>SKIPPED_MAX)
         ws.release = release
     return ws
@@ -318,7 +320,7 @@ cdef lend_result watchers_add(watchers *ws, void *owner, int fd, uint32_t eflags
 
 
 cdef void counted(watchers *ws, watcher_stats *out) noexcept nogil:
-    """The counters since the start."""
+    """Reads the counters, which a reset does not change."""
     cdef log_stats rings
     assert_held(&ws.log.lock)
     log_get_stats(ws.log, &rings)

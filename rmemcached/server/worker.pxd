@@ -26,7 +26,7 @@ from rmemcached.verbs.soft cimport SOFT_EVENT
 cdef enum:
     READ_BUFFER_SIZE = 32768     # of each worker, lent to the connection being read
     READ_AHEAD = 8               # sockets read before the first is answered, at most
-    READ_AHEAD_SIZE = 4032       # bytes of each; a power of two would put all into one set of the cache
+    READ_AHEAD_SIZE = 4032       # bytes for each socket; with a power of two, all would share a set of the CPU's cache
     READ_BUFFERS_SIZE = READ_BUFFER_SIZE + READ_AHEAD * READ_AHEAD_SIZE
 
 cdef struct worker               # complete in worker/layout.pxd, as are the next two
@@ -47,10 +47,10 @@ cdef void worker_destroy(worker *w) noexcept nogil
 # Hands over an accepted, non-blocking socket for the protocol prot. stream_only: the socket may only ask to be the
 # transport stream of a queue pair. False: out of memory, fd is still the caller's.
 cdef bint worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil
-# Hands over a connection of rdma_cm, alone on the descriptor fd. The worker accepts or rejects the connection. As
-# above.
+# Hands over a connection of rdma_cm, alone on the descriptor fd. The worker accepts or rejects the connection. False:
+# as above.
 cdef bint worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noexcept nogil
-# Hands over a socket with a whole request for the stream of a queue pair of this worker. As above.
+# Hands over a socket with a whole request for the stream of a queue pair of this worker. False: as above.
 cdef bint worker_dispatch_stream(worker *w, int fd, rdma_transport transport, const char *request,
                                  size_t length) noexcept nogil
 # Asks a running worker to take a device or to give its device up. One change at a time; the worker counts `pending`

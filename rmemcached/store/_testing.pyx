@@ -60,7 +60,7 @@ DELTA = {
 
 def all_direct():
     """Whether RMEMCACHED_TEST_OPTIONS has all stores read directly. The last value counts: the marker without_direct
-    adds one."""
+    adds a value."""
     values = re.findall(r"rdma_direct(?:=(\w+))?(?!\w)", os.environ.get("RMEMCACHED_TEST_OPTIONS", ""))
     return values != [] and values.pop() in ("", "all")
 
@@ -276,7 +276,7 @@ cdef class Dump:
 
     def __dealloc__(self):
         if self.started:
-            # The crawler uses self.log until then.
+            # The crawler uses self.log until the dump's end.
             self._proceed()
             with nogil:
                 sem_wait(&self.log.finished)
@@ -458,7 +458,7 @@ cdef class Store:
                 st.store_tick(self.s)
 
     def advance(self, unsigned int seconds, unsigned int times=1):
-        """Returns how often the clock has gone back meanwhile."""
+        """Moves the clock so many times. Returns how often the clock has gone back meanwhile."""
         cdef st.rel_time_t now, last = st.store_time(self.s)
         cdef unsigned int back = 0
         with nogil:
@@ -621,7 +621,7 @@ cdef class Store:
         """Random commands of all kinds in threads without the GIL; the threads verify every value read.
 
         clock: one thread also moves the clock and flushes. move: another thread has slab pages moved all the time.
-        even: values of all sizes, and references end with the command. Returns the number of events of each kind.
+        even: values of all sizes, and no reference outlives its command. Returns the number of events of each kind.
         Raises AssertionError with an error found by a thread.
         """
         cdef stress_plan plan = stress_plan(threads, ops, seed, keys, max_value, clock, move, even)

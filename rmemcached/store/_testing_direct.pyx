@@ -41,7 +41,7 @@ cdef class DirectReader:
             direct_unmap(&self.memory)
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
-        """The memory, as long as the header states."""
+        """The memory, of the length stated in the header."""
         PyBuffer_FillInfo(buffer, self, <void *>self.memory.base, self.memory.length, True, flags)
 
     @property
@@ -106,7 +106,7 @@ cdef class DirectReader:
             free(to)
 
     def run_lines(self, uint64_t seed, uint64_t keys, bint verify=True):
-        """Reads as `run` does, with such copies."""
+        """Reads as `run` does, with the copies of `read_lines`."""
         cdef uint64_t[3] counts = [0, 0, 0]
         cdef const char *error
         with nogil:

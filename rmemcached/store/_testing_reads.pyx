@@ -17,12 +17,12 @@ from rmemcached.sys.linux cimport posix_memalign, sched_yield, snprintf
 
 cdef enum:
     LINE = 64
-    LINES = 65536 // LINE + 1    # touched by a copy, at most
-    YIELD_ONE_OF = 64            # lines, after which the reader yields once
+    LINES = 65536 // LINE + 1    # cache lines touched by a copy, at most
+    YIELD_ONE_OF = 64            # lines for each yield of the reader, on average
 
 
 cdef void copy_lines(char *to, const char *place, size_t size, uint64_t *seed) noexcept nogil:
-    """Copies the lines in random order, each at a single moment."""
+    """Copies the cache lines in random order."""
     cdef uint32_t order[LINES]
     cdef size_t before = <size_t>place % LINE
     cdef uint32_t lines = <uint32_t>((before + size + LINE - 1) // LINE)

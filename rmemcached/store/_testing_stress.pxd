@@ -18,19 +18,19 @@ cdef struct stress_result:
     uint64_t flushed
     uint64_t marked     # items made stale
     uint64_t won        # stale items won for recaching
-    uint64_t moves      # pages asked for and granted
+    uint64_t moves      # granted requests to move a page
 
 cdef struct stress_plan:
     int threads
-    uint64_t ops        # of each thread
+    uint64_t ops        # commands of each thread
     uint64_t seed
     uint64_t keys
     size_t max_value
     bint clock          # one thread also moves the clock and flushes
     bint move           # another thread has slab pages moved all the time
-    bint even           # values of all sizes, and references end with the command
+    bint even           # values of all sizes, and no reference outlives its command
 
-# Random commands of all kinds. Returns an error found by a thread, or NULL.
+# Runs random commands of all kinds in the plan's threads. Returns an error found by a thread, or NULL.
 cdef const char *stress_run(store *s, const stress_plan *plan, stress_result *result) noexcept nogil
 # Reads random keys of such commands through m until *stop. counts, by direct_answer: misses, values found, items
 # being changed. verify: as clients do; otherwise takes copies unverified. Returns the error found, or NULL.

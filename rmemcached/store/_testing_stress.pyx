@@ -27,7 +27,7 @@ cdef enum:
 cdef struct held_item:
     item *it
     uint64_t key
-    size_t length       # numbers: the text at the time
+    size_t length       # of a number: its text when the reference was kept
     char text[32]
 
 cdef struct win_record:     # stale items already won, by their CAS value; shared by all threads
@@ -44,7 +44,7 @@ cdef struct stress_thread:
     size_t max_value
     bint clock
     bint even
-    unsigned int stop   # atomic; for the thread moving pages
+    unsigned int stop   # atomic: the thread moving pages must end
     held_item held[HELD]
     stress_result result
     const char *error
@@ -62,14 +62,14 @@ cdef inline uint64_t _random(stress_thread *t) noexcept nogil:
 
 
 cdef inline uint64_t _word(uint64_t key, uint64_t kind, uint64_t seed, size_t index) noexcept nogil:
-    """Word index of a value of the key; seed: its version, or for blocks the block's first word."""
+    """The word at this index of a value of the key. seed: the value's version, or for blocks the block's first word."""
     if kind == BLOCKS:
         return seed if index % 2 == 0 else _mix(seed ^ key)
     return seed if index == 0 else _mix(seed + _mix(key) + index)
 
 
 cdef bint _fill(item *it, uint64_t key, uint64_t seed) noexcept nogil:
-    """Writes the value."""
+    """Writes a value of the key into the item. seed: the value's version."""
     cdef iovec runs[MAX_RUNS]
     cdef int i, n
     cdef size_t pos = 0
@@ -362,7 +362,7 @@ cdef const char *stress_run(store *s, const stress_plan *plan, stress_result *re
     cdef size_t j
     memset(result, 0, sizeof(result[0]))
     wins.first = st.get_cas_id(s)
-    wins.count = 2 * <uint64_t>threads * plan.ops    # no command takes more CAS values
+    wins.count = 2 * <uint64_t>threads * plan.ops    # no command takes more than two CAS values
     wins.winners = <uint8_t *>calloc(wins.count, 1)
     if t == NULL or ids == NULL or wins.winners == NULL:
         error = b"out of memory"
@@ -460,7 +460,7 @@ cdef struct race_thread:
 
 
 cdef bint _cas_increment(race_thread *t) noexcept nogil:
-    """A get and a cas; False when another thread was faster."""
+    """Adds 1 by a get and a cas. False: another thread was faster."""
     cdef char text[32]
     cdef uint64_t cas
     cdef size_t length

@@ -1,14 +1,15 @@
-"""The arena: address space that becomes memory as slabs take pages. It is private, or of a memfd for clients."""
+"""The arena: address space that becomes memory as slabs take pages. The memory is private, or a memfd's for clients."""
 
 # Reserves address space for an arena of length bytes, inaccessible and without a claim on memory. False: the system
-# refuses.
+# refuses. arena_release gives the address space and the memfd back. slabs_init and slabs_destroy call these two.
 cdef bint arena_reserve(store *s, size_t length) noexcept nogil
 cdef void arena_release(store *s) noexcept nogil
 # Makes the arena accessible up to top, in whole extents. The caller holds the slabs lock. False: the system refuses.
 cdef bint arena_open_to(store *s, size_t top) noexcept nogil
-# Makes the arena's memfd, if there is one, long enough for top. The caller holds the slabs lock. False: as above.
+# Makes the arena's memfd, if there is one, long enough for top. The caller holds the slabs lock. False: the system
+# refuses.
 cdef bint arena_lengthen(store *s, size_t top) noexcept nogil
 # Readies memfd for clients: from now on its pages stay where they are, and no process can write to them through the
-# file. Returns the arena's length for clients, in whole huge pages: the used part, or as much as -m allows. 0: the
-# system refuses. A second call is harmless.
+# file. Returns the arena's length for clients, in whole huge pages: the used part or, if longer, as much as -m allows;
+# with direct_remote the whole arena. 0: the system refuses. Takes the slabs lock. A second call is harmless.
 cdef size_t arena_seal(store *s) noexcept nogil

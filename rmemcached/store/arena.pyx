@@ -54,12 +54,12 @@ cdef size_t arena_seal(store *s) noexcept nogil:
     if s.slabs.memfd < 0:
         return 0
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
-    # A device registers whole extents, with all their pages.
+    # A device registers whole extents: then the length is a multiple of an extent.
     least = ARENA_EXTENT if s.slabs.pinned else HUGE_PAGE
     length = max(s.slabs.arena_used, min(<size_t>s.config.maxbytes, s.slabs.arena_length), s.huge.ready)
     length = (length + least - 1) // least * least
     if s.config.direct_remote:
-        # Devices know the memory by its first registration.
+        # Devices keep the index registered, so the index is made only once, for the whole arena.
         length = s.slabs.arena_length
     if (length > s.slabs.file_length or not s.slabs.sealed) and _arena_set_length(s, length):
         s.slabs.file_length = length
@@ -79,7 +79,7 @@ cdef bint arena_open_to(store *s, size_t top) noexcept nogil:
     length = (top - s.slabs.arena_open + ARENA_EXTENT - 1) // ARENA_EXTENT * ARENA_EXTENT
     if mprotect(s.slabs.arena + s.slabs.arena_open, length, PROT_READ | PROT_WRITE) != 0:
         return False
-    # In small pages (huge.pxd has the reason), unless this process or a device touches all of the memory now.
+    # The memory gets small pages (huge.pxd has the reason), unless this process or a device touches all of it now.
     madvise(s.slabs.arena + s.slabs.arena_open, length,
             MADV_HUGEPAGE if s.config.preallocate or s.slabs.pinned else MADV_NOHUGEPAGE)
     s.slabs.arena_open += length

@@ -32,23 +32,23 @@ cdef struct hash_table:
     unsigned int expanding      # atomic: the old table still has its buckets from expand_bucket on
     uint64_t expand_bucket
     # growth
-    pthread_mutex_t grow_lock   # starting and joining the thread. Only trylock is used while another lock is held
+    pthread_mutex_t grow_lock   # for starting and joining the thread. With another lock held, a thread only tries it
     pthread_t grow_thread
     bint grow_joinable
     unsigned int growing        # atomic: the thread is at work
     uint64_t malloc_fails       # atomic: there was no memory to grow
 
-# Makes the table and the item locks. False: no memory.
+# Makes the table and the item locks, for store_create. False: no memory.
 cdef bint assoc_init(store *s) noexcept nogil
-# Waits for the growing thread; store.stopping is set.
+# Waits for the growing thread, for store_stop_threads; store.stopping is set.
 cdef void assoc_stop(store *s) noexcept nogil
 cdef void assoc_destroy(store *s) noexcept nogil
 # Starts the growing thread when there are more than 1.5 items per bucket.
 cdef void assoc_check_load(store *s) noexcept nogil
 
 # --- counts ---
-# Linked items of the whole store and the sum of their ITEM_ntotal, stripe by stripe: a caller with all item locks gets
-# the state of one moment.
+# Counts the linked items of the whole store, and adds up their ITEM_ntotal, stripe by stripe: a caller with all item
+# locks gets the state of one moment.
 cdef void count_items(store *s, uint64_t *items, uint64_t *nbytes) noexcept nogil
 
 # The item lock of a hash value, and of an item's key.
@@ -57,7 +57,7 @@ cdef pthread_mutex_t *item_mutex_of(store *s, item *it) noexcept nogil
 cdef void item_lock(store *s, uint32_t hv) noexcept nogil
 cdef bint item_trylock(store *s, uint32_t hv) noexcept nogil
 
-# The chain of a hash; items with other hashes share the chain. The caller has the item lock of hv.
+# The head of the chain for a hash; items with other hashes share the chain. The caller has the item lock of hv.
 cdef item **assoc_bucket(store *s, uint32_t hv) noexcept nogil
 # The functions below are for a caller with the item lock of hv.
 cdef item *assoc_find(store *s, const char *key, size_t nkey, uint32_t hv) noexcept nogil

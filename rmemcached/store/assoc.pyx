@@ -59,7 +59,7 @@ cdef bint assoc_init(store *s) noexcept nogil:
     pthread_mutex_init(&s.assoc.grow_lock, NULL)
     if s.config.hashpower_init == 0:
         s.config.hashpower_init = HASHPOWER_DEFAULT
-    # A bucket must not need two item locks: fewer locks than buckets.
+    # A bucket must not need two item locks, so there are fewer locks than buckets.
     if lock_power >= s.config.hashpower_init:
         lock_power = s.config.hashpower_init - 1
     s.assoc.item_lock_mask = (<uint32_t>1 << lock_power) - 1
@@ -94,7 +94,7 @@ cdef void assoc_destroy(store *s) noexcept nogil:
 
 
 cdef inline item **assoc_bucket(store *s, uint32_t hv) noexcept nogil:
-    """The chain of a hash value.
+    """The head of the chain for a hash value.
 
     The growing thread moves a bucket only with the bucket's item lock, held by the caller here: so nobody moves the
     bucket meanwhile.

@@ -1,8 +1,9 @@
 """Automove finds a class in need of a page, and a class with a page too many. memcached: slab_automove.c.
 
-Each run looks at the changes of every class since the last run, and adds them up over a window of runs. A class with
-many free chunks, left alone for a whole window, gives a page to the pool. Otherwise the class that evicts the youngest
-items gets a page of the class with the oldest items, if its evicted items are much younger.
+Each run looks at the changes of every class since the last run, and adds them up over a window of runs. When memory is
+full, a class with many free chunks that has not grown or evicted in the window gives a page to the pool. Otherwise a
+class that evicts often, and whose oldest item is the youngest, gets a page of the class with the oldest item, if the
+ages differ enough.
 
 store.pxd declares the settings: slabs_set_automove and others.
 """
@@ -10,8 +11,8 @@ store.pxd declares the settings: slabs_set_automove and others.
 cdef struct window_data:        # a run's figures of a class
     uint64_t age                # seconds since the oldest item was used
     uint64_t dirty              # the class evicted, grew, or had no memory
-    uint64_t evicted_seen
-    double evicted_ratio        # its share of all evictions
+    uint64_t evicted_seen       # the class evicted
+    double evicted_ratio        # the class's share of all evictions
 
 cdef struct class_sample:
     uint64_t evicted
@@ -23,12 +24,12 @@ cdef struct class_sample:
 
 cdef struct slab_automove:      # the reassign lock
     uint32_t window_size
-    uint32_t window_cur         # runs
+    uint32_t window_cur         # runs so far
     double max_age_ratio
     class_sample before[MAX_NUMBER_OF_SLAB_CLASSES]
     window_data *window         # window_size for each class
     int64_t last                # CLOCK_MONOTONIC second of the last page given to a class
-    bint changed                # the settings: do_automove_init has to read them
+    bint changed                # the settings have changed: do_automove_init has to read them
 
 # Starts over with the present settings. False: no memory; automove goes on with the previous settings. The caller holds
 # the reassign lock here and in do_automove_run.

@@ -17,7 +17,7 @@ cdef void _automove_sample(store *s, class_sample *samples) noexcept nogil:
 
 
 cdef inline uint64_t _since(uint64_t before, uint64_t after) noexcept nogil:
-    """How much a counter has grown; a reset may have happened between."""
+    """How much a counter has grown between two samples; a reset may have set the counter to 0."""
     return after - before if after >= before else after
 
 
@@ -55,6 +55,7 @@ cdef window_data _window_sum(const slab_automove *a, unsigned int clsid) noexcep
 
 
 cdef bint _automove_decide(store *s, int *src, int *dst) noexcept nogil:
+    # Chooses the classes of a move as automove.pxd describes. False: no move.
     assert_held(&s.reassign.lock)
     cdef slab_automove *a = &s.automove
     cdef class_sample after[MAX_NUMBER_OF_SLAB_CLASSES]

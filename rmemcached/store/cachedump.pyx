@@ -1,6 +1,6 @@
 cdef enum:
     CACHEDUMP_MAX = 2 * 1024 * 1024   # bytes of the answer
-    CACHEDUMP_LINE = 512
+    CACHEDUMP_LINE = 512              # bytes of a line, at most
 
 
 cdef struct dump_text:
@@ -34,7 +34,7 @@ cdef char *store_cachedump(store *s, unsigned int clsid, uint32_t limit, size_t 
     if to.text == NULL:
         return NULL
     if s.config.s3fifo:
-        # Most unfetched items never leave the small queue for the main queue.
+        # The small queue comes first: most items are never fetched, and so never reach the main queue.
         _dump_queue(s, &s.queues[clsid | HOT_LRU], &to)
     _dump_queue(s, &s.queues[clsid | COLD_LRU], &to)
     memcpy(to.text + to.used, b"END\r\n", 5)

@@ -22,7 +22,7 @@ from rmemcached.sys.debug cimport assert_held, lock_next_ranked, lock_ranked, un
 cdef struct found:              # the contents of the hash table
     uint64_t items
     uint64_t nbytes
-    uint64_t used[MAX_NUMBER_OF_SLAB_CLASSES]   # chunks of its items, by class
+    uint64_t used[MAX_NUMBER_OF_SLAB_CLASSES]   # chunks of the items, by slab class
 
 
 cdef const char *_check_chain(item *it, found *f) noexcept nogil:
@@ -267,7 +267,7 @@ cdef const char *store_check(store *s, bint at_rest) noexcept nogil:
     cdef uint32_t lock
     cdef int i
     if at_rest and s.lru.bump_bufs != NULL:
-        # Moves waiting for the maintainer hold references.
+        # Moves waiting for the maintainer hold references, so make the moves first.
         lock_ranked(&s.lru.bump_lock, BUMP_LOCK)
         lru_maintainer_bumps(s)
         unlock_ranked(&s.lru.bump_lock, BUMP_LOCK)

@@ -8,7 +8,7 @@ cdef struct store_clock:
     int64_t process_started     # Unix time of rel_time_t 0
     int64_t monotonic_start     # CLOCK_MONOTONIC seconds at rel_time_t 0
     # relaxed atomic
-    rel_time_t current_time     # changes under the lock, and never goes back
+    rel_time_t current_time     # changes under the lock; goes back only by store_advance
     rel_time_t oldest_live      # from this time on, items last used at this time or before are invalid; 0: no flush_all
     # under the lock
     pthread_mutex_t lock        # CLOCK_LOCK
@@ -18,7 +18,7 @@ cdef struct store_clock:
 # Starts and ends the clock, for store_create and store_destroy.
 cdef void clock_init(store *s) noexcept nogil
 cdef void clock_destroy(store *s) noexcept nogil
-# Reads the system's clock, for store_tick.
+# Sets the clock by the system's, for store_tick, and tells clients with direct reads.
 cdef void clock_tick(store *s) noexcept nogil
 # Whether flush_all has invalidated the item. The caller of both functions below holds the item lock.
 cdef bint item_is_flushed(store *s, const item *it) noexcept nogil

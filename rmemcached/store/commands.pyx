@@ -1,5 +1,5 @@
 cdef item *_concatenate(store *s, item *old, item *it, store_op op) noexcept nogil:
-    """A new item with the key, flags and expiry of old, and the values of both; or NULL."""
+    """A new item with the key, flags and expiry of old, and the values of both. NULL: no memory."""
     cdef item *joined
     cdef item *first = old
     cdef item *second = it
@@ -15,8 +15,7 @@ cdef item *_concatenate(store *s, item *old, item *it, store_op op) noexcept nog
 
 
 cdef inline store_item_type _judge_store(store *s, item *it, item *old, store_op op, bint set_stale) noexcept nogil:
-    """STORED if op may store the item in place of old (NULL: there is none), else op's result. Marks a stale value, and
-    notes the use of an item that stays."""
+    """STORED if op may store the item in place of old (NULL: there is none), else op's result. Marks a stale value."""
     assert_held(item_mutex_of(s, it))
     cdef uint64_t wanted = ITEM_get_cas(it)
     cdef uint64_t present
@@ -51,13 +50,13 @@ cdef inline bint _is_joined(store_op op) noexcept nogil:
 cdef store_item_type do_store_item(store *s, item *it, uint32_t hv, store_op op, uint64_t cas, bint set_stale,
                                    stored_item *out) noexcept nogil:
     assert_held(item_mutex(s, hv))
-    # The item lock keeps the old item in its place.
+    # The item lock keeps the old item in its place, so no reference is taken.
     cdef item *old = do_item_find(s, ITEM_key(it), it.nkey, hv)
     cdef item *joined = NULL
     cdef store_item_type result
     cdef log_item logged
     if cas == 0 and s.config.use_cas:
-        # As in memcached, also before a store that fails: clients can see skipped numbers.
+        # As in memcached, a store that fails uses up a number, too: clients can see the gap.
         cas = get_cas_id(s)
     result = _judge_store(s, it, old, op, set_stale)
     if result == STORED and old != NULL and _is_joined(op):
@@ -112,7 +111,7 @@ cdef bint _parse_number(const char *text, const char *end, uint64_t *value) noex
     negative = text[0] == c'-'
     if negative or text[0] == c'+':
         text += 1
-    # A digit is never the last byte: the data ends with \r\n.
+    # The loop needs no bound: the data ends with \r\n, so a digit is never the last byte.
     if text == end or not c'0' <= text[0] <= c'9':
         return False
     while c'0' <= text[0] <= c'9':

@@ -23,7 +23,7 @@ cdef struct crawler_stats:
     uint64_t histo[CRAWL_MINUTES]   # items by the minutes until they expire
     uint64_t noexp              # items without expiry
     uint64_t reclaimed
-    uint64_t seen               # all but the reclaimed
+    uint64_t seen               # items looked at, without the reclaimed
     rel_time_t start_time
     rel_time_t end_time
     bint run_complete           # the crawl has ended, and the maintainer has not judged it yet
@@ -37,7 +37,7 @@ cdef struct crawler:
     uint32_t owner              # thread_id() of the thread, written by the thread
     bint run                    # the thread takes crawls
     bint running                # a crawl is under way
-    rel_time_t block_until      # no automatic crawl before
+    rel_time_t block_until      # no automatic crawl begins before this time
     uint64_t starts
     crawler_stats stats[NUMBER_OF_QUEUES]
     # The crawl under way. Written with the crawler lock held; constant while `running` is set, except for queues added
@@ -47,9 +47,11 @@ cdef struct crawler:
     crawler_client client
     uint64_t map[QUEUE_WORDS]   # queues still to be crawled; atomic, as the thread reads without the lock
 
+# Makes the locks, for store_create. lru_crawler_enable starts the thread.
 cdef void crawler_init(store *s) noexcept nogil
-# Ends the thread; store.stopping is set, so a crawl does not go on.
+# Ends the thread, for store_stop_threads; store.stopping is set, so a crawl does not go on.
 cdef void crawler_stop(store *s) noexcept nogil
+# Destroys the locks, for store_destroy.
 cdef void crawler_destroy(store *s) noexcept nogil
 # Starts a crawl of the queues in a bit map of NUMBER_OF_QUEUES bits; NULL: of the hash table. remaining: items of each
 # queue at most, or CRAWL_QUEUE_SIZE.

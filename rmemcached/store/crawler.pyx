@@ -42,7 +42,7 @@ cdef bint _crawler_rest(store *s, unsigned int *items_left) noexcept nogil:
 
 
 cdef void _crawl_expired(store *s, unsigned int id, item *it, uint32_t hv, bint count) noexcept nogil:
-    """Frees an expired item; counts an unexpired item by the minutes left to its expiry."""
+    """Frees an expired item. count (an automatic crawl): counts an unexpired item by the minutes left to its expiry."""
     assert_owner(s.crawler.owner)
     assert_held(item_mutex(s, hv))
     assert_held(&s.queues[id].lock)
@@ -79,7 +79,7 @@ cdef void _crawl_queue_done(store *s, unsigned int id) noexcept nogil:
 
 
 cdef bint _crawl_queue(store *s, unsigned int id, const crawler_client *client, bint count) noexcept nogil:
-    """Looks at an item of a queue. False: the dump cannot go on."""
+    """Looks at the next item of a queue. False: the dump cannot go on."""
     assert_owner(s.crawler.owner)
     cdef lru_queue *q = &s.queues[id]
     cdef item *it
@@ -94,7 +94,7 @@ cdef bint _crawl_queue(store *s, unsigned int id, const crawler_client *client, 
         return True
     hv = store_hash(ITEM_key(it), it.nkey)
     if not item_trylock(s, hv):
-        # The lock's owner may be waiting for the LRU lock.
+        # The item lock's owner may be waiting for the LRU lock: let the owner go on, and come back later.
         unlock_ranked(&q.lock, LRU_LOCK)
         sched_yield()
         return True
@@ -154,7 +154,7 @@ cdef bint _crawl_queues(store *s, const crawler_client *client, bint count) noex
 
 
 cdef unsigned int _crawl_chain(store *s, item *it, const crawler_client *client, bint *ok) noexcept nogil:
-    """Dumps the items of a chain, until ok is False. Returns how many."""
+    """Dumps the items of a chain, until ok is False. Returns the number of dumped items."""
     cdef unsigned int found = 0
     while it != NULL and ok[0]:
         assert_held(item_mutex_of(s, it))
@@ -196,7 +196,7 @@ cdef bint _crawl_hash(store *s, const crawler_client *client) noexcept nogil:
         item_unlock(s, <uint32_t>bucket)
         if not ok or (found != 0 and not client.flush(client.arg)):
             return False
-        # An empty bucket counts as an item.
+        # For the crawler's rests an empty bucket counts as an item.
         while ok and found > 1:
             ok = _crawler_rest(s, &items_left)
             found -= 1
@@ -258,7 +258,7 @@ cdef bint lru_crawler_enable(store *s) noexcept nogil:
     cdef pthread_t ended
     lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     while s.crawler.joinable and not s.config.lru_crawler:
-        # The thread does nothing more but end.
+        # The thread has left its loop, so this wait is short.
         s.crawler.joinable = False
         ended = s.crawler.thread
         unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
@@ -387,6 +387,7 @@ cdef bint _parse_classes(const char *text, size_t length, uint64_t *queues) noex
 
 cdef crawler_result_type _crawler_crawl(store *s, const char *classes, size_t length, uint64_t remaining,
                                         crawler_run_type kind, const crawler_client *client) noexcept nogil:
+    # crawler_start for classes given as text: "all", "hash", or slab class ids.
     cdef uint64_t queues[QUEUE_WORDS]
     if length == 4 and memcmp(classes, b"hash", 4) == 0:
         return crawler_start(s, NULL, remaining, kind, client)

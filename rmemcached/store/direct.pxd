@@ -18,9 +18,9 @@ store.pxd declares the functions for the server: store_direct_give and others.
 cdef struct direct_index:
     pthread_mutex_t lock        # DIRECT_LOCK
     pthread_cond_t cond         # with lock: the store is stopping, or the last client has gone
-    # The lock. `header` changes with all item locks held as well: a thread with an item lock may use `header` and the
-    # index.
-    direct_header *header       # NULL: nobody keeps an index
+    # Guarded by the lock. `header` changes only with all item locks held, too: so a thread with an item lock may use
+    # `header` and the index.
+    direct_header *header       # of the index that commands keep right; NULL: none
     direct_header *mapped       # the index's memory, where tell.pxd writes; NULL: no index
     direct_bucket *buckets      # of `header`; written with relaxed stores, as direct_ahead has no lock
     int fd                      # of header and index, for clients
@@ -35,13 +35,16 @@ cdef struct direct_index:
     # atomic
     uint64_t bucket_count       # as in the header, for threads without the lock; 0: no index
     uint64_t building           # the thread still enters the items stored before
-    uint64_t left_out
+    uint64_t left_out           # how often an item found no room in the index
     uint64_t clients            # clients that got the memory since the start
 
-# Makes the index, if there is to be one. False: no memory, or the memory limit is too large for an index.
+# Makes the mutex and, with direct_remote, the index, for store_create. False: no memory, or the memory limit is too
+# large for an index.
 cdef bint direct_init(store *s) noexcept nogil
-# Ends the thread; store.stopping is set. The index stays as it is, and clients ask for missing items.
+# Ends the thread, for store_stop_threads; store.stopping is set. The index stays as it is, and clients ask for missing
+# items.
 cdef void direct_stop(store *s) noexcept nogil
+# Tells clients of the end, and gives the mutex and the index's descriptor back, for store_destroy.
 cdef void direct_destroy(store *s) noexcept nogil
 
 # --- for a caller with the item lock of hv ---
@@ -55,8 +58,8 @@ cdef void direct_note_use(store *s, item *it, uint32_t hv) noexcept nogil
 # Between these two calls readers take no item with this hash for valid.
 cdef void direct_begin(store *s, uint32_t hv) noexcept nogil
 cdef void direct_end(store *s, uint32_t hv) noexcept nogil
-# A linked item has a seal (docs/direct-reads.md, section 8). The caller writes the seal after all changes of the item,
-# and takes the seal away before the first change.
+# With direct_remote, a linked item with ITEM_SEAL_ROOM has a seal (docs/direct-reads.md, section 8). The caller writes
+# the seal after all changes of the item, and takes the seal away before the first change.
 cdef void direct_write_seal(store *s, item *it) noexcept nogil
 cdef void direct_take_seal(store *s, item *it) noexcept nogil
 # Changes the times of an item, linked or not, and its seal.
@@ -67,9 +70,9 @@ cdef void direct_set_cas(store *s, item *it, uint64_t cas) noexcept nogil
 cdef item *direct_item_at(store *s, uint32_t hv, uint64_t place) noexcept nogil
 
 # --- no lock ---
-# An item with this hash will be stored soon.
+# Prefetches the bucket for an item with this hash, to be stored soon.
 cdef void direct_ahead(store *s, uint32_t hv) noexcept nogil
 # Extra bytes for a seal of an item of so many bytes; 0: no seal.
 cdef size_t direct_seal_room(store *s, size_t ntotal) noexcept nogil
-# Splits buckets when there are too many items. The caller may hold item locks.
+# Splits buckets while the index has too many items for them. The caller may hold item locks.
 cdef void direct_check_load(store *s) noexcept nogil

@@ -1,15 +1,15 @@
 cdef enum:
-    DIRECT_BYTES = 12           # of the index for each item, at most, when there are many items
+    DIRECT_BYTES = 12           # bytes of the index for each item, when there are many items
     DIRECT_BUCKETS_LEAST = 4096
     DIRECT_SPLITS = 64          # splits in a call: some ten microseconds
-    DIRECT_CHAINS = 64          # of the hash table, looked through by a split
+    DIRECT_CHAINS = 64          # chains of the hash table looked through by a split, at most
     DIRECT_BUILD_AHEAD = 16     # chains prefetched together, then entered
     DIRECT_BUILD_NS = 50000     # how long the thread works before a rest: a request may wait so long
 
 
 cdef extern from *:
     """
-    /* of a bucket's version: an item found no room since the bucket was split */
+    /* a bit of a bucket's version: an item found no room since the bucket was split */
     #define RMC_DIRECT_CROWDED ((uint64_t)1 << 63)
     """
     const uint64_t DIRECT_CROWDED "RMC_DIRECT_CROWDED"
@@ -30,7 +30,8 @@ cdef bint _direct_open(store *s, size_t top) noexcept nogil:
         return True
     length = (top - s.direct.opened + HUGE_PAGE - 1) // HUGE_PAGE * HUGE_PAGE
     if s.config.direct_remote:
-        # A device allows few registrations, and keeps the memory of each.
+        # A device allows few registrations, and keeps the memory of each: so each part is as long as all before it, up
+        # to an extent.
         length = max(length, min(s.direct.opened, <size_t>ARENA_EXTENT))
         length = min(length, <size_t>(_direct_end_of_index(s) - base) - s.direct.opened)
     if mprotect(base + s.direct.opened, length, PROT_READ | PROT_WRITE) != 0:
@@ -105,6 +106,7 @@ cdef bint _direct_share(store *s, size_t length) noexcept nogil:
 
 
 cdef void _direct_close(store *s) noexcept nogil:
+    # Gives the memory of an unpublished index back.
     assert_held(&s.direct.lock)
     assert_that(s.direct.header == NULL)
     close(s.direct.fd)
@@ -121,7 +123,7 @@ cdef bint _direct_begin_life(store *s) noexcept nogil:
     cdef uint64_t word = 0
     if mprotect(life, DIRECT_HEADER, PROT_READ | PROT_WRITE) != 0 or not lock_for_life(life):
         return False
-    # Only the C library knows where it keeps the owner.
+    # Only the C library knows where a mutex has its owner: look for this thread's id.
     while word < sizeof(pthread_mutex_t) // 4 - 1 and (<uint32_t *>life)[word] != thread_id():
         word += 1
     s.direct.alive = word * 4
@@ -174,7 +176,7 @@ cdef bint _direct_create(store *s) noexcept nogil:
     if s.direct.covered == 0 or (length + DIRECT_LIFE + s.direct.covered) >> DIRECT_LENGTH_BITS:
         return False
     if s.direct.joinable:
-        # The thread of the last index has nothing more to do.
+        # The thread of the last index has nothing more to do, so this wait is short.
         pthread_join(s.direct.thread, NULL)
         s.direct.joinable = False
     if not _direct_share(s, length):
@@ -223,7 +225,7 @@ cdef void direct_destroy(store *s) noexcept nogil:
     cdef int error
     store_direct_end(s)
     if s.direct.lives:
-        # The kernel would write to a mutex still locked at the end of the locking thread.
+        # The kernel would write to a mutex still locked at the end of the locking thread, and its memory is gone then.
         error = pthread_mutex_unlock(<pthread_mutex_t *>_direct_end_of_index(s))
         assert_that(error == 0)
         pthread_mutex_destroy(<pthread_mutex_t *>_direct_end_of_index(s))
@@ -250,7 +252,7 @@ cdef void _direct_build(store *s) noexcept nogil:
     """Enters the items stored before the index, a chain at a time. The thread rests as long as it works, so half of a
     processor is left to everybody else.
     """
-    # A growing table has half of its chains in the old table.
+    # While the table grows, `first` is the size of the old table. Otherwise each number stands for two chains.
     cdef uint64_t first = <uint64_t>1 << (relaxed_load(&s.assoc.hashpower) - 1)
     cdef uint64_t number = 0
     cdef uint64_t one, end
@@ -334,7 +336,7 @@ cdef void store_direct_end(store *s) noexcept nogil:
 
 
 cdef const void *store_direct_base(store *s) noexcept nogil:
-    # Constant as long as a client has the memory.
+    # No lock: the pointer is constant as long as a client has the memory.
     return s.direct.mapped
 
 
@@ -372,7 +374,7 @@ cdef inline uint64_t *_seal_of(item *it) noexcept nogil:
 
 
 cdef inline void direct_write_seal(store *s, item *it) noexcept nogil:
-    # No seal while the item is stale or a client recaches it: readers must ask, to learn who has won.
+    # An item has no seal while it is stale or a client recaches it: readers must ask, to learn who has won.
     if it.it_flags & (ITEM_SEAL_ROOM | ITEM_STALE | ITEM_TOKEN_SENT) == ITEM_SEAL_ROOM:
         store_release(_seal_of(it), direct_seal(&store_secrets, _direct_place(s, it), <direct_item *>it))
 
@@ -384,7 +386,7 @@ cdef inline void direct_take_seal(store *s, item *it) noexcept nogil:
 
 
 cdef inline void _change_seal(item *it, uint64_t change) noexcept nogil:
-    # Between the two changes the item does not verify.
+    # Until the caller changes the field, too, the item does not verify itself.
     if it.it_flags & (ITEM_SEAL_ROOM | ITEM_LINKED) == ITEM_SEAL_ROOM | ITEM_LINKED and _seal_of(it)[0] != 0:
         relaxed_store(_seal_of(it), _seal_of(it)[0] ^ change)
 
@@ -419,6 +421,7 @@ cdef inline uint64_t _direct_place(store *s, const item *it) noexcept nogil:
 
 
 cdef inline uint64_t _direct_slot(store *s, item *it, uint32_t hv) noexcept nogil:
+    # The value of a slot for this item.
     cdef const direct_chunks *chunks = &s.direct.header.chunks
     cdef uint32_t at = <uint32_t>(<const char *>it - s.slabs.arena) & (SLAB_PAGE_SIZE - 1)
     cdef uint64_t page = <uint64_t>(<const char *>it - s.slabs.arena) >> DIRECT_PAGE_BITS
@@ -439,12 +442,13 @@ cdef inline int _direct_find(const direct_bucket *bucket, uint64_t slot) noexcep
 
 
 cdef inline void _direct_set(direct_bucket *bucket, int i, uint64_t slot) noexcept nogil:
-    """The version is odd."""
+    """Writes a slot. The caller has made the bucket's version odd."""
     relaxed_store(&bucket.lower[i], <uint32_t>slot)
     relaxed_store(&bucket.upper[i], <uint16_t>(slot >> 32))
 
 
 cdef inline void _direct_write(direct_bucket *bucket, int i, uint64_t slot) noexcept nogil:
+    # Writes a slot, and makes the bucket's version odd meanwhile.
     relaxed_store(&bucket.version, bucket.version + 1)
     write_fence()
     _direct_set(bucket, i, slot)
@@ -452,6 +456,7 @@ cdef inline void _direct_write(direct_bucket *bucket, int i, uint64_t slot) noex
 
 
 cdef inline void _direct_enter(store *s, direct_bucket *bucket, item *it, uint32_t hv) noexcept nogil:
+    # Puts the item into an empty slot; without one, marks item and bucket for _direct_enter_left_out.
     cdef item_stripe *stripe = &s.assoc.item_locks[hv & s.assoc.item_lock_mask]
     cdef int i = _direct_find(bucket, 0)
     if i < 0:
@@ -510,7 +515,7 @@ cdef void direct_note_use(store *s, item *it, uint32_t hv) noexcept nogil:
 
 
 cdef inline void direct_ahead(store *s, uint32_t hv) noexcept nogil:
-    # A hint only: the index may have moved, and nothing is read there.
+    # The prefetch is only a hint: the index may move meanwhile, but nothing is read at the old address.
     cdef uint64_t buckets = relaxed_load(&s.direct.bucket_count)
     if buckets != 0:
         prefetch(<const direct_bucket *>relaxed_load(&s.direct.buckets) + direct_bucket_of(hv, buckets))
@@ -571,7 +576,7 @@ cdef uint32_t _direct_moving(store *s, const direct_bucket *bucket, uint64_t bit
 
 
 cdef void _direct_enter_left_out(store *s, uint64_t number, uint64_t first) noexcept nogil:
-    """Enters the items of this bucket, and of the bucket `first` further on, that the hash table has and the index
+    """Enters the items of bucket `number`, and of the bucket `first` further on, that the hash table has and the index
     lacks.
     """
     cdef uint64_t chains = max(<uint64_t>1, (<uint64_t>s.assoc.hash_mask + 1) // first)
@@ -632,7 +637,8 @@ cdef void direct_check_load(store *s) noexcept nogil:
             break
         buckets = relaxed_load(&s.direct.header.buckets)
         first = direct_power(buckets)
-        # The caller may hold the item lock, or another thread hold it for long: then the next caller tries again.
+        # The caller may hold this item lock, or another thread may hold the lock for long: then the next caller tries
+        # again.
         if items * DIRECT_BYTES < (buckets + 1) * sizeof(direct_bucket) or buckets == s.direct.header.most \
                 or not _direct_open(s, DIRECT_HEADER + (buckets + 1) * sizeof(direct_bucket)) \
                 or not item_trylock(s, <uint32_t>(buckets - first)):

@@ -12,7 +12,7 @@ small queues' share grows. Otherwise the share shrinks.
 
 cdef enum:
     GHOST_ENTRIES = CACHE_LINE // 8     # in a bucket
-    GHOST_SHARE = 256                   # bytes of the memory limit for each entry: at most 3 % of the limit is added
+    GHOST_SHARE = 256                   # bytes of the memory limit for each entry: the table adds 3 to 6 % to the limit
     GHOST_WHOLE = 1 << 16               # the unit of `small`
 
 cdef enum:                      # where an item was evicted
@@ -48,14 +48,14 @@ cdef struct ghost_table:
     ghost_flow flows[GHOST_SOURCES]
     char pad_after_counts[CACHE_LINE]
 
-# Makes the table. False: no memory. Does nothing without S3-FIFO.
+# Makes the table, for store_create. False: no memory. Does nothing without S3-FIFO.
 cdef bint ghost_init(store *s) noexcept nogil
 cdef void ghost_destroy(store *s) noexcept nogil
 # Remembers the key of an item evicted from a queue of its class.
 cdef void ghost_add(store *s, unsigned int clsid, uint32_t hv, int source) noexcept nogil
 # Whether a key is remembered. Forgets the key.
 cdef bint ghost_take(store *s, unsigned int clsid, uint32_t hv) noexcept nogil
-# Whether the small queue, of so many items of a class, has more than its share, and more than a few.
+# Whether a small queue with `small` of its class's `items` has more than its share, and more than a few.
 cdef bint ghost_small_is_full(store *s, uint64_t small, uint64_t items) noexcept nogil
 # Whether one eviction may look at all items of a class.
 cdef bint ghost_class_is_small(store *s, unsigned int clsid) noexcept nogil

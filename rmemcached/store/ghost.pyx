@@ -54,6 +54,7 @@ cdef uint64_t _queued_items(store *s) noexcept nogil:
 
 
 cdef void _flow_measure(ghost_flow *flow, double kept) noexcept nogil:
+    # Adds the counts since the last measurement to the decaying sums. kept: the part of the sums that stays.
     cdef uint64_t evicted = relaxed_load(&flow.evicted)
     cdef uint64_t returned = relaxed_load(&flow.returned)
     flow.evicted_lately = (flow.evicted_lately + (evicted - flow.evicted_before)) * kept

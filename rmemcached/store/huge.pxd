@@ -16,7 +16,7 @@ cdef struct huge_pages:
     # constant
     bint enabled                # store_config.huge_pages
     # the slabs lock
-    pthread_cond_t cond         # woken, or stop
+    pthread_cond_t cond         # `woken` or `stop` was set
     pthread_t thread
     bint joinable
     bint stop
@@ -30,18 +30,18 @@ cdef struct huge_pages:
     # atomic
     uint64_t made               # huge pages made by the system
 
-# Makes the states of the huge pages. False: no memory.
+# Makes the states of the huge pages, for store_create. False: no memory.
 cdef bint huge_init(store *s) noexcept nogil
 # Starts the thread, if there are to be huge pages. False: the thread cannot be started.
 cdef bint huge_start(store *s) noexcept nogil
-# Ends the thread; store.stopping is set.
+# Ends the thread, for store_stop_threads; store.stopping is set.
 cdef void huge_stop(store *s) noexcept nogil
 cdef void huge_destroy(store *s) noexcept nogil
-# The slabs call the next three functions, with the slabs lock. More of the arena is in use.
+# The slabs call the next three functions, with the slabs lock held. The first tells: more of the arena is in use.
 cdef void huge_arena_grows(store *s) noexcept nogil
-# All chunks of huge page `number` of the arena have been used.
+# Asks for a huge page: all chunks of huge page `number` of the arena have been used.
 cdef void huge_want(store *s, uint32_t number) noexcept nogil
-# The memory of slab page `page` went back to the system.
+# Notes the end of a huge page: the memory of slab page `page` goes back to the system.
 cdef void huge_forget(store *s, uint32_t page) noexcept nogil
 # Puts the first length bytes of the arena, unused so far, into huge pages where possible, and takes their memory (-L).
 # False: the system has less memory.

@@ -1,7 +1,7 @@
 cdef enum:
     HUGE_FROM = 16 * 1024 * 1024    # bytes of the arena in use, before huge pages are made ahead
-    HUGE_REFUSALS = 8           # in a row, before the thread gives up
-    HUGE_TRIES = 64             # in a round
+    HUGE_REFUSALS = 8           # refusals in a row, before the thread gives up
+    HUGE_TRIES = 64             # huge pages tried in a round, at most
     HUGE_SMALL = 512            # small pages in a huge page
     SMALL_PAGE = 4096
     HUGE_LOOKED = 8             # words looked at in the middle of each small page
@@ -56,7 +56,7 @@ cdef bint _huge_make_ahead(store *s, char *at) noexcept nogil:
     if s.slabs.memfd < 0:
         # Private memory becomes huge at the first touch.
         return madvise(at, HUGE_PAGE, MADV_HUGEPAGE) == 0 and populate_write(at, HUGE_PAGE) == 0
-    # The system refuses to make a huge page where no small page is.
+    # The system makes a huge page only where a small page is: make a small page first.
     return populate_write(at, 1) == 0 and _huge_make(s, at)
 
 
@@ -80,9 +80,10 @@ cdef bint _huge_is_written(char *at) noexcept nogil:
 
 
 cdef bint _huge_may_make_ahead(store *s) noexcept nogil:
+    # Whether the next huge page should be made ahead, and fits into all limits. Opens the arena up to there.
     assert_held(&s.slabs.lock)
     cdef size_t used = (s.slabs.arena_used + HUGE_PAGE - 1) // HUGE_PAGE * HUGE_PAGE
-    # Slabs may have overtaken this thread.
+    # The slabs may have overtaken this thread, which then goes on behind them.
     s.huge.ready = max(s.huge.ready, used)
     return (s.slabs.arena_used >= HUGE_FROM and s.huge.ready == used
             and s.slabs.malloced + (used + HUGE_PAGE - s.slabs.arena_used) <= s.config.maxbytes

@@ -102,7 +102,7 @@ cdef item_chunk *_alloc_chunk(store *s, item_chunk *ch, size_t remain) noexcept 
     chained.nbytes = 0
     chained.slabs_clsid = clsid
     chained.orig_clsid = clsid
-    # Published last: the page mover follows a chunk to its head.
+    # The flag is published last: the page mover follows a chunk with this flag to its head.
     store_release(&chained.it_flags, ITEM_CHUNK)
     ch.next = chained
     return chained
@@ -231,7 +231,7 @@ cdef item *item_get(store *s, const char *key, size_t nkey, bint do_update) noex
 
 
 cdef enum:
-    AHEAD_LINES = 4             # of an item: its header, its key, and short data
+    AHEAD_LINES = 4             # cache lines prefetched of an item: its header, its key, and short data
 
 
 cdef void items_ahead(store *s, key_ahead *keys, unsigned int n) noexcept nogil:

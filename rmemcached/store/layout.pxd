@@ -6,7 +6,7 @@ declares stay within their part.
 
 Against the lock order (lock_rank) a thread only tries a lock: eviction has an LRU lock and tries the victim's item
 lock, the page mover has the slabs lock and tries the item lock of a chunk's item, and a thread linking an item tries
-grow_lock and the lock of direct_index. The pull of an LRU tail keeps the item locks from such tries. The growing thread
+grow_lock and the lock of direct_index. The pull of an LRU tail keeps item locks taken in this way. The growing thread
 takes all item locks in their order, for a moment. So does a thread that makes or gives up the index of direct reads.
 store_check takes all item locks and all LRU locks in the same way.
 """
@@ -30,7 +30,7 @@ cdef struct store:
     store_config config
     unsigned int stopping       # atomic: store_stop_threads wants all threads to end
     store_clock clock
-    char pad_after_clock[CACHE_LINE]    # every get reads the clock, every set writes items.cas_id
+    char pad_after_clock[CACHE_LINE]    # no common cache line: every get reads the clock, every set writes cas_id
     item_counters items
     hash_table assoc
     direct_index direct

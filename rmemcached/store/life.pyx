@@ -52,7 +52,7 @@ cdef const char *_create_parts(store *s) noexcept nogil:
 
 
 cdef const char *_start_threads(store *s, bint lru_crawler) noexcept nogil:
-    """Returns the error, or NULL."""
+    """Starts the threads named in config. Returns the error, or NULL."""
     if lru_crawler and not lru_crawler_enable(s):
         return b"cannot start the LRU crawler thread"
     if s.config.lru_maintainer and not maintainer_start(s):
@@ -139,7 +139,7 @@ cdef const store_config *store_get_config(store *s) noexcept nogil:
 
 
 cdef void store_copy_config(store *s, store_config *out) noexcept nogil:
-    # All locks held by functions that change a setting.
+    # These locks together guard all settings that change.
     lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     lock_ranked(&s.reassign.lock, REASSIGN_LOCK)
     lock_ranked(&s.lru.tune_lock, TUNE_LOCK)

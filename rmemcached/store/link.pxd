@@ -1,8 +1,8 @@
 """The links of items: their places in the hash table and in an LRU queue, the references to them, and the counts of
 linked items. A linked item can be found; giving back the last reference frees an item. memcached: items.c.
 
-slabs_clsid names an item's queue: class id | queue << SLAB_CLASS_BITS. It changes with the item lock held while the
-item is in no queue.
+slabs_clsid names an item's queue: class id | queue << SLAB_CLASS_BITS. The field changes with the item lock held, while
+the item is in no queue.
 
 This header is for the store's other parts. store.pxd declares the functions for the protocols: item_remove,
 do_item_link, do_item_set_cas and others.
@@ -38,9 +38,9 @@ cdef struct lru_queue:          # the LRU lock
     pthread_mutex_t lock
     item *head
     item *tail
-    uint64_t size               # items; assoc_check_load reads the field without the lock
+    uint64_t size               # items; others read the field without the lock, by relaxed loads
     uint64_t bytes              # sum of their ITEM_ntotal
-    # The crawl under way (crawler.pyx). A thread that takes this item out of the queue sets the next item.
+    # The crawl under way (crawler.pyx). A thread that takes the item `crawl` out of the queue sets the next item.
     item *crawl                 # the next item; NULL: no crawl, or no more items
     uint32_t crawl_remaining    # items still to be looked at by the crawl
     item *flush                 # the next item of a flush, set likewise; NULL: no flush, or no more items
@@ -50,7 +50,7 @@ cdef struct item_sizes:         # `stats sizes`
     uint32_t *count             # linked items by size / SIZES_GRANULARITY, atomic; NULL: not counted
     uint32_t buckets            # constant
 
-# Makes the locks of the queues, and the counts of sizes. False: no memory.
+# Makes the locks of the queues, and the counts of sizes, for store_create. False: no memory.
 cdef bint link_init(store *s) noexcept nogil
 cdef void link_destroy(store *s) noexcept nogil
 
@@ -68,6 +68,8 @@ cdef void do_item_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept
 cdef void do_item_unref(store *s, item *it) noexcept nogil
 
 # --- queues ---
+# The queue's part of slabs_clsid: HOT_LRU, ...
 cdef unsigned int ITEM_lruid(const item *it) noexcept nogil
+# Put an item at the head of a queue, and take an item out. The caller holds the LRU lock.
 cdef void do_item_link_q(store *s, lru_queue *q, item *it) noexcept nogil
 cdef void do_item_unlink_q(store *s, lru_queue *q, item *it) noexcept nogil

@@ -1,5 +1,5 @@
 cdef enum:
-    GROW_CHECK_MASK = 255       # a class looks at the load of the hash table every 256 links
+    GROW_CHECK_MASK = 255       # every 256th link into a queue looks at the load of the hash table
 
 
 cdef bint link_init(store *s) noexcept nogil:
@@ -118,7 +118,7 @@ cdef inline void _count_unlinked(store *s, item *it, uint32_t hv) noexcept nogil
 # --- items ---
 
 cdef inline void do_item_unref(store *s, item *it) noexcept nogil:
-    # Needs no lock: a thread takes a reference under the item lock, from a linked item, and a linked item has the
+    # No lock is needed: others take references only to a linked item, under the item lock, and a linked item has the
     # table's reference.
     assert_that(relaxed_load(&it.refcount) != 0)
     # Nobody can take a reference when the caller's is the last: then no atomic subtraction is needed.
@@ -183,7 +183,7 @@ cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept n
         if not ghost_class_is_small(s, ITEM_clsid(it)):
             relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | COLD_LRU)
         else:
-            # After fetches of all earlier items, an eviction goes round the main queue and comes to the newest item.
+            # In the main queue, an eviction after fetches of all other items would go round them and take this item.
             relaxed_store(&it.it_flags, it.it_flags | ITEM_FREQUENCY_ONE)
     q = &s.queues[it.slabs_clsid]
     _enter(s, it, cas)

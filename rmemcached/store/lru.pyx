@@ -40,7 +40,7 @@ cdef void lru_destroy(store *s) noexcept nogil:
     pthread_mutex_destroy(&s.lru.tune_lock)
 
 
-# --- bumps ---
+# --- bumps: moves of fetched items from COLD to WARM ---
 
 cdef bint lru_bumps_init(store *s) noexcept nogil:
     cdef uint32_t count = 1
@@ -139,8 +139,8 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
             do_item_link_q(s, q, it)
             unlock_ranked(&q.lock, LRU_LOCK)
     elif _is_before_flush(s, it):
-        # The flush finds the item only in its present queue. If the item is newer than the flush, its next fetch moves
-        # it.
+        # The item stays in its queue, because the flush would not find it elsewhere. If the item survives the flush,
+        # its next fetch can ask for the move again: so ACTIVE is cleared.
         do_item_clear_flags(s, it, ITEM_ACTIVE)
     elif ITEM_lruid(it) == COLD_LRU and it.it_flags & ITEM_ACTIVE:
         lock_ranked(&q.lock, LRU_LOCK)
@@ -159,7 +159,7 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
 
 
 cdef inline bint _is_known(store *s, const item *it, unsigned int flags) noexcept nogil:
-    """Whether another fetch would change nothing in the item. Most fetches are such, and must cost little."""
+    """Whether another fetch would change nothing in the item. Most fetches change nothing, and must cost little."""
     if s.config.s3fifo:
         return flags & (ITEM_FETCHED | ITEM_FREQUENCY) == ITEM_FETCHED | ITEM_FREQUENCY \
             and it.time >= store_time(s) - ITEM_UPDATE_INTERVAL
@@ -235,7 +235,7 @@ cdef bint _pull_evict(store *s, lru_queue *q, item *it, uint32_t hv) noexcept no
     return True
 
 
-cdef struct lru_pull:            # the arguments of lru_pull_tail for each item
+cdef struct lru_pull:            # arguments of lru_pull_tail, for its looks at single items
     unsigned int lru
     uint64_t total_bytes
     unsigned int flags
@@ -322,7 +322,7 @@ cdef void _pull_finish(store *s, const moved_items *moved) noexcept nogil:
             lock_ranked(&q.lock, LRU_LOCK)
         relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | moved.items[i].lru)
         do_item_link_q(s, q, it)
-        # Release before the queue's lock: an eviction with only locked items at the tail would find no memory.
+        # Release the item lock before the queue's: an eviction with only locked items at the tail would find no memory.
         item_unlock(s, moved.items[i].hv)
     if q != NULL:
         unlock_ranked(&q.lock, LRU_LOCK)
@@ -411,7 +411,7 @@ cdef void _s3_keep(store *s, lru_queue *q, lru_queue *main, item *it) noexcept n
 
 
 cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint force) noexcept nogil:
-    """Handles a tail item: drops it, keeps it or evicts it."""
+    """Drops, keeps or evicts a tail item. force: only references keep the item from eviction."""
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)
     cdef unsigned int frequency = it.it_flags & ITEM_FREQUENCY
@@ -425,7 +425,7 @@ cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint forc
         _pull_expired(s, q, it, hv)
         return S3_GONE
     if not s.config.evict_to_free or (force and referenced):
-        # Items behind this item may go.
+        # This item stays where it is, but items behind it may go.
         return S3_STAYED
     if (frequency != 0 or referenced) and not force:
         # A fetched item stays cached, and evicting a referenced item would free nothing. Both go to the head of the
@@ -497,6 +497,8 @@ cdef s3_pulled s3_evict(store *s, unsigned int clsid) noexcept nogil:
     return result
 
 
+# --- flush_all ---
+
 cdef enum:
     FLUSH_MOST = 1000           # items looked at by a flush before other threads get the queue
 
@@ -504,7 +506,7 @@ cdef enum:
 cdef void _flush_locked(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
     """Unlinks the item at the cursor, locked by another thread, unless the thread unlinks or moves the item first."""
     assert_held(&q.lock)
-    # The lock's owner may be waiting for the LRU lock.
+    # The item lock's owner may be waiting for the LRU lock.
     unlock_ranked(&q.lock, LRU_LOCK)
     item_lock(s, hv)
     lock_ranked(&q.lock, LRU_LOCK)
@@ -556,7 +558,7 @@ cdef void store_flush_all(store *s, int64_t exptime) noexcept nogil:
     oldest = realtime(s, exptime) - 1 if exptime > 0 else store_time(s) - 1
     relaxed_store(&s.clock.oldest_live, oldest)
     direct_tell(s)
-    # A queue has only one cursor for flushes.
+    # A queue has only one cursor for flushes, so a flush waits for the end of another.
     while exchange(&s.lru.flushing, 1):
         sched_yield()
     # A thread that moves an item without having seen the flush holds the item's lock. After each item lock was taken

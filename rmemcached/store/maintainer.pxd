@@ -1,4 +1,4 @@
-"""The maintainer thread keeps the queues of all classes within their limits, and starts crawls where they pay.
+"""The maintainer thread keeps the queues of all classes within their limits, and starts automatic crawls.
 memcached: items.c. store.pxd declares lru_maintain.
 """
 
@@ -16,9 +16,10 @@ cdef struct maintainer:
     rel_time_t next_crawl_wait[NUMBER_OF_QUEUES]
     rel_time_t last_crawler_check
 
+# Makes the lock, for store_create.
 cdef void maintainer_init(store *s) noexcept nogil
 # Starts the thread. False: there is no thread, or no memory.
 cdef bint maintainer_start(store *s) noexcept nogil
-# Ends the thread; store.stopping is set.
+# Ends the thread, for store_stop_threads; store.stopping is set.
 cdef void maintainer_stop(store *s) noexcept nogil
 cdef void maintainer_destroy(store *s) noexcept nogil

@@ -35,10 +35,10 @@ cdef struct page_mover:
     uint64_t busy_deletes
     uint64_t busy_nomem
 
-# Starts the thread, for store_create with slab_reassign, and lets requests for moves be queued. The caller holds no
-# lock. False: no memory, or no thread.
+# Starts the thread, for store_create with slab_reassign. From then on slabs_reassign takes requests. The caller holds
+# no lock. False: no memory, or no thread.
 cdef bint mover_start(store *s) noexcept nogil
-# Ends the thread; a page being emptied stays in its class.
+# Ends the thread, for store_stop_threads; a page being emptied stays in its class.
 cdef void mover_stop(store *s) noexcept nogil
 # The two steps of a move, for the thread, and for tests after the thread's end. False: the class has no page to spare
 # any more. move_finish returns when the page has moved, cannot move, or the thread is to end.

@@ -40,7 +40,7 @@ cdef void _move_prepare(store *s) noexcept nogil:
             # Below the memory limit a new page costs less than an evicted item.
             m.spare = _move_alloc(s, s.slabs.move.src, True)
         elif m.busy_loops > MOVE_MAX_LOOPS:
-            # Memory is full since the move began: without evictions the move would not end.
+            # Memory has become full since the move began: without evictions the move would not end.
             m.allow_evictions = True
     if m.allow_evictions:
         for _try in range(10):
@@ -134,7 +134,7 @@ cdef void _move_chunk(store *s, item_chunk *ch, item_chunk *fresh, uint32_t hv) 
     if ch.next != NULL:
         ch.next.prev = fresh
     store_release(&fresh.it_flags, ITEM_CHUNK)
-    # A client may be reading the old chunk.
+    # A client may be reading the old chunk: the changed version tells the client.
     direct_begin(s, hv)
     direct_end(s, hv)
     relaxed_store(&ch.it_flags, 0)
@@ -174,7 +174,7 @@ cdef void _move_linked(store *s, move_target *t, bint referenced) noexcept nogil
         m.spare = NULL
         relaxed_store(&m.rescues, m.rescues + 1)
     elif referenced:
-        # A thread with a reference may walk the chain at any time.
+        # A thread with a reference may walk the chain at any time, so the chain must not change.
         if m.busy_loops > MOVE_MAX_LOOPS:
             log_evicted(s, it)
             do_item_unlink(s, it, t.hv)
@@ -230,7 +230,8 @@ cdef bint _move_choose(store *s, page_list *pages) noexcept nogil:
 
 
 cdef bint move_begin(store *s, const move_request *r) noexcept nogil:
-    # Empties the oldest page of the class. A page of the pool is empty: move_finish chooses such a page at its end.
+    # The move is of the class's oldest page without pins. Pages of the pool are empty: move_finish takes such a page at
+    # its end.
     assert_owner(s.mover.owner)
     cdef slab_class *p = &s.slabs.classes[r.src]
     cdef bint limit_reached
@@ -311,7 +312,8 @@ cdef void _move_end(store *s) noexcept nogil:
 cdef void _move_give_up(store *s) noexcept nogil:
     """Leaves the page in its class: taken chunks are free again, and the next move tries another page."""
     assert_owner(s.mover.owner)
-    # Only the mover takes pages from a class, but anybody from the pool, whose list may be empty by now.
+    # The page is still the first of its class, because only the mover takes pages from a class. Anybody takes pages
+    # from the pool.
     assert_that(s.slabs.move.src != SLAB_GLOBAL_PAGE_POOL)
     cdef uint32_t i
     cdef page_list *pages = &s.slabs.classes[s.slabs.move.src].pages
@@ -351,7 +353,7 @@ cdef uint32_t _move_empty(store *s) noexcept nogil:
         backoff = backoff * 2 if backoff < MOVE_BACKOFF_MAX // 2 else MOVE_BACKOFF_MAX
         busy = _move_pass(s)
     if m.spare != NULL:
-        # The spare chunk has never been an item, so its slabs_clsid may not be set.
+        # No slabs_free: the spare chunk has never been an item, so its slabs_clsid may not be set.
         lock_ranked(&s.slabs.lock, SLABS_LOCK)
         do_slabs_push(s, m.spare, s.slabs.move.src)
         unlock_ranked(&s.slabs.lock, SLABS_LOCK)
@@ -380,7 +382,7 @@ cdef void *_mover_thread(void *arg) noexcept nogil:
         if s.reassign.requests != 0:
             r = do_reassign_take(s)
         elif not do_automove_run(s, &r):
-            # Often at first: a freed page is usually followed by more.
+            # The thread looks often at first: a freed page is usually followed by more.
             idle += 1
             _mover_sleep(s, 100000 if idle <= 10 else 1000000)
             continue

@@ -23,6 +23,7 @@ cdef struct reassign:
     # the slabs lock
     unsigned int any_class      # the last source chosen for "any class"
 
+# Makes the lock, for store_create.
 cdef void reassign_init(store *s) noexcept nogil
 cdef void reassign_destroy(store *s) noexcept nogil
 # Whether a page of class src can go to class dst. Chooses a class when src is -1.

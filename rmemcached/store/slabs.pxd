@@ -24,7 +24,7 @@ cdef struct slab_class:         # the slabs lock. Class 0 is the global pool: pa
     uint32_t size               # bytes of a chunk. Constant, as is perslab
     uint32_t perslab            # chunks in a page
     page_list pages
-    uint32_t carve_left         # never used chunks of the page `carve`; their memory is untouched
+    uint32_t carve_left         # never used chunks of the page `carve`; their bytes are all zero
     char *carve                 # NULL: no page yet
     item *slots                 # free chunks, linked by next and prev
     uint64_t sl_curr            # free chunks: slots and carve_left
@@ -57,10 +57,10 @@ cdef struct slabs:
     size_t arena_open           # accessible bytes of the arena
     size_t arena_used           # bytes of the arena given out as pages; written with relaxed stores
     size_t file_length          # of memfd
-    bint sealed                 # clients have memfd, which keeps its pages and does not shrink
+    bint sealed                 # arena_seal has readied memfd for clients: memfd keeps its pages and does not shrink
     uint64_t malloced           # total_malloced of the pages of classes and pool
     page_list released          # pages given back to the system
-    bint pinned                 # store_pin_memory. Pinned or sealed, no page is released: the pool keeps the surplus
+    bint pinned                 # by store_pin_memory. If pinned or sealed, the pool keeps all pages: none is released
     uint8_t *page_class         # per page of the arena: its class, PAGE_RELEASED or PAGE_IN_TRANSIT
     uint32_t *page_next         # per page of the arena: the next page of its list
     page_move move
@@ -68,11 +68,11 @@ cdef struct slabs:
     uint32_t *page_pins         # per page of the arena: pinned chunks on the page; NULL without config.direct
     uint64_t pinned_pages       # pages with pinned chunks
 
-# Computes the chunk sizes and reserves the arena. False: no address space, or no memory.
+# Computes the chunk sizes and reserves the arena, for store_create. False: no address space, or no memory.
 cdef bint slabs_init(store *s) noexcept nogil
 cdef void slabs_destroy(store *s) noexcept nogil
-# Takes all memory of the limit and gives each class a page. False: the limit is too small, or the system has less
-# memory.
+# Takes all memory of the limit and gives each class a page, for store_create (-L). False: the limit is too small, or
+# the system has less memory.
 cdef bint slabs_preallocate(store *s) noexcept nogil
 
 # --- chunks ---

@@ -59,7 +59,7 @@ cdef bint slabs_init(store *s) noexcept nogil:
     needed = (needed + ARENA_EXTENT - 1) // ARENA_EXTENT * ARENA_EXTENT
     length = needed if needed > ARENA_RESERVE else ARENA_RESERVE
     if s.config.direct_remote and needed < ARENA_RESERVE // DIRECT_RESERVE:
-        # The index covers the whole arena from the start.
+        # The index covers the whole arena from the start: a shorter arena needs a smaller index.
         length = needed * DIRECT_RESERVE
     if getrlimit(RLIMIT_AS, &address_space) != 0 or address_space.rlim_cur != RLIM_INFINITY:
         length = needed
@@ -156,7 +156,7 @@ cdef uint32_t _page_of_arena(store *s) noexcept nogil:
     """Takes a never used page. NO_PAGE: none is left, or the system refuses."""
     assert_held(&s.slabs.lock)
     cdef uint32_t page = <uint32_t>(s.slabs.arena_used // SLAB_PAGE_SIZE)
-    # A device registers whole extents, with all their pages.
+    # A device registers whole extents, so the file must have all of their pages.
     cdef size_t more = ARENA_EXTENT if s.slabs.pinned and s.slabs.arena_used % ARENA_EXTENT == 0 else SLAB_PAGE_SIZE
     if s.slabs.arena_used == s.slabs.arena_length or not arena_open_to(s, s.slabs.arena_used + SLAB_PAGE_SIZE) \
             or not arena_lengthen(s, s.slabs.arena_used + more):
@@ -231,7 +231,7 @@ cdef void slabs_release(store *s) noexcept nogil:
         unlock_ranked(&s.slabs.lock, SLABS_LOCK)
         if madvise(page_address(s, page), SLAB_PAGE_SIZE,
                    MADV_REMOVE if s.slabs.memfd >= 0 else MADV_DONTNEED) != 0:
-            # A client got the memory meanwhile: the file is sealed.
+            # The file was sealed for a client meanwhile, and keeps the page: zero its bytes instead.
             memset(page_address(s, page), 0, SLAB_PAGE_SIZE)
         lock_ranked(&s.slabs.lock, SLABS_LOCK)
         s.slabs.page_class[page] = PAGE_RELEASED
@@ -253,7 +253,7 @@ cdef bint store_set_memory_limit(store *s, uint64_t maxbytes) noexcept nogil:
 cdef void store_pin_memory(store *s) noexcept nogil:
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     s.slabs.pinned = True
-    # A device registers whole extents, and touches all their pages at once.
+    # A device registers whole extents, and touches all their pages at once, so the pages may be huge.
     arena_lengthen(s, s.slabs.arena_open)
     madvise(s.slabs.arena, s.slabs.arena_open, MADV_HUGEPAGE)
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
@@ -317,7 +317,7 @@ cdef item *slabs_alloc(store *s, unsigned int clsid, bint new_page) noexcept nog
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     it = do_slabs_alloc(s, clsid, new_page, &carved)
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
-    # The lock is free here: this may be the first access to the memory, a page fault.
+    # The lock is not held here: this may be the first access to the memory, a page fault.
     if it != NULL:
         if carved:
             relaxed_store(&it.it_flags, 0)
@@ -388,6 +388,7 @@ cdef void _chunk_unpin(store *s, void *chunk) noexcept nogil:
 
 
 cdef bint _chunk_pin(store *s, void *chunk, uint64_t most) noexcept nogil:
+    # Pins the page of a chunk. False: as item_pin.
     cdef bint first = fetch_add(_pins_of(s, chunk), 1) == 0
     # If the mover begins to empty the page a moment later, it finds the pin and leaves the page alone.
     if (not first or fetch_add(&s.slabs.pinned_pages, 1) < most) \

@@ -1,7 +1,8 @@
 """The item store: slabs, hash table, LRU. No networking, no Python objects.
 
 Memory layout, sizes and rules follow memcached 1.6 (items.c, slabs.c, assoc.c, thread.c). All functions are
-thread-safe, except those named ``do_...``: their caller holds the item lock of the key's hash (``item_get_locked``).
+thread-safe, except those named ``do_...``: their caller holds a lock, in this interface the item lock of the key's hash
+(``item_get_locked``).
 
 An ``item *`` from this interface carries a reference. The caller gives the reference back with ``item_remove``. Only a
 thread with the item lock may write the data of a linked item, and only while the reference count is two (the table's
@@ -40,7 +41,7 @@ cdef enum:
     SLAB_PAGE_SIZE = 1024 * 1024
     SLAB_GLOBAL_PAGE_POOL = 0
     ARENA_EXTENT = 64 * SLAB_PAGE_SIZE  # the arena becomes usable (and registrable) in extents of so many bytes
-    REALTIME_MAXDELTA = 60 * 60 * 24 * 30
+    REALTIME_MAXDELTA = 60 * 60 * 24 * 30   # seconds; a client's larger expiry time is a Unix time
     SIZES_GRANULARITY = 32            # bytes of a bucket of `stats sizes`
     CACHE_LINE = 64
 
@@ -66,9 +67,9 @@ cdef enum:
     ITEM_LEFT_OUT = 32768
 
 cdef struct item:
-    # next, prev: the LRU lock of the item's queue. refcount: atomic. The rest: the item lock once linked, before that
-    # the allocating thread. A thread with a reference may read the flags, times and CAS value without the lock. The
-    # functions below read and write these fields atomically.
+    # The LRU lock of the item's queue guards next and prev; refcount is atomic. The item lock guards the other fields
+    # once the item is linked; before, they are the allocating thread's. A thread with a reference may read the flags,
+    # times and CAS value without the lock. The functions below read and write these fields atomically.
     item *next
     item *prev
     item *h_next            # hash chain
@@ -80,12 +81,12 @@ cdef struct item:
     uint8_t slabs_clsid     # class id | queue << SLAB_CLASS_BITS. The queue may change while somebody has a reference
     uint8_t nkey
     # At offset 48: cas (8 bytes, if ITEM_CAS), key and a NUL, client flags (4 bytes, if ITEM_CFLAGS), then the data;
-    # for ITEM_CHUNKED items an item_chunk header (ITEM_schunk) instead of the data, with no bytes of its own.
+    # in ITEM_CHUNKED items an item_chunk header without data bytes (ITEM_schunk) is in the data's place.
 
 cdef struct item_chunk:
-    # Owned as the head item is.
+    # Guarded by the same lock as the head item.
     item_chunk *next
-    item_chunk *prev        # NULL in the head's own
+    item_chunk *prev        # NULL in the header inside the head item
     item *head
     int32_t size            # capacity of this chunk's data in bytes
     int32_t used            # data bytes in the chunk
@@ -93,7 +94,7 @@ cdef struct item_chunk:
     uint16_t refcount
     uint16_t it_flags       # ITEM_CHUNK
     uint8_t slabs_clsid
-    uint8_t orig_clsid      # in the head's own item_chunk: the class the head was taken from
+    uint8_t orig_clsid      # in the header inside the head item: the class of the head's chunk
     # data at offset 48
 
 cdef inline bint ITEM_has(const item *it, unsigned int flag) noexcept nogil:
@@ -111,8 +112,8 @@ cdef inline void ITEM_set_cas(item *it, uint64_t value) noexcept nogil:
         relaxed_store(<uint64_t *>(it + 1), value)
 
 cdef inline void item_set_flags(item *it, unsigned int flags) noexcept nogil:
-    """For a new item, not findable yet: do_item_set_flags is for linked items. The store is atomic, because the page
-    mover may look at the flags meanwhile.
+    """Sets flags of a new item, which no lookup finds yet: do_item_set_flags is for linked items. The write is atomic,
+    because the page mover may look at the flags meanwhile.
     """
     assert_that(not it.it_flags & ITEM_LINKED)
     relaxed_store(&it.it_flags, it.it_flags | flags)
@@ -206,7 +207,7 @@ cdef struct store_config:
     bint evict_to_free
     unsigned int hashpower_init  # 0: the default
     bint hash_expand            # whether the hash table grows (no_hashexpand)
-    unsigned int nthreads       # for the number of item locks
+    unsigned int nthreads       # worker threads: they decide the number of item locks
     # The segmented LRU. `lru tune`, `lru mode` and `lru temp_ttl` change these settings.
     bint lru_maintainer         # run the maintainer thread
     bint lru_segmented
@@ -240,7 +241,8 @@ cdef struct store_config:
     # Called before the first use of an extent of the arena, with the slabs lock held: the function must not call the
     # store. May be NULL.
     extent_fn extent_added
-    # With direct_remote: the same before the first use of a part of header and index. The caller may hold item locks.
+    # With direct_remote, called before the first use of a part of header and index. The function must not call the
+    # store: the caller may hold item locks.
     extent_fn index_added
     void *extent_arg
 
@@ -325,7 +327,7 @@ cdef struct class_stats:
 
 cdef struct store           # layout.pxd
 
-# --- life and settings ---
+# --- creation, end and settings ---
 # Makes an empty store and starts the threads named in config; touches little memory. NULL: *error is the reason, a text
 # not to be freed.
 cdef store *store_create(const store_config *config, const char **error) noexcept nogil
@@ -346,25 +348,25 @@ cdef struct direct_stats:
     uint64_t left_out           # times an item found no room in the index
     uint64_t clients            # clients that got the memory since the start,
     uint64_t readers            # ... and clients with the memory now
-    uint64_t sealed             # 1: a client has had the memory, and no page goes back to the system any more
+    uint64_t sealed             # 1: the memory was readied for clients, and no page goes back to the system any more
     uint64_t building           # 1: the thread still enters the items stored before the index was made
     uint64_t pinned_pages       # pages with pinned items
     uint64_t huge_pages         # huge pages of 2 MB made so far (store_config.huge_pages)
 
 # Gives a client the memory: two descriptors, of the index and of the arena. The store owns them, and keeps them
-# unchanged until store_direct_return. The call for the first client makes the index. False: the store cannot give the
+# unchanged until store_direct_return. Makes the index, if there is none. False: the store cannot give the
 # memory.
 cdef bint store_direct_give(store *s, int *index_fd, int *arena_fd) noexcept nogil
-# A client with the memory has gone.
+# Tells the store that a client with the memory has gone.
 cdef void store_direct_return(store *s) noexcept nogil
-# The start of the memory: header and index come first. Places count from here. A client of the caller must have the
-# memory.
+# The start of the memory: header and index come first. Places count from here. The caller has called store_direct_give
+# for a client, and not yet store_direct_return.
 cdef const void *store_direct_base(store *s) noexcept nogil
 cdef void store_direct_stats(store *s, direct_stats *out) noexcept nogil
 # From now on clients take no item for valid.
 cdef void store_direct_end(store *s) noexcept nogil
 # Notes a client's read of the item at this place (direct_place / 8), under a key with this hash, as a get would for
-# eviction. False: the item is gone. Both arguments may be anything.
+# eviction. False: the item is gone or has expired. hv and place may be anything.
 cdef bint item_note_read(store *s, uint32_t hv, uint64_t place) noexcept nogil
 
 # Pins an item for a client that will read its data in place. The caller has a reference, and keeps it until item_unpin.
@@ -379,7 +381,7 @@ cdef void store_tick(store *s) noexcept nogil
 # Move the clock, stop it and let it go on. For tests of expiry and LRU age (memcached: debugtime).
 cdef void store_advance(store *s, int64_t seconds) noexcept nogil
 cdef void store_pause(store *s, bint paused) noexcept nogil
-# The clock at the last store_tick.
+# The store's clock, as set by the last store_tick or store_advance.
 cdef rel_time_t store_time(store *s) noexcept nogil
 # Unix time of rel_time_t 0.
 cdef int64_t store_process_started(store *s) noexcept nogil
@@ -391,7 +393,7 @@ cdef void store_flush_all(store *s, int64_t exptime) noexcept nogil
 # --- slab pages ---
 cdef enum reassign_result:
     REASSIGN_OK = 0
-    REASSIGN_RUNNING        # a page is being moved, or there is no page mover
+    REASSIGN_RUNNING        # a page is being moved, too many requests wait, or there is no page mover
     REASSIGN_BADCLASS       # no such class, or no class has a page to spare
     REASSIGN_NOSPARE        # the source has less than two pages
     REASSIGN_SRC_DST_SAME
@@ -405,10 +407,10 @@ cdef void slabs_set_automove(store *s, unsigned int level) noexcept nogil
 cdef void slabs_set_automove_ratio(store *s, double ratio) noexcept nogil
 # How many runs of automove, at most ten a second, a decision looks back at; greater than zero.
 cdef void slabs_set_automove_window(store *s, unsigned int runs) noexcept nogil
-# Kept and shown, without effect, as in a memcached without external storage.
+# The ratio is kept and shown, but has no effect, as in a memcached without external storage.
 cdef void slabs_set_automove_freeratio(store *s, double ratio) noexcept nogil
 # Changes the memory limit at run time. A lower limit gives pages of the pool back to the system, at once and as the
-# page mover frees more. After store_pin_memory, or once a client has had the memory, the pages stay in the pool
+# page mover frees more. After store_pin_memory, or once the memory was readied for clients, the pages stay in the pool
 # instead, where no class gets them until the limit allows. False: the memory was preallocated, or the reserved range is
 # too small.
 cdef bint store_set_memory_limit(store *s, uint64_t maxbytes) noexcept nogil
@@ -417,7 +419,7 @@ cdef bint store_set_memory_limit(store *s, uint64_t maxbytes) noexcept nogil
 cdef void store_pin_memory(store *s) noexcept nogil
 
 # --- items ---
-# After item_get_locked.
+# Unlocks the item lock of hv, after item_get_locked.
 cdef void item_unlock(store *s, uint32_t hv) noexcept nogil
 # Take and release an item lock outside of the lock order (debugitem lock, unlock). The same thread must do both.
 cdef void store_debug_lock(store *s, uint32_t hv) noexcept nogil
@@ -429,7 +431,7 @@ cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noe
 # size limit (item_size_ok), or there is no memory.
 cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime,
                       size_t nbytes) noexcept nogil
-cdef struct key_ahead:
+cdef struct key_ahead:           # a key whose item will be looked up soon
     const char *key
     size_t nkey
     uint32_t hv                  # set by items_ahead
@@ -443,7 +445,7 @@ cdef void items_ahead(store *s, key_ahead *keys, unsigned int n) noexcept nogil
 cdef item *item_get_ahead(store *s, const key_ahead *key, bint do_update) noexcept nogil
 # item_get, but the item lock of *hv stays held, even when the result is NULL.
 cdef item *item_get_locked(store *s, const char *key, size_t nkey, bint do_update, uint32_t *hv) noexcept nogil
-# item_get, and sets a new expiry time.
+# item_get with do_update, and sets a new expiry time.
 cdef item *item_touch(store *s, const char *key, size_t nkey, rel_time_t exptime) noexcept nogil
 # Give a reference back, and free the item with its last reference. Neither needs the item lock.
 cdef void item_remove(store *s, item *it) noexcept nogil
@@ -469,7 +471,7 @@ cdef void do_item_set_cas(store *s, item *it, uint64_t cas) noexcept nogil
 # True: the caller's client recaches it, and the item gets ITEM_TOKEN_SENT. False: another client does, or the item has
 # left the table, is not stale, or was stored or marked again since. Takes the item lock.
 cdef bint item_win(store *s, item *it, uint64_t cas) noexcept nogil
-# The next CAS value.
+# Takes the next CAS value.
 cdef uint64_t get_cas_id(store *s) noexcept nogil
 
 # Stores an item as op says. The caller keeps its reference in any case. The item carries the CAS value to compare with
@@ -492,7 +494,7 @@ cdef store_item_type do_store_item(store *s, item *it, uint32_t hv, store_op op,
 # takes the item's place.
 cdef delta_result_type add_delta(store *s, const char *key, size_t nkey, bint incr, uint64_t delta, char *buf,
                                  uint64_t *cas) noexcept nogil
-# The item is from item_get_locked.
+# add_delta for an item from item_get_locked.
 cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, uint64_t delta, char *buf,
                                     uint64_t *cas) noexcept nogil
 
@@ -506,7 +508,7 @@ cdef int item_iov(item *it, size_t offset, size_t length, iovec *iov, int max_io
 # age of COLD's tail.
 cdef void lru_tune(store *s, unsigned int hot_lru_pct, unsigned int warm_lru_pct, double hot_max_factor,
                    double warm_max_factor) noexcept nogil
-# The next two functions need the maintainer (store_get_config(s).lru_maintainer), and do nothing without. Flat mode
+# The next two functions need the maintainer (store_get_config(s).lru_maintainer), and otherwise do nothing. Flat mode
 # (False): new items enter COLD, and the maintainer empties HOT and WARM into COLD.
 cdef void lru_set_segmented(store *s, bint segmented) noexcept nogil
 # New items that live at most ttl seconds enter TEMP; negative: none enters TEMP.
@@ -531,13 +533,13 @@ cdef struct crawler_client:
     # Called between items: before each item of a queue, after each bucket of the hash table with items. No lock is
     # held: the function may wait, for a slow reader as well. False: the reader is gone; the dump ends.
     bint (*flush)(void *arg) noexcept nogil
-    # Ends the dump. The crawler accepts the next crawl before this returns. complete: all items were visited; else a
+    # Ends the dump. The crawler accepts the next crawl before `done` returns. complete: all items were visited; else a
     # function above returned False, or the store is stopping.
     void (*done)(void *arg, bint complete) noexcept nogil
 
-# Starts the crawler thread. False: it runs already, or cannot be started.
+# Starts the crawler thread. False: the thread runs already, or cannot be started.
 cdef bint lru_crawler_enable(store *s) noexcept nogil
-# Ends the crawler thread: at once or, during a crawl, after it.
+# Ends the crawler thread: at once or, during a crawl, after the crawl.
 cdef void lru_crawler_disable(store *s) noexcept nogil
 cdef void lru_crawler_set_sleep(store *s, uint32_t usec) noexcept nogil
 cdef void lru_crawler_set_tocrawl(store *s, uint32_t items) noexcept nogil
@@ -549,7 +551,7 @@ cdef crawler_result_type lru_crawler_dump(store *s, const char *classes, size_t 
                                           const crawler_client *client) noexcept nogil
 
 # --- statistics ---
-# Sums of all classes; each class is consistent in itself. An item counts once, even while it moves between queues.
+# Sums over all queues: the counters of each queue are of one moment. A moving item counts once.
 cdef void store_get_stats(store *s, store_stats *out) noexcept nogil
 # Clears the counters; sizes and current amounts stay.
 cdef void store_reset_stats(store *s) noexcept nogil

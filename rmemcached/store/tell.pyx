@@ -19,7 +19,7 @@ cdef void direct_tell(store *s) noexcept nogil:
 
 cdef void direct_arena_grows(store *s) noexcept nogil:
     assert_held(&s.slabs.lock)
-    # Otherwise the lock's owner or the next store_tick writes the field.
+    # If another thread has the lock, the next store_tick writes the field.
     if relaxed_load(&s.direct.bucket_count) and trylock_ranked(&s.direct.lock, DIRECT_LOCK):
         if s.direct.mapped != NULL:
             relaxed_store(&s.direct.mapped.used, min(s.slabs.arena_used, s.direct.covered))

@@ -50,5 +50,5 @@ cdef extern from *:
     void read_fence "rmc_read_fence"() nogil
     void write_fence "rmc_write_fence"() nogil
     void cpu_relax "rmc_cpu_relax"() nogil
-    # Asks for the cache line of an address. The address need not be valid.
+    # Loads the cache line of an address early. The address need not be valid.
     void prefetch "__builtin_prefetch"(const void *p) nogil

@@ -25,8 +25,8 @@ cdef extern from *:
     }
     #endif
     """
-    # A counter with a constant rate, which costs a few nanoseconds to read. Compare two readings with now_ns() for its
-    # unit.
+    # A counter with a constant rate; a reading costs a few nanoseconds. The rate differs by machine, so the caller
+    # compares two readings with now_ns().
     uint64_t cycles "rmc_cycles"() nogil
 
 cdef inline int64_t now_ns() noexcept nogil:
@@ -36,7 +36,7 @@ cdef inline int64_t now_ns() noexcept nogil:
     return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
 
 cdef inline int64_t coarse_ms() noexcept nogil:
-    """Milliseconds of CLOCK_MONOTONIC at the last tick of the system: up to ten old, for a few nanoseconds."""
+    """CLOCK_MONOTONIC at the system's last tick, in ms. The value is up to 10 ms old, and costs a few nanoseconds."""
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now)
     return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000

@@ -1,23 +1,24 @@
-"""The locks and threads required of callers, and the objects not to be left behind: checked in a debug build only.
+"""Checks of a debug build: the locks and threads required of callers, and objects left behind.
 
-A build with RMEMCACHED_DEBUG=1, or for a sanitizer, has no NDEBUG. There a failed assertion writes one line with file,
-line, function and condition, and aborts. With NDEBUG the compiler checks the types of the arguments, and the program
-never evaluates them. But Cython evaluates `and` and `or` before the macro, even with NDEBUG: a condition with `and` or
-`or` calls no function.
+A build with RMEMCACHED_DEBUG=1, or for a sanitizer, has no NDEBUG. Without NDEBUG a failed assertion writes one line
+with file, line, function and condition, and aborts. With NDEBUG the compiler checks the types of the arguments, and the
+program never evaluates them. But Cython evaluates `and` and `or` before the macro, even with NDEBUG: so a condition
+with `and` or `or` must not call a function.
 
 - ``assert_held(&mutex)``: the calling thread has locked the mutex.
 - ``assert_write_held(&lock)``: the calling thread has locked the read-write lock for writing.
 - ``assert_read_held(&lock)``: any thread has locked the read-write lock. The C library does not record readers.
-- ``assert_owner(id)``: the id is the calling thread's ``thread_id()``, or 0: no owner yet.
+- ``assert_owner(id)``: the id is the calling thread's ``thread_id()``, or 0 (no owner yet).
 - ``assert_that(condition)``: anything else.
 
-A C unit with ordered locks takes them with ``lock_ranked`` and similar functions. A rank is a number below RMC_RANKS: a
-thread may wait for a lock only while it holds none of the same or a higher rank.
+A C unit with ordered locks takes the locks with ``lock_ranked`` and similar functions. A rank is a number below
+RMC_RANKS: a thread may wait for a lock only while it holds none of the same or a higher rank.
 
 - ``lock_ranked(&mutex, rank)``, ``unlock_ranked(&mutex, rank)``.
-- ``lock_next_ranked(&mutex, rank)``: several locks of one rank, in an order defined by the unit.
-- ``trylock_ranked(&mutex, rank)``: in any order, since the call does not wait. Returns whether the lock was free.
-- ``lock_read_ranked(&lock, rank)``, ``lock_write_ranked(&lock, rank)``, ``unlock_rw_ranked(&lock, rank)``: of
+- ``lock_next_ranked(&mutex, rank)``: locks a further mutex of the same rank, in an order defined by the unit.
+- ``trylock_ranked(&mutex, rank)``: allowed in any order, since the call does not wait. Returns whether the lock was
+  free.
+- ``lock_read_ranked(&lock, rank)``, ``lock_write_ranked(&lock, rank)``, ``unlock_rw_ranked(&lock, rank)``: for
   read-write locks.
 - ``assert_no_locks()``: the calling thread holds none of the unit's ranked locks.
 
@@ -42,7 +43,7 @@ cdef extern from *:
     #include <sys/syscall.h>
     #include <unistd.h>
 
-    /* Not kept for each thread: a child of fork has a new id. */
+    /* The id is not kept in a variable of the thread: after fork the child has a new id. */
     #define rmc_thread_id() ((uint32_t) syscall(SYS_gettid))
 
     #ifdef NDEBUG
@@ -178,6 +179,6 @@ cdef inline void live_add(live_kind kind) noexcept nogil:
         fetch_add(&live_counts[<int>kind], 1)
 
 cdef inline void live_sub(live_kind kind) noexcept nogil:
-    """Counts an object as gone."""
+    """Counts an object as gone. Any thread."""
     if DEBUG_BUILD:
         fetch_sub(&live_counts[<int>kind], 1)

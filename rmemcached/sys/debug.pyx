@@ -11,14 +11,15 @@ _NAMES = (
 )
 assert len(_NAMES) == LIVE_KINDS
 
-# Whether this is a debug build: assertions are checked, objects counted.
+# Whether assertions are checked and objects counted (debug.pxd).
 debug_build = bool(DEBUG_BUILD)
 
 
 def live_objects():
     """The numbers of this process's objects by kind, without zeros. Empty in a build without counting.
 
-    Safe in any thread. Each number is read whole; together they are a snapshot only when nothing goes on.
+    Safe in any thread. Each number is correct; together the numbers are a snapshot only while no thread makes or frees
+    objects.
     """
     cdef int i
     counts = {}

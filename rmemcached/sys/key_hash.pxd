@@ -1,4 +1,7 @@
-"""The hash function of keys: XXH3 with a secret, then multiply-shift with another (store/hash.pxd says why)."""
+"""The hash function of keys, for the daemon and the client's direct reads (with the daemon's secrets).
+
+XXH3 with a secret, then multiply-shift with another secret: store/hash.pxd says why.
+"""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -8,7 +11,7 @@ cdef extern from *:
     #define XXH_INLINE_ALL
     #include <xxhash.h>
 
-    /* Two functions: compiled alone, the path of short keys saves no registers. */
+    /* XXH3 is two functions here: compiled alone, the function for short keys saves no registers. */
     #define RMC_XXH3(name, least, most)                                                                         \\
         static __attribute__((noinline, flatten)) uint64_t name(const void *key, size_t n, const void *secret)  \\
         {                                                                                                       \\
@@ -37,8 +40,8 @@ cdef extern from *:
 
 cdef struct hash_secrets:       # random
     uint8_t xxh3[XXH3_SECRET_DEFAULT_SIZE]
-    uint64_t low                # of a; odd
-    uint32_t high
+    uint64_t low                # bits 0 to 63 of multiply-shift's factor; odd
+    uint32_t high               # bits 64 to 95
 
 cdef inline uint32_t key_hash(const hash_secrets *secrets, const char *key, size_t nkey) noexcept nogil:
     return multiply_shift(xxh3(key, nkey, secrets.xxh3), secrets.low, secrets.high)

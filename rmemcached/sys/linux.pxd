@@ -1,7 +1,7 @@
 """The declarations of the C library and of Linux used by the project and missing in Cython's ``libc`` and ``posix``.
 
-A system header is declared here and nowhere else: two declarations of a header drift apart. By header, in the order
-memory, files, time and resources, events, sockets, threads.
+A system header is declared here and nowhere else: two declarations of a header drift apart. The sections are errors,
+text and memory; files; time and resources; events; sockets; threads.
 """
 
 from libc.stddef cimport size_t
@@ -59,7 +59,8 @@ cdef extern from "<sys/mman.h>" nogil:
     #define MADV_POPULATE_WRITE 23
     #endif
     /* Since Linux 5.14 the kernel makes pages on request, and reports an error where a touch would be fatal. qemu-user
-       takes every advice for a hint: it reports success and does nothing, even for an unknown advice. */
+       reports success for every advice and does nothing. So the function first tries an unknown advice, -1: if it
+       succeeds, the result is EINVAL, as from an older kernel. */
     static inline int rmc_ask_for_pages(void *memory, size_t length, int advice)
     {
         if (madvise(memory, length, -1) != 0)
@@ -97,7 +98,7 @@ cdef extern from "<sys/mman.h>" nogil:
             (void)((const volatile char *)memory)[i];
         return 0;
     }
-    /* Linux 6.5; the number is the same on all machines but alpha. */
+    /* cachestat, since Linux 6.5. Its number is the same on all machines but alpha. */
     #include <stdint.h>
     #include <unistd.h>
     #include <sys/syscall.h>
@@ -139,15 +140,15 @@ cdef extern from "<sys/mman.h>" nogil:
     int madvise(void *addr, size_t length, int advice)
     int mprotect(void *addr, size_t length, int prot)
     int memfd_create(const char *name, unsigned int flags)
-    # Makes memory of zeros resident; -1: not enough memory.
+    # Makes memory of zeros resident. -1: not enough memory.
     int populate "rmc_populate"(char *memory, size_t length)
-    # Makes memory resident while others may write to it; -1: not enough memory, or a system older than 5.14.
+    # Makes memory resident while others may write to it. -1: not enough memory, or the kernel is older than 5.14.
     int populate_write "rmc_populate_write"(char *memory, size_t length)
-    # Makes memory resident, with any content.
+    # Makes memory resident without changing its content. -1: not enough memory.
     int populate_read "rmc_populate_read"(const char *memory, size_t length)
     int munlock(const void *addr, size_t length)
     int mincore(void *addr, size_t length, unsigned char *found)
-    # Pages of a part of a file in memory. -1: the system does not tell, or not this process.
+    # The number of pages of a file's part that are in memory. -1: the kernel has no cachestat, or refuses this process.
     int64_t cached_pages "rmc_cached_pages"(int fd, uint64_t at, uint64_t length)
 
 
@@ -347,10 +348,10 @@ cdef extern from *:
         syscall(SYS_futex, word, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, threads, 0, 0, 0);
     }
     """
-    # Sleeps while *word is `seen`. deadline: CLOCK_MONOTONIC nanoseconds, or 0 for none. 0, or an errno value: EAGAIN,
-    # EINTR, ETIMEDOUT.
+    # Sleeps while *word is `seen`. deadline: CLOCK_MONOTONIC nanoseconds, or 0 for none. Returns 0 after a wake-up, or
+    # an errno value: EAGAIN (*word is different), EINTR, ETIMEDOUT.
     int futex_wait "rmc_futex_wait"(uint32_t *word, uint32_t seen, int64_t deadline) nogil
-    # Wakes so many threads sleeping on this word.
+    # Wakes up to `threads` threads that sleep on this word.
     void futex_wake "rmc_futex_wake"(uint32_t *word, int threads) nogil
 
 cdef inline void eventfd_clear(int fd) noexcept nogil:

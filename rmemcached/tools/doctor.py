@@ -135,7 +135,8 @@ def by_second_connection(row: Transport) -> bool:
     return row.attach is not None and not row.near
 
 
-# Condition on the transport's row, pattern of the error, its meaning, and the change. The first match counts.
+# Each rule has a condition on the transport's row, a pattern of the error, the error's meaning, and the change. The
+# first match counts.
 RULES: tuple[tuple[Callable[[Transport], bool], str, str, str], ...] = (
     (any_row, r"the server answered ERROR$", ABSENT, "a memcached without RDMA: start rmemcached there"),
     (any_row, r"version \d+ is not supported|makes no sense", BROKEN, UPGRADE),
@@ -176,7 +177,7 @@ RULES: tuple[tuple[Callable[[Transport], bool], str, str, str], ...] = (
         "let a second TCP connection to the same port through: a firewall, a proxy or the server's -c holds it up, or"
         " it is sent to another server",
     ),
-    # A time-out while connecting, before the RDMA exchange.
+    # This is a time-out while connecting, before the RDMA exchange.
     (any_row, r"^timed out: (?!no end)", BROKEN, FURTHER),
     (
         of_system,
@@ -234,7 +235,7 @@ def is_here(server: tuple[str, int] | str) -> bool:
 
 
 def started(found: dict[bytes, Any]) -> tuple[float | None, float]:
-    """Returns the process of these statistics, and its start in seconds since 1970."""
+    """Returns the process id in these statistics, and the process's start in seconds since 1970."""
     times = [number(found.get(name, 0)) or 0.0 for name in (b"time", b"uptime")]
     return number(found.get(b"pid", 0)), times[0] - times[1]
 
@@ -393,7 +394,7 @@ class Examination:
                     time.sleep(0.05)
 
         (before, begun), (after, begun_again) = self.process, step(ask, 4 * self.timeout)
-        # Both times are in whole seconds.
+        # Times are in whole seconds, so two computed starts of a process may differ.
         if before == after and abs(begun - begun_again) <= 2:
             return []
         return ["another process answers than at first: it was started again, or a proxy has several: ask once more"]
@@ -433,7 +434,8 @@ def timed(function: Callable[[], Any], expected: Any, count: int) -> list[float]
 
 
 def verdict(findings: Sequence[Finding]) -> int:
-    """Returns the exit status. A software transport never taken by "auto" does not count."""
+    """Returns the exit status (see the module). findings: the best transport first. A software transport never taken
+    by "auto" is not counted as the best."""
     for finding in findings:
         if ROWS[finding.transport].automatic or not ROWS[finding.transport].soft:
             if finding.state == USABLE:

@@ -270,6 +270,7 @@ shm_declined_offers rmemcached_rdma_soft_shm_declined_offers_total Memory that w
 
 
 def _read(table: str) -> Iterator[Metric]:
+    """Yields the metrics of a table like TABLE."""
     group = ""
     for line in table.strip().replace("\n    ", " ").splitlines():
         if line.startswith("["):
@@ -289,6 +290,7 @@ def _outcomes(*outcomes: str) -> dict[str, tuple[str, ...]]:
 
 
 def _soft(statistic: str, name: str, text: str) -> Metric:
+    """Returns a metric of a statistic that each software transport has."""
     sources = {f"{name.removeprefix('soft_')}_{statistic}": (name,) for name, row in ROWS.items() if row.soft}
     return Metric("rdma", f"rmemcached_rdma_soft_{name}_total", text, sources, ("transport",))
 
@@ -381,6 +383,7 @@ def sets_alone(found: Mapping[str, Any]) -> float | None:
 
 
 def _rows(metric: Metric, found: Mapping[str, Any], before: tuple[str, ...]) -> list[tuple[tuple[str, ...], float]]:
+    """Returns the rows of a Sample. before: values of the labels before metric.labels."""
     rows = []
     for statistic, labels in metric.sources.items():
         value = number(found[statistic]) if statistic in found else None

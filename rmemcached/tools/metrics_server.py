@@ -200,6 +200,7 @@ class Exporter:
         return plain(start, "404 Not Found", "there are /metrics and /scrape?target=SERVER")
 
     def scrape(self, environ: dict[str, Any], start: Answer) -> Iterable[bytes]:
+        """Answers /scrape?target=SERVER."""
         given = parse_qs(environ.get("QUERY_STRING", "")).get("target", [])
         if len(given) != 1:
             return plain(start, "400 Bad Request", "/scrape needs one target: /scrape?target=SERVER")

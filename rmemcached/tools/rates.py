@@ -95,7 +95,7 @@ class Reading:
     last: Sample | None = None
     before: Sample | None = None
     error: str = ""
-    """Why it does not answer."""
+    """Why the server does not answer."""
 
     def general(self, *names: str) -> float | None:
         """Returns the sum of general statistics."""
@@ -125,7 +125,7 @@ class Reading:
         return found / all_of_them if all_of_them and found is not None else None
 
     def after(self, sample: Sample) -> Reading:
-        """Returns the state after a new sample, the first sample after a restart or a reset of the counters."""
+        """Returns the state after a new sample. After a restart or a reset of the counters, the sample is the first."""
         before = self.last
         if before is not None and (
             before.general.get("pid") != sample.general.get("pid")
@@ -156,7 +156,7 @@ def in_prefix(prefix: str) -> Callable[[Sample], dict[str, Any]]:
 
 
 class Poller:
-    """Asks one server every `interval` seconds, in a thread of its own: a slow server delays no neighbour.
+    """Asks one server every `interval` seconds, in a thread of its own: a slow server delays no other server.
 
     The thread replaces `reading` as a whole, so any thread may read it. tell: called in the thread after each change.
     """

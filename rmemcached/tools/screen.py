@@ -76,13 +76,13 @@ class Column(NamedTuple):
 
 @dataclass
 class Order:
-    """The order of a table: by a column, or of its rows' arrival."""
+    """The order of a table's rows: by a column, or as given."""
 
     column: int | None = None
     upward: bool = False
 
     def next(self, columns: int) -> None:
-        """Switches to the next column; after the last column to the order of arrival."""
+        """Switches to the next column; after the last column to the given order."""
         self.column = 0 if self.column is None else self.column + 1 if self.column + 1 < columns else None
 
     def sort(self, rows: Sequence[Any], columns: Sequence[Column]) -> list[Any]:
@@ -200,7 +200,7 @@ class SlabClass(NamedTuple):
         return None if chunk is None or chunks is None or pages is None else chunk * chunks * pages
 
     def filled(self) -> float | None:
-        """The part of its chunks that items have."""
+        """The part of the class's chunks with items, from 0 to 1."""
         total, taken = self.now("total_chunks"), self.now("used_chunks")
         return taken / total if total and taken is not None else None
 
@@ -339,7 +339,7 @@ def rdma_table(reading: Reading, most: int | None) -> Table:
 def class_rows(reading: Reading, view: View) -> list[SlabClass]:
     places = sorted(reading.last.classes, key=int) if reading.last else []
     rows = [SlabClass(place, reading) for place in places]
-    # Some have no pages any more.
+    # Classes without pages any more are left out.
     return view.classes.sort([row for row in rows if row.now("total_pages") != 0], CLASSES)
 
 
@@ -371,7 +371,7 @@ def title(reading: Reading, one_line: bool) -> Text:
 
 
 def details(reading: Reading, view: View, width: int, lines: int | None) -> list[RenderableType]:
-    """Returns the parts about one server, in so many lines; None: without a limit."""
+    """Returns the parts about one server. lines: their number at most; None: without a limit."""
     found: list[RenderableType] = [title(reading, lines is not None)]
     if reading.last is None:
         return found
@@ -418,7 +418,7 @@ def live(readings: Sequence[Reading], view: View, clock: float, width: int, heig
     rows = view.servers.sort(readings, SERVERS)
     chosen = selection(readings, view)
     most = max((height - 4) // 3, 1)
-    # The rows around the selected row.
+    # If not all servers fit, the screen shows the rows around the selected row.
     first = max(min(rows.index(chosen) - most // 2, len(rows) - most), 0)
     shown = rows[first : first + most]
     left = height - 4 - len(shown)

@@ -7,8 +7,8 @@
         qp.ready()
         qp.connect(sock)
 
-Importing the package opens no device. An attribute is imported at its first use: the client uses none of these objects
-and runs without the GIL where Python does; these objects need the GIL.
+Importing the package opens no device. An attribute is imported at its first use, because these objects need the GIL:
+the client, which uses none of them, can run on a free-threaded Python without the GIL.
 """
 
 from __future__ import annotations

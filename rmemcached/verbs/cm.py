@@ -6,8 +6,9 @@
 
     reply = connect(qp, ("127.0.0.1", 7174), private_data=b"hello")
 
-The peer may be any iWARP endpoint. With rdma_cm on siw or on an iWARP NIC, the TCP port is rdma_cm's port and the
-private data is the data of rdma_connect and rdma_accept. The queue pair is in RTS; receives may be posted before.
+The peer may be any iWARP endpoint. For a peer with rdma_cm, on siw or an iWARP NIC, the TCP port is rdma_cm's port and
+the private data is the data of rdma_connect and rdma_accept. Before the call the program brings the queue pair to RTS,
+and may post receives.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Request:
     def accept(
         self, qp: QP, *, private_data: bytes = b"", crc: bool = False, ird: int = 16, ord: int = 16
     ) -> dict[str, Any]:
-        """Makes the connection the stream of `qp`; returns QP.stream(). After a VerbsError the request is open."""
+        """Makes the connection the stream of `qp`; returns QP.stream(). After a VerbsError the request stays open."""
         qp.accept(self._sock, self._frame, crc=crc, ird=ird, ord=ord, private_data=private_data)
         return qp.stream()
 
@@ -127,6 +128,7 @@ class Listener:
         self._epoll.register(sock, select.EPOLLIN)
 
     def _read(self, fd: int) -> Request | None:
+        # Reads from a pending connection. Returns the request once whole; drops the connection at a mistake or its end.
         sock, _, frame = self._pending[fd]
         try:
             # A byte more than the longest request: the peer must not send anything behind its request.
@@ -174,7 +176,7 @@ def connect(
 ) -> dict[str, Any]:
     """Connects `qp`, waits until it is connected, and returns QP.stream().
 
-    The options are those of QP.connect. A peer with MPA revision 1 only needs ird=0 and ord=0; siw needs a pause.
+    The options are those of QP.connect. A peer that knows only MPA revision 1 needs ird=0 and ord=0; siw needs a pause.
     Raises Refused if the peer sends a reject, ConnectionError if the stream ends without a reject, and TimeoutError.
     The queue pair is in ERR afterwards, unless there was no TCP connection.
     """
@@ -191,7 +193,7 @@ def connect(
                 if left <= 0:
                     qp.modify(State.ERR)
                     raise TimeoutError("no reply to the MPA request")
-                # A progress thread may take the reply: then the socket does not become readable here.
+                # A progress thread may take the reply, so the socket is not readable here: look again after 50 ms.
                 readable.poll(min(left, 0.05) * 1000)
                 qp.send_cq.poll(0)
     finally:

@@ -1,7 +1,7 @@
 """iWARP frames: constants, and the coding of MPA, DDP and RDMAP headers (RFC 5044, 6581, 5041, 5040).
 
-Functions on plain memory, without I/O, state or allocation. Integers on the wire are big-endian, except MPA's CRC32c:
-that is the usual reflected value in little-endian order.
+The functions work on plain memory, without I/O, state or allocation. Integers on the wire are big-endian, except MPA's
+CRC32c: the usual reflected value in little-endian order.
 """
 
 from libc.stddef cimport size_t
@@ -15,7 +15,7 @@ cdef extern from "<isa-l/crc.h>" nogil:
     unsigned int crc32_iscsi(unsigned char *buffer, int length, unsigned int crc) noexcept
 
 
-# MPA start-up frames
+# The frames of MPA's start-up.
 cdef extern from *:
     """
     #define RMC_MPA_REQUEST_KEY "MPA ID Req Frame"
@@ -38,9 +38,9 @@ cdef enum:
     MPA_RTR_WRITE = 0x8000           # C, of the ORD word
     MPA_RTR_READ = 0x4000            # D, of the ORD word
     MPA_DEPTH_MASK = 0x3fff          # as a value: no negotiation of this depth
-    RTR_STAG = 1                     # of the zero-length WRITE; nobody looks it up
+    RTR_STAG = 1                     # STag of the ready-to-receive frame, a zero-length WRITE; nobody looks it up
 
-# FPDUs. The sizes of headers include the two octets of MPA's ULPDU_Length.
+# Sizes of FPDUs. The sizes of headers include the two octets of MPA's ULPDU_Length.
 cdef enum:
     ULPDU_MAX = 65535
     MULPDU_MIN = 128                 # RFC 5044 section 6.1
@@ -108,7 +108,7 @@ cdef enum:                           # third octet of a Terminate
     TERM_HAS_DDP = 0x40              # D
     TERM_HAS_RDMAP = 0x20            # R
 
-cdef struct ddp_header:              # of either kind, decoded
+cdef struct ddp_header:              # a tagged or untagged header, decoded
     uint16_t ulpdu                   # octets behind ULPDU_Length
     uint16_t payload                 # octets behind the DDP header; valid when ulpdu is long enough for the header
     uint8_t control
@@ -270,7 +270,7 @@ cdef inline uint32_t put_terminate(uint8_t *p, uint32_t error, const uint8_t *se
                                    uint32_t received) noexcept nogil:
     """Writes a Terminate payload (at most TERMINATE_PAYLOAD_MAX octets) and gives its length.
 
-    `segment` is the offending FPDU from its ULPDU_Length on, or NULL; `received` octets of it are there.
+    `segment` is the offending FPDU from its ULPDU_Length on, or NULL; `received` octets of the FPDU are there.
     """
     cdef uint32_t used = 4
     cdef uint32_t header
@@ -278,7 +278,7 @@ cdef inline uint32_t put_terminate(uint8_t *p, uint32_t error, const uint8_t *se
     p[1] = <uint8_t> error
     p[2] = 0
     p[3] = 0
-    # RFC 5040 figure 10: no header with a local catastrophe and with errors of the LLP.
+    # A local catastrophe and errors of the LLP are reported without a header (RFC 5040 figure 10).
     if segment == NULL or received < HEADER_MAX or error >> 8 == 0 or error >> 12 == 2:
         return used
     header = TAGGED_HEADER if segment[2] & DDP_TAGGED else UNTAGGED_HEADER
@@ -301,7 +301,8 @@ cdef inline int get_terminate(const uint8_t *p, uint32_t length, terminate_error
     layer = p[0] >> 4
     etype = p[0] & 15
     flags = p[2]
-    # siw's order has the flags in the low bits. Without flags it shows only when the layer, or its type, cannot be.
+    # siw's order has the flags in the low bits. If no flag is set, siw's order shows only by a layer or type impossible
+    # in RFC 5040's order.
     out.swapped = (flags & 0xe0) == 0 and (flags & 0x07) != 0
     if flags == 0 and (layer > 2 or (layer == 2 and etype != 0)) and etype <= 2:
         out.swapped = True

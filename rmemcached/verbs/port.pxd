@@ -1,7 +1,7 @@
-"""Choice of device, port and GID, and bringing a queue pair up over them. For every provider, and both ends.
+"""Choice of device, port and GID, and bringing up a queue pair over them: for daemon and client, with any provider.
 
-A `verbs_port` belongs to its opener and does not change afterwards; any thread may read it. Any thread may call any
-function, but functions with a queue pair only one thread at a time.
+A `verbs_port` belongs to its opener and does not change afterwards; any thread may read the struct. Any thread may call
+any function, but only one thread at a time calls functions for the same queue pair.
 """
 
 from libc.stddef cimport size_t
@@ -12,7 +12,7 @@ from rmemcached.verbs.verbs cimport ibv_context, ibv_device, ibv_gid, ibv_mtu, i
 cdef enum:
     PORT_ANY = 0
     GID_ANY = -1
-    # Retransmission. A lost packet without a successor costs one timeout; a peer that is silent for seven timeouts
+    # For retransmission. A lost packet without a successor costs one timeout; a peer that is silent for seven timeouts
     # is taken for dead.
     ACK_TIMEOUT = 16             # 4.096 us * 2^16 = 268 ms; hardware may wait up to 4 times as long
     RETRY_CNT = 6                # not 7: seven means seven to hardware and "for ever" to rxe
@@ -25,8 +25,8 @@ cdef enum gid_type:
 
 cdef struct port_spec:           # the user's choice
     const char *device           # NULL: any
-    int port                     # PORT_ANY: the first active one
-    int gid_index                # GID_ANY: the best
+    int port                     # PORT_ANY: the first active port
+    int gid_index                # GID_ANY: the choice of verbs_choose_gid
     uint64_t node_guid           # of the device, big-endian; 0: any
     bint iwarp                   # the caller connects by rdma_cm, so an iWARP device of the system will do
 
@@ -43,13 +43,13 @@ cdef struct verbs_port:
     uint16_t lid
     ibv_mtu mtu                  # active
     uint8_t max_dest_rd_atomic   # RDMA READs of the peer answered by a queue pair at a time
-    uint8_t max_rd_atomic        # its own outstanding RDMA READs
+    uint8_t max_rd_atomic        # outstanding RDMA READs of a queue pair
     int max_qp_wr
     int max_sge
     int max_sge_rd               # of an RDMA READ; mostly 1 on iWARP devices
     int max_cqe
 
-cdef struct qp_address:          # of one queue pair, as in an exchange line
+cdef struct qp_address:          # a queue pair's address, as in a line of the exchange
     uint32_t qpn
     uint32_t psn
     uint16_t lid
@@ -62,7 +62,8 @@ cdef int verbs_open_port(const verbs_provider *provider, const port_spec *spec, 
                          size_t size) noexcept nogil
 # Fills *out for an open device: the caller has set out.provider and out.context. 0, or -1 with a line in why.
 cdef int verbs_take_port(const port_spec *spec, verbs_port *out, char *why, size_t size) noexcept nogil
-# The best GID of a port: its index, or -1 without a GID. *kind and *gid describe the GID.
+# Chooses a port's GID: with Ethernet a RoCE v2 GID before others, then IPv4 addresses, then addresses beyond the
+# link; with InfiniBand the first GID. Returns its index and sets *kind and *gid, or returns -1 without a GID.
 cdef int verbs_choose_gid(const verbs_provider *provider, ibv_context *context, uint8_t port_num, bint ethernet,
                           gid_type *kind, ibv_gid *gid) noexcept nogil
 # The GID's type from the kernel; GID_UNKNOWN where the kernel gives none (a software device, an old kernel).
@@ -74,9 +75,12 @@ cdef unsigned int verbs_mtu_bytes(ibv_mtu mtu) noexcept nogil
 # only destroy its objects.
 cdef bint verbs_port_lost(const verbs_port *port, uint64_t *events, char *why, size_t size) noexcept nogil
 
-# RESET to INIT; INIT to RTS. 0 or an errno value. Receives are posted between the two.
+# Brings a queue pair from RESET to INIT, with the peer's rights (IBV_ACCESS_*). 0 or an errno value. Receives can be
+# posted afterwards.
 cdef int verbs_qp_init(const verbs_port *port, ibv_qp *qp, unsigned int rights) noexcept nogil
-# Allows the peer of a queue pair in RTS these one-sided operations. 0 or an errno value.
+# Gives the peer of a queue pair in RTS exactly these rights. 0 or an errno value.
 cdef int verbs_qp_allow(const verbs_port *port, ibv_qp *qp, unsigned int rights) noexcept nogil
+# Brings a queue pair from INIT to RTS, with this peer. ird, ord: READs answered, and outstanding, at a time; the port
+# limits both. 0 or an errno value.
 cdef int verbs_qp_connect(const verbs_port *port, ibv_qp *qp, uint32_t psn, const qp_address *peer, unsigned int ird,
                           unsigned int ord) noexcept nogil

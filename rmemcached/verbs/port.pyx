@@ -1,6 +1,6 @@
 """See port.pxd.
 
-The order of preference among GIDs: both ends of RoCE must use the same type. All present NICs and routers speak RoCE
+The reasons for the choice among GIDs: both ends of RoCE must use the same type. All present NICs and routers speak RoCE
 v2, and administrators know its IPv4-mapped address. Within an InfiniBand subnet any GID does.
 """
 
@@ -215,11 +215,12 @@ cdef bint verbs_port_lost(const verbs_port *port, uint64_t *events, char *why, s
                 moved = True
         # All remaining events are about one queue pair, whose owner notices them by its flushed receives.
         provider.ack_async_event(&event)
-    # Drivers without forced removal (rxe, siw) send no event: they wait until all users have closed the device.
+    # Drivers without forced removal (rxe, siw) send no event: they wait until all users have closed the device. There
+    # the device's missing file shows the removal.
     if port.context.device.dev_path[0] and access(port.context.device.dev_path, F_OK) != 0:
         reason = b" was removed"
     elif reason == NULL and moved and port_moved(port):
-        # The addresses may go before the event of the port's failure.
+        # The addresses may go before the event of the port's failure comes: so ask for the state.
         if provider.query_port(port.context, port.port_num, &state) == 0 and state.state != IBV_PORT_ACTIVE:
             reason = b": its port is down"
         else:
@@ -286,8 +287,8 @@ cdef int verbs_qp_connect(const verbs_port *port, ibv_qp *qp, uint32_t psn, cons
 def choose(str provider not None, device=None, int port=PORT_ANY, int gid_index=GID_ANY):
     """The choice of verbs_open_port as a dict: device, port, gid_index, gid (16 bytes), mtu (bytes), reads.
 
-    reads: RDMA READs answered, and outstanding, at a time. provider: "system" or "soft". OSError gives in one line the
-    reason for no device.
+    reads: RDMA READs answered, and outstanding, at a time. provider: "system" or "soft". Raises OSError
+    with the reason in one line if there is no such device.
     """
     cdef const verbs_provider *table
     cdef const char *absent = NULL

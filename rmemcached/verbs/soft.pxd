@@ -29,8 +29,8 @@ from rmemcached.verbs.verbs cimport (
 )
 
 cdef enum:
-    # An access flag in libibverbs' optional range: a WRITE of the peer may change all octets of the region behind its
-    # own. The provider then receives the WRITE with fewer system calls.
+    # An access flag in libibverbs' optional range: a peer's WRITE may also change octets behind its range, up to the
+    # region's end. The provider then receives the WRITE with fewer system calls.
     SOFT_ACCESS_SCRATCH = 1 << 29
 
 # Counters of one queue pair since its creation. All are uint64_t, so a caller can add them up as an array.
@@ -52,6 +52,7 @@ cdef struct soft_qp_counters:
     uint64_t terminates_received
     uint64_t one_sided               # soft_shm: READs and WRITEs carried out by memcpy
 
+# The constant table of the software devices' functions.
 cdef const verbs_provider *soft_provider() noexcept nogil
 
 # A region over zeroed, page-aligned memory allocated by the provider, at mr.addr. dereg_mr frees the memory. NULL with
@@ -105,7 +106,7 @@ cdef enum soft_wakeup:
     CHANNEL_WORK = 1
     CHANNEL_PROGRAM = 2              # the program's descriptor is readable
 cdef int soft_cq_wait(ibv_cq *cq, int timeout) noexcept nogil
-# Adds a descriptor of the program to the wait.
+# Adds a descriptor of the program to the wait of soft_cq_wait (CHANNEL_PROGRAM).
 cdef int soft_channel_watch(ibv_comp_channel *channel, int fd) noexcept nogil
 
 # Starts a thread that makes progress for all completion queues of the context, including queues made later. The thread
@@ -114,7 +115,8 @@ cdef int soft_channel_watch(ibv_comp_channel *channel, int fd) noexcept nogil
 # soft_channel_arm.
 #
 # The thread polls for up to `spin` microseconds after work, as long as polling pays, and then sleeps.
-# soft_stop_progress or close_device ends the thread. 0 or an errno value: EALREADY, or the error of the system call.
+# soft_stop_progress or close_device ends the thread. 0 or an errno value: EALREADY (there is a thread), EBUSY (a
+# channel is joined), or the error of the system call.
 cdef int soft_start_progress(ibv_context *context, unsigned int spin) noexcept nogil
 cdef void soft_stop_progress(ibv_context *context) noexcept nogil
 
@@ -137,17 +139,18 @@ cdef const char *soft_qp_fault(ibv_qp *qp) noexcept nogil
 # WRITEs move a value, each but the last should carry a multiple of it. 0: the device copies values, and cuts nothing.
 cdef uint32_t soft_qp_write_unit(ibv_qp *qp) noexcept nogil
 
-# --- peers in another process of this host, which sleep, and map regions of soft_alloc_mr. Other devices: 0; no effect
+# --- soft_shm's peers: processes of this host that sleep, and map regions of soft_alloc_mr ---
+# On other devices these functions return 0, or have no effect.
 # The number of times this side had to wake the peer up. If a post raises the number, the peer was asleep, and so takes
-# longer to answer. Waits for no lock. 0: also for a queue pair without a stream so far.
+# longer to answer. Waits for no lock. 0 also for a queue pair without a stream so far.
 cdef uint32_t soft_qp_wakeups(ibv_qp *qp) noexcept nogil
 # The peer's progress with its present or last WRITE to a region of soft_alloc_mr: the address behind the octets already
 # copied. A lying peer can set any value. 0: no octets were written. No thread destroys the queue pair meanwhile.
 cdef uint64_t soft_qp_written(ibv_qp *qp) noexcept nogil
 # Takes a region of soft_alloc_mr back from all peers that have mapped it, without deregistering it: no READ completes
 # through such a mapping any more, and no WRITE begins. A WRITE in the middle of a copy ends its copy. A peer naming
-# the region on a queue pair with a stream gets a new offer. Other devices' queue pairs reach no memory once they are
-# destroyed.
+# the region on a queue pair with a stream gets a new offer. (Other devices need no such call: their queue pairs reach
+# no memory once they are destroyed.)
 cdef void soft_mr_renew(ibv_mr *mr) noexcept nogil
 
 # --- shared receive queues of programs with many peers ---
@@ -157,7 +160,7 @@ cdef void soft_srq_newest_first(ibv_srq *srq) noexcept nogil
 # own stream, and leaves the receives of other peers alone. When the queue pair has come to ERR, a receive completion
 # with IBV_WC_WR_FLUSH_ERR and this wr_id reports the error.
 cdef void soft_qp_limit(ibv_qp *qp, uint32_t allowed, uint64_t wr_id) noexcept nogil
-# Raises the limit. One thread at a time, without a lock.
+# Raises the limit by `more`. One thread at a time, without a lock.
 cdef void soft_qp_allow(ibv_qp *qp, uint32_t more) noexcept nogil
 
 # How a queue pair gets its stream, by fabric.

@@ -95,7 +95,7 @@ include "soft/shm/region.pyx"
 include "soft/shm/message.pyx"
 include "soft/shm/stream.pyx"
 
-# The fabrics, in the order of their devices. A new fabric is a folder, its includes, an entry here, and FABRICS + 1.
+# The fabrics, in the order of their devices. A new fabric needs a folder, includes above, an entry here, FABRICS + 1.
 cdef enum:
     FABRICS = 2
 

@@ -1,8 +1,8 @@
 """libibverbs as a provider (see system.pxd). Its functions are found by dlsym, so nothing is linked with it.
 
-Most entries of the table are the library's own functions. Two differ: get_device_list returns an empty list when the
-library fails with ENOSYS, on a kernel without RDMA, or with EPERM; and the symbol ibv_query_port is the function for
-programs from before 2018, which fills only the older part of the structure.
+Most entries of the table are the library's own functions. Two differ. get_device_list returns an empty list when the
+library fails with ENOSYS, on a kernel without RDMA, or with EPERM. query_port sets the structure to zeros first: the
+symbol ibv_query_port is the function for programs from before 2018, and fills only the structure's older part.
 """
 
 from libc.errno cimport ENOSYS, EPERM, errno
@@ -31,7 +31,7 @@ cdef bint bound = False
 cdef get_device_list_fn lib_get_device_list
 cdef free_device_list_fn lib_free_device_list
 cdef query_port_fn lib_query_port
-# The empty list.
+# The empty list for a failed call; free_device_list does not free it.
 cdef ibv_device *no_devices[1]
 
 

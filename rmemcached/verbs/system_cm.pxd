@@ -21,7 +21,7 @@ cdef enum:
     CM_REPLY_DATA = 196
     CM_REJECT_DATA = 148
     CM_DATA_MAX = 256            # of any event
-    CM_CONSUMER_REJECT = 28      # cm_event.status of CM_REJECTED: by the program at the peer, with private data
+    CM_CONSUMER_REJECT = 28      # cm_event.status of CM_REJECTED, if the peer's program has rejected, with private data
 
 cdef enum cm_event_type:         # the kernel's numbers (enum rdma_cm_event_type)
     CM_ADDR_RESOLVED = 0
@@ -43,8 +43,8 @@ cdef enum cm_event_type:         # the kernel's numbers (enum rdma_cm_event_type
 
 cdef struct cm_event:
     cm_event_type type
-    uint32_t id                  # of CM_CONNECT_REQUEST: the new connection's
-    int status                   # a negative errno value; of CM_REJECTED: the reason, a positive number
+    uint32_t id                  # with CM_CONNECT_REQUEST the new connection's, not the listener's
+    int status                   # a negative errno value; with CM_REJECTED the reason, a positive number
     unsigned int responder_resources   # READs that the peer wants to have outstanding
     unsigned int initiator_depth       # READs answered by the peer at a time
     size_t length                # bytes of private data; InfiniBand and RoCE pad them with zeros up to the limit
@@ -65,31 +65,33 @@ cdef struct cm_param:            # the parameters of either side for a connectio
 
 # Returns the descriptor, or -1 with errno. ENOENT: the module rdma_ucm is not loaded.
 cdef int cm_open() noexcept nogil
+# Make an id, for a connection or a listener, and end it.
 cdef int cm_create(int cm_fd, uint32_t *id) noexcept nogil
 cdef int cm_destroy(int cm_fd, uint32_t id) noexcept nogil
-# An address binds the id to its device (ENODEV: there is none). A wildcard binds the id to all devices, also later
-# ones, but to its own address family only. EADDRNOTAVAIL and EADDRINUSE both mean: the port is taken.
+# An address binds the id to the address's device (ENODEV: there is none). A wildcard binds the id to all devices, also
+# to later devices, but to its own address family only. EADDRNOTAVAIL and EADDRINUSE both mean: the port is taken.
 cdef int cm_bind(int cm_fd, uint32_t id, const sockaddr *addr) noexcept nogil
 cdef int cm_listen(int cm_fd, uint32_t id, int backlog) noexcept nogil
 # The next three report their results as events. timeout: in milliseconds.
 cdef int cm_resolve_addr(int cm_fd, uint32_t id, const sockaddr *addr, uint32_t timeout) noexcept nogil
 cdef int cm_resolve_route(int cm_fd, uint32_t id, uint32_t timeout) noexcept nogil
 cdef int cm_connect(int cm_fd, uint32_t id, const cm_param *param) noexcept nogil
-# The oldest event; EAGAIN: there is none.
+# Takes the oldest event. EAGAIN: there is none.
 cdef int cm_get_event(int cm_fd, cm_event *out) noexcept nogil
 cdef int cm_query(int cm_fd, uint32_t id, cm_address *out) noexcept nogil
 # Moves an id with its events from one descriptor to another.
 cdef int cm_migrate(int to_fd, int from_fd, uint32_t id) noexcept nogil
 # Brings the queue pair of a connection over `port` to INIT, RTR or RTS. value: for INIT the access rights, for RTR the
-# number of READs answered at a time, for RTS the number of its outstanding READs.
+# number of READs answered at a time, for RTS the number of outstanding READs. On iWARP the call for RTS has no effect:
+# the kernel brings the queue pair to RTS together with its stream.
 cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_port *port, ibv_qp *qp, ibv_qp_state state,
                       unsigned int value) noexcept nogil
-# Accepts, on the passive side; the queue pair is in RTS.
+# Accepts CM_CONNECT_REQUEST, on the passive side, after cm_modify_qp to RTS.
 cdef int cm_accept(int cm_fd, uint32_t id, const cm_param *param) noexcept nogil
-# Answers CM_CONNECT_RESPONSE, on the active side; the queue pair is in RTS.
+# Answers CM_CONNECT_RESPONSE, on the active side, after cm_modify_qp to RTS.
 cdef int cm_confirm(int cm_fd, uint32_t id) noexcept nogil
-# length: CM_REJECT_DATA at most.
+# Rejects CM_CONNECT_REQUEST. length: CM_REJECT_DATA at most.
 cdef int cm_reject(int cm_fd, uint32_t id, const void *private_data, size_t length) noexcept nogil
-# Takes the events of a descriptor with one connection. Returns the cm_event_type that ended it, or 0 if it has not
-# ended.
+# Takes the events of a descriptor with one connection. Returns the cm_event_type that ended the connection
+# (CM_CONNECT_ERROR also if the descriptor fails), or 0 if the connection has not ended.
 cdef int cm_ended(int cm_fd) noexcept nogil

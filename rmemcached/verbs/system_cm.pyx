@@ -190,7 +190,7 @@ cdef enum:
 
 
 cdef int command(int cm_fd, uint32_t number, const void *data, size_t length, size_t answer) noexcept nogil:
-    """Runs a command. answer: bytes of the kernel's answer, which goes to `response` in data. 0 or an errno value."""
+    """Runs a command. answer: size of the kernel's answer to the address in data's `response`. 0 or an errno value."""
     cdef char whole[COMMAND_MAX]
     cdef rdma_ucm_cmd_hdr header
     assert_that(sizeof(header) + length <= sizeof(whole))
@@ -404,11 +404,11 @@ cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_port *port, ibv_qp *qp
     attr.rq_psn = answer.rq_psn
     attr.sq_psn = answer.sq_psn
     attr.dest_qp_num = answer.dest_qp_num
-    # The kernel would let the peer read and write remotely, in spite of the program's choice.
+    # The kernel's flags would let the peer read and write remotely, in spite of the program's choice.
     attr.qp_access_flags = value if state == IBV_QPS_INIT else answer.qp_access_flags
     attr.pkey_index = answer.pkey_index
     attr.port_num = answer.port_num
-    # Before the connection is accepted the kernel knows only the number of READs requested by the peer.
+    # Before the connection is accepted, the kernel knows only the READs wished by the peer. So `value` counts.
     attr.max_rd_atomic = <uint8_t>value if state == IBV_QPS_RTS else answer.max_rd_atomic
     attr.max_dest_rd_atomic = <uint8_t>value if state == IBV_QPS_RTR else answer.max_dest_rd_atomic
     attr.min_rnr_timer = answer.min_rnr_timer
@@ -416,7 +416,7 @@ cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_port *port, ibv_qp *qp
     attr.rnr_retry = answer.rnr_retry
     attr.timeout = answer.timeout
     if port.ethernet:
-        # Ethernet has no subnet manager to know the lifetime of packets; the kernel assumes seconds.
+        # On Ethernet no subnet manager knows the lifetime of packets, and the kernel assumes seconds: too long.
         attr.timeout = <uint8_t>min(attr.timeout, <uint8_t>ACK_TIMEOUT)
     memcpy(attr.ah_attr.grh.dgid.raw, answer.ah_attr.grh.dgid, 16)
     attr.ah_attr.grh.flow_label = answer.ah_attr.grh.flow_label

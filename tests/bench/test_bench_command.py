@@ -37,7 +37,7 @@ def test_latency(tmp_path: Path) -> None:
             floored = row["contender"] not in ("auto", *names(figures, True))
             assert (row["to_floor"] is not None) == floored
     assert "300 KB" in unwrapped(text) and "p99.9" in text
-    # against size for each operation, and percentiles of each case
+    # The page has a plot against the size for each operation, and a plot of percentiles for each case.
     assert outline.tags.count("svg") == 2 + 4
 
 
@@ -138,10 +138,11 @@ def test_paced(tmp_path: Path) -> None:
     figures, _, outline = measured(tmp_path, "paced", *quick.split(), "--contenders", "soft_shm,tcp,memcached")
     assert len(figures["cases"]) == 8 and figures["cases"][0]["parameters"]["exponential"]
     assert all(row["median"] > 0 for row in figures["results"])
-    # Two polling servers with two clients would need four cores.
+    # Two clients have no floor over shared memory: with two polling servers they would need four cores.
     floored = {(row["contender"], "2 clients" in row["case"]) for row in figures["results"] if row["to_floor"]}
     assert floored == {("tcp", False), ("memcached", False), ("tcp", True), ("memcached", True), ("soft_shm", False)}
-    # p50 against the think time for each operation and number of clients, and percentiles of each case
+    # The page has a plot of p50 against the think time for each operation and number of clients, and a plot of
+    # percentiles for each case.
     assert outline.tags.count("svg") == 4 + 8
 
 

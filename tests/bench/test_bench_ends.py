@@ -55,7 +55,7 @@ class Family:
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, IndexError):
-                # Behind the name: state, parent, group, session.
+                # Behind the name stand the state, the parent, the group and the session.
                 state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
                 if int(session) == self.command.pid and state != "Z":
                     found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
@@ -117,7 +117,7 @@ def test_interrupted_again_and_again() -> None:
     "words, last, more",
     [
         (PACED, "spawn_main", CONTENDERS),
-        # Its first server has just been started.
+        # In this case the first server of the command has just been started.
         (STORING, "-m rmemcached -", CONTENDERS),
         ("fabrics --iterations 3000", "one_round", ()),
     ],

@@ -25,8 +25,7 @@ Script = Callable[[Callable[[bytes], Iterator[bytes]]], Scripted]
 BENCH = (sys.executable, "-P", "-m", "rmemcached.bench")
 
 
-# ---- servers other than memcached
-# ------------------------------------------------------------------------------------
+# ---- servers other than memcached ------------------------------------------------------------------------------------
 
 
 def endless(piece: bytes) -> Callable[[bytes], Iterator[bytes]]:
@@ -116,8 +115,7 @@ def test_a_transport_that_is_not_there_is_named(words: str, monkeypatch: pytest.
     assert len(said) == 1 and said[0].startswith("rmemcached-bench: verbs: "), said
 
 
-# ---- servers that die half way
-# ---------------------------------------------------------------------------------------
+# ---- servers that die half way ---------------------------------------------------------------------------------------
 
 
 def counts(server: Server | Running) -> int:

@@ -19,8 +19,8 @@ from rmemcached.bench.document import Record
 from rmemcached.bench.measure import Round
 from rmemcached.bench.sheet import Sheet
 
-# Locks a mutex once while the mutex is free. With the argument 1 also while main holds the mutex, until the thread
-# sleeps in the kernel. At the end wakes nobody.
+# A program whose thread locks a mutex once. With the argument 1 main holds the mutex until the thread sleeps in the
+# kernel. At the end main calls FUTEX_WAKE, which wakes nobody: the end of the trace.
 LOCKER = """
 #include <linux/futex.h>
 #include <pthread.h>
@@ -237,14 +237,14 @@ def sheet_of(values: dict[str, list[float]], bound: str) -> document.Document:
 
 
 FEW = {"ours": [1.0, 2.0, 10.0], "theirs": [2.0, 4.0, 20.0]}
-# Ratios of 0.5 to 0.9, whose interval has all of them and whose quartiles are 0.6 and 0.8.
+# The ratios are 0.5 to 0.9: the interval has all of them, and the quartiles are 0.6 and 0.8.
 MANY = {"ours": [5.0, 9.0, 8.0, 6.0, 7.0], "theirs": [10.0] * 5}
 
 
 @pytest.mark.parametrize(
     "values, bound, verdict",
     [
-        # Quartiles of 1.5 and 6; all ratios are 0.5.
+        # The quartiles of FEW are 1.5 and 6; all its ratios are 0.5.
         (FEW, "<= 6", estimate.HELD),
         (FEW, "<= 2", estimate.UNDECIDED),
         (FEW, "<= 1.5", estimate.UNDECIDED),

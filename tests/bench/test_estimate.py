@@ -53,8 +53,8 @@ def test_quartiles() -> None:
 def test_interval() -> None:
     assert estimate.interval([1, 2, 3, 4]) is None, "four rounds promise nothing"
     assert estimate.interval([2.0] * 9) == (2, 2)
-    # The interval of five rounds ends at the extremes: a resample's median is at an end with a probability of 0.058, so
-    # more than is cut off.
+    # The interval of five rounds ends at the extremes: a resample's median is an extreme with a probability of 0.058,
+    # and the interval cuts off less than 0.058 at each end.
     assert estimate.interval([5, 1, 4, 2, 3]) == (1, 5)
     values = [float(value) for value in range(1, 102)]
     low, high = estimate.interval(values) or (0, 0)

@@ -34,7 +34,7 @@ def test_all_that_need_no_device(tmp_path: Path) -> None:
         assert figures["reference"] in [known["name"] for known in figures["contenders"]]
         assert check_page(folder / "report.html", figures)
         assert all(line in report for line in figures["method"])
-        # the quick sizes have some of the sizes named in the paper
+        # The paper names some of the sizes of --quick, so there is a result beside some claim.
         block = next(match[2] for match in figure_page.FOUND.finditer(written) if match[1] == name)
         assert "**A sketch, not a result:** 1 round only" in block
         cells = [line.split(" | ")[-1].rstrip(" |") for line in block.splitlines() if line.startswith("| ")][1:]
@@ -47,7 +47,7 @@ def test_all_that_need_no_device(tmp_path: Path) -> None:
     for name in set(DRAWINGS) - set(HERE):
         assert f"without {name}: there is no device of siw" in done.stderr and f"{name}: there is no device" in report
     assert all(f"{name}: {why}" in report for name, why in UNDRAWN.items())
-    # the page made from the files is the same
+    # A page made from the files is the same.
     run("figures", "--from", str(folder), "--write", str(docs))
     assert (docs / figure_page.PAGE).read_text() == written
 

@@ -18,7 +18,7 @@ from rmemcached.bench.processes import adopting
 
 SHORT = "throughput --contenders tcp --keys 100 --seconds 0.3 --depths 16 --rounds 2"
 SPIN = "while True: pass"
-# Starts a spinning process, and ends first.
+# A program that starts a spinning process, and ends before its child.
 PARENT = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SPIN!r}])"
 
 

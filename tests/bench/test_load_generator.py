@@ -59,8 +59,7 @@ COUNTERS = (
 )
 
 
-# ---- requests
-# --------------------------------------------------------------------------------------------------------
+# ---- requests --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("multiget", [1, 100])
@@ -166,8 +165,7 @@ def test_sizes_belong_to_keys(memcached_server: Any) -> None:
     assert len({len(made.key(number)) for number in range(100)}) > 10
 
 
-# ---- faults
-# ----------------------------------------------------------------------------------------------------------
+# ---- faults ----------------------------------------------------------------------------------------------------------
 
 
 def overwrite(server: Server, made: Load, value: bytes) -> None:
@@ -298,7 +296,8 @@ def test_a_stall_delays_what_was_due(memcached_server: Any) -> None:
         made.fill()
         done = made.run(0.6, stall(server))
     assert done["unsent"] == 0 and abs(done["requests"] - 600) <= 1
-    # Half of the requests due meanwhile waited for 100 ms and more; evenly, so the counts below are there, too.
+    # Some 200 requests were due in the stall of 200 ms: half of them waited for 100 ms and more, and a twentieth for
+    # 190 ms and more.
     assert slow(done["latencies"], 100) >= 90
     assert slow(done["latencies"], 190) >= 5
     assert slow(done["late"], 100) >= 80, "they waited here, not under way"
@@ -334,7 +333,7 @@ def test_rate(memcached_server: Any, varies: bool) -> None:
     with loading(server, 5, keys=10, rate=4000.0, rate_varies=varies) as made:
         made.fill()
         done = made.run(0.5)
-    # Five standard deviations of a Poisson process.
+    # The limit is five standard deviations of a Poisson process.
     assert abs(done["requests"] + done["unsent"] - 2000) <= (5 * math.sqrt(2000) if varies else 1)
 
 
@@ -366,7 +365,7 @@ def test_zipf(exponent: float) -> None:
     pairs = [(expected[rank], found[rank]) for rank in common] + ([(rare[0], rare[1])] if rare[0] > 1e-6 else [])
     square = sum((got - wanted) ** 2 / wanted for wanted, got in pairs)
     freedom = len(pairs) - 1
-    # Wilson and Hilferty's approximation of the 99.9 % quantile.
+    # The limit is Wilson and Hilferty's approximation of the 99.9 % quantile.
     assert square < freedom * (1 - 2 / (9 * freedom) + 3.09 * math.sqrt(2 / (9 * freedom))) ** 3
     assert max(found) < keys
 
@@ -420,7 +419,7 @@ def test_etc_sizes() -> None:
         assert found[size] / len(values) == pytest.approx(part, abs=3e-5)
     small = sum(distributions.ETC_SMALL)
     assert small == pytest.approx(0.44155)
-    # E[X | X >= 15] of a generalized Pareto distribution from 0 on.
+    # `above` is E[X | X >= 15] of a generalized Pareto distribution from 0 on.
     above = 15 + (distributions.ETC_SCALE + distributions.ETC_SHAPE * 15) / (1 - distributions.ETC_SHAPE)
     wanted = sum(size * part for size, part in enumerate(distributions.ETC_SMALL)) + (1 - small) * above
     assert mean(values) == pytest.approx(wanted, rel=0.01)
@@ -452,7 +451,7 @@ def test_load(tmp_path: Path) -> None:
         row = found[name, "p50_us"]
         assert 0 < row["p50"] <= row["p90"] <= row["p99"] <= row["p99_9"] <= row["max"]
     assert "Every value that came back was compared, byte by byte." in unwrapped(text)
-    # p50 against connections, and percentiles of each case
+    # The page has a plot of p50 against connections, and a plot of percentiles for each case.
     assert outline.tags.count("svg") == 1 + 2
 
 

@@ -7,7 +7,7 @@ import sys
 from servers import Server, free_port
 
 LINES = 100_000
-# Listens on a port, and writes numbered lines, each by itself, from the first connection on.
+# A program that listens on a port, and from the first connection on writes numbered lines, each by itself.
 WRITER = f"""
 import os, socket, sys
 listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))

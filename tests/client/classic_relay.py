@@ -13,8 +13,8 @@ STORAGE = (b"set", b"add", b"replace", b"append", b"prepend", b"cas")
 META = (b"mn", b"mg", b"ms", b"md", b"ma", b"me")
 
 TOO_LARGE = 8 << 20  # bytes; the servers' -I
-# Answers of memcached while its meta commands were experimental: `ms` had the length behind an S. A value sent as
-# today would have been the next command.
+# Answers of memcached while its meta commands were experimental: `ms` had the length behind an S. These versions would
+# have taken the value of today's `ms` for the next command.
 EXPERIMENTAL = {
     "1.5.22": {b"mn": b"EN\r\n", b"ms": b"CLIENT_ERROR invalid or duplicate flag\r\n"},
     "1.6.9": {b"mn": b"MN\r\n", b"ms": b"CLIENT_ERROR invalid flag\r\n"},
@@ -25,10 +25,10 @@ class ClassicRelay(Relay):
     """A server without meta commands: answers ERROR as memcached before 1.5.19 does, or as a version of EXPERIMENTAL,
     or ends the connection as twemproxy does.
 
-    closes: the commands that end the connection. refuses: beginnings of lines that get an error before, as from some
-    proxies. unknown: the commands taken away. loud: commands with noreply and too large a value get their error
-    anyway, as from a proxy without memory for them. asked: the received commands out of `unknown`, and `rdma`, without
-    their arguments.
+    closes: the commands that end the connection. refuses: beginnings of lines that get an error and then the end of the
+    connection, as from some proxies. unknown: the commands taken away. loud: commands with noreply and too large a
+    value get their error anyway, as from a proxy without memory for them. asked: the received commands out of
+    `unknown`, and `rdma`, without their arguments.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ClassicRelay(Relay):
         if word in META and word in self.answers_to:
             client.sendall(self.answers_to[word])
         elif word in self.unknown:
-            # The server's own ERROR does not overtake earlier answers.
+            # The server answers ERROR to this line. An ERROR of the relay could overtake the server's earlier answers.
             upstream.sendall(b"unknown\r\n")
         elif word == b"version" and self.version:
             client.sendall(b"VERSION %b\r\n" % self.version.encode())

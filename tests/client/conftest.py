@@ -35,7 +35,7 @@ class Backend(NamedTuple):
 
 @pytest.fixture(scope="session", autouse=True)
 def devices(shared_rmemcached: Server) -> None:
-    """A client's device stays open with its process: all are opened before a test's live objects are counted."""
+    """Opens the device of each transport, before a test's live objects are counted: a process keeps devices open."""
     for transport in RDMA_TRANSPORTS:
         with Client(shared_rmemcached.address, transport=transport, timeout=TIMEOUT) as client:
             client.version()
@@ -56,7 +56,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 @pytest.fixture
 def make_client(backend: Backend) -> Iterator[Callable[..., Client]]:
-    """make_client(**arguments) connects to the backend; replies are waited for unless the arguments say otherwise."""
+    """make_client(**arguments) connects to the backend. The Client waits for replies, but for other arguments."""
     with ExitStack() as stack:
 
         def make(**arguments: Any) -> Client:
@@ -140,7 +140,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 def key() -> str:
     """A key unused by all earlier tests. The load generator's tests have key-1 on the same servers.
 
-    The key ends in a hyphen: tests append numbers to it, and new-1 with 908 would be another test's new-1908.
+    Tests append numbers to the key. Without the hyphen at its end, new-1 with 908 would be another test's new-1908.
     """
     return f"new-{next(_numbers)}-"
 

@@ -13,7 +13,7 @@ PATIENCE = 20.0  # seconds after which a gate opens by itself, and the test fail
 
 
 class Gate:
-    """Holds requests of several relays back until so many relays have a request. The gate is open at first."""
+    """Holds back the requests of several relays until `wanted` relays have a request. The gate is open at first."""
 
     def __init__(self, relays: int) -> None:
         self.relays = relays
@@ -24,6 +24,7 @@ class Gate:
         self.opened.set()
 
     def shut(self, wanted: int | None = None) -> None:
+        """Closes the gate until `wanted` relays, by default all, have a request."""
         with self.changed:
             self.came = set()
             self.wanted = self.relays if wanted is None else wanted
@@ -33,11 +34,12 @@ class Gate:
         self.opened.set()
 
     def wait_for(self, relays: int) -> None:
-        """Returns when so many relays have a request."""
+        """Returns when this number of relays has a request."""
         with self.changed:
             assert self.changed.wait_for(lambda: len(self.came) >= relays, PATIENCE)
 
     def enter(self, relay: Any) -> None:
+        """Counts the relay's request, and waits for the open gate. For the threads of relays."""
         with self.changed:
             self.came.add(relay)
             self.changed.notify_all()

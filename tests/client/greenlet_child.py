@@ -115,7 +115,8 @@ def commands(green: Greenlets, server: Any, pid: int) -> None:
 
 
 def many(green: Greenlets, server: Any, pid: int) -> None:
-    """A Client serves many greenlets at the same time, and each gets its own latest value, set without an answer."""
+    """A Client serves many greenlets at the same time. Each greenlet gets the value of its own last set, though the set
+    had no answer."""
     with make(green, server, default_noreply=True) as client:
 
         def work(number: int) -> int:
@@ -147,7 +148,7 @@ def others_run(green: Greenlets, server: Any, pid: int) -> None:
                 green.sleep(0.005)
                 ticks += 1
             assert client.calls == 1
-            # The second call waits in connecting.
+            # The second call needs a connection of its own, and waits for the stopped server in connecting.
             second = green.start(client.set, "large", LARGE)
             for _ in range(5):
                 green.sleep(0.005)

@@ -63,7 +63,7 @@ class ProtocolError(Exception):
 
 
 def best_gid(device: str, port: int, count: int) -> int:
-    """Index of the GID to use: RoCE v2 with an IPv4 address, any RoCE v2, the first."""
+    """Index of the GID to use: RoCE v2 with an IPv4 address, else any RoCE v2, else the first."""
     types = Path(f"/sys/class/infiniband/{device}/ports/{port}/gid_attrs/types")
     gids = Path(f"/sys/class/infiniband/{device}/ports/{port}/gids")
     best, best_rank = 0, -1
@@ -229,7 +229,7 @@ class ReferenceClient:
         deadline = time.monotonic() + TIMEOUT
         count, found = self.cq.poll(1)
         while not count:
-            # Any line, or the end of the lifeline, is the end now.
+            # From the exchange on, any line on the lifeline, and its end, mean the end of the connection.
             if self.lifeline and select.select([self.lifeline], [], [], 0)[0]:
                 raise ProtocolError(self.lifeline.recv(1024).decode() or "the server closed the lifeline")
             if time.monotonic() > deadline:
@@ -247,7 +247,7 @@ class ReferenceClient:
         self.credits += credits
         if kind == CLOSE:
             raise ProtocolError(message[HEADER.size :].decode() or "the server closed the lane")
-        # The client uses all bytes at once: `input` takes them.
+        # All bytes count as used at once, because `input` takes them.
         self.lane_room += used
         self.used += len(message) - HEADER.size
         self.input += message[HEADER.size :]
@@ -259,7 +259,7 @@ class ReferenceClient:
         return int(kind)
 
     def say_used(self) -> None:
-        """Reports the used bytes after half of the lane's buffer, if no request can report them."""
+        """Reports the used bytes, once they are half of the lane's buffer, by a DATA message without a payload."""
         if self.used * 2 >= LANE_BYTES and self.credits >= 2 and not self.sending:
             self.send(DATA)
 
@@ -287,7 +287,7 @@ class ReferenceClient:
         return value
 
     def set(self, key: bytes, value: bytes) -> None:
-        """ms with the value in the message."""
+        """Sends ms with the value in the message."""
         self.request(b"ms %s %d\r\n%s\r\n" % (key, len(value), value))
         self.expect(b"HD")
 
@@ -321,7 +321,7 @@ class ReferenceClient:
         for owned in (self.qp, self.cq, self.messages, self.domain):
             owned.close()
         if self.lifeline is None:
-            # The context is librdmacm's.
+            # The context is librdmacm's, so the client does not close the context.
             self.cmid.close()
             self.channel.close()
         else:

@@ -36,6 +36,7 @@ class Relay:
         self.threads.append(thread)
 
     def accept(self) -> None:
+        """Runs in a thread: connects each client to the server, with a thread for each direction."""
         while True:
             try:
                 client, _ = self.listener.accept()

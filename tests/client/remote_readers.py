@@ -34,14 +34,14 @@ READERS = 2
 ROUND = 30.0  # limit in seconds for one daemon
 TIMEOUT = 60.0
 FLAGS = ("-m", "64", "-t", "2", "-o", "rdma_direct_remote,slab_reassign,lru_crawler")
-LATE = 3.0  # seconds after which no reader sees an expired or flushed item: two clocks judge, second by second
+LATE = 3.0  # seconds after which no reader may see an expired or flushed item: two clocks judge, in whole seconds
 
 
 class Shared:
     """The state shared by writer and readers.
 
-    Of each key: the oldest version that may be seen, the newest on its way, when versions up to `flushed` must be
-    gone, and until when the newest may be seen.
+    For each key `least` is the oldest version that a reader may see, `newest` the newest version sent, and `until` the
+    time from which `newest` may not be seen. From `flushed_at` on versions up to `flushed` must be gone.
     """
 
     def __init__(self) -> None:
@@ -68,6 +68,7 @@ def value_of(index: int, version: int) -> bytes:
 
 
 def write(server: Server, shared: Shared, seed: int) -> None:
+    """The writer's process: changes items over TCP until `shared.stop`, and notes in `shared` what readers may see."""
     chance = random.Random(seed)
     filled = 0
     with (
@@ -83,13 +84,13 @@ def write(server: Server, shared: Shared, seed: int) -> None:
             shared.newest[index] = version
             kind = chance.random()
             if index >= KEYS:
-                # The item may have been evicted, or flushed.
+                # incr fails if the item has been evicted or flushed.
                 if client.incr(name, 1) != version:
                     client.set(name, b"%020d" % version)
                 shared.least[index] = version
                 continue
             expire = 1 if kind < 0.02 else 0
-            # Until the reply comes, nobody knows the version's end.
+            # Until the reply comes, the time at which the new version expires is unknown.
             shared.until[index] = float("inf")
             if kind > 0.95:
                 client.delete(name)
@@ -101,7 +102,7 @@ def write(server: Server, shared: Shared, seed: int) -> None:
                 shared.until[index] = time.monotonic() + expire + LATE
             if kind > 0.9495:
                 client.flush_all()
-                # No reader may take the versions written here for old.
+                # Readers leave `flushed` alone while `flushed_at` is in the future: they never use half of the changes.
                 shared.flushed_at.value = float("inf")
                 for each in range(KEYS + NUMBERS):
                     shared.flushed[each] = shared.newest[each]
@@ -119,9 +120,10 @@ def write(server: Server, shared: Shared, seed: int) -> None:
 
 
 def check(shared: Shared, index: int, value: bytes, least: int, began: float, dead: int) -> str | None:
-    """The fault of a value. The caller looked up least and dead before the read."""
+    """Returns the fault of a value, or None. The caller looked up least, and dead (the flushed version), before the
+    read."""
     if index >= KEYS:
-        # The value has the length of the first value, or of its digits.
+        # set writes 20 digits. incr in place writes no leading zeros, and fills the rest with blanks.
         version = int(value)
         whole = value.strip() in (b"%d" % version, b"%020d" % version)
     else:
@@ -141,12 +143,13 @@ def check(shared: Shared, index: int, value: bytes, least: int, began: float, de
 
 
 def read(server: Server, transport: str, shared: Shared, place: int) -> None:
+    """A reader's process: gets items until `shared.stop`, and puts a wrong value's description into `shared.wrong`."""
     os.environ["RMEMCACHED_DIRECT"] = transport
     chance = random.Random(place)
     into = bytearray(65536)
     with Client(server.address, transport=transport, timeout=TIMEOUT, default_noreply=False) as client:
         while not shared.stop.value:
-            # Some keys are read often.
+            # The square makes low indices frequent: the client reads some keys often.
             some = {int((KEYS + NUMBERS) * chance.random() ** 2) for _ in range(chance.choice((1, 1, 1, 12, 40)))}
             began = time.monotonic()
             flushed_at = shared.flushed_at.value
@@ -175,7 +178,7 @@ def read(server: Server, transport: str, shared: Shared, place: int) -> None:
 
 
 def one_round(transport: str, seconds: float, seed: int) -> tuple[int, int, str | None]:
-    """The number of values, the number of values read without asking, and the fault."""
+    """Returns the number of values, the number of values read without asking, and the fault or None."""
     shared = Shared()
     context = multiprocessing.get_context("fork")
     with start_rmemcached(*FLAGS) as server:

@@ -26,7 +26,7 @@ READ_ID = 1 << 20
 class ServerByHand:
     """Listens on a port of its own. `accept` takes the client's connections up to READY.
 
-    tokens: more of its line of the exchange, or others.
+    tokens: keys of the server's line of the exchange, in addition to the usual keys or in place of their values.
     """
 
     def __init__(self, transport: str, **tokens: object) -> None:
@@ -73,6 +73,7 @@ class ServerByHand:
         self.send(READY)
 
     def answer_exchange(self) -> None:
+        """Accepts the lifeline, and answers the client's line of the exchange."""
         self.lifeline, _ = self.listener.accept()
         line = self.lifeline.makefile("rb").readline().decode()
         self.asked = dict(token.split("=") for token in line.split()[1:])
@@ -100,6 +101,7 @@ class ServerByHand:
         self.lifeline.sendall(f"RDMA {words}\r\n".encode())
 
     def take_stream(self) -> None:
+        """Gives the queue pair its stream: the client's second connection for soft_iw and soft_shm, none for verbs."""
         if self.transport == "soft_iw":
             stream, _ = self.listener.accept()
             stream.settimeout(TIMEOUT)
@@ -137,6 +139,7 @@ class ServerByHand:
             armed = not taken and not armed
 
     def take(self, index: int, length: int) -> None:
+        """Notes READY, type and lane of a received message, and appends its payload to `inbox`."""
         message = bytes(self.messages[index * MESSAGE_SIZE : index * MESSAGE_SIZE + length])
         self.ready = self.ready or message[0] == READY
         self.taken.append((message[0], int.from_bytes(message[6:8], "big")))

@@ -653,7 +653,7 @@ def test_dumps(run: Run, rmemcached_server: ServerFactory) -> None:
                 await client.set("watched", b"value")
             assert first.result()["key"] == "watched"
             await events.aclose()
-            # Only its cancellation ends the wait.
+            # No event comes, so only a cancellation ends the wait.
             silent = client.watch("evictions")
             waiting = asyncio.ensure_future(anext(silent))
             with pytest.raises(asyncio.TimeoutError):

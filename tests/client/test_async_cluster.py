@@ -103,7 +103,7 @@ def test_all_servers_are_asked_at_once(run: Run, relays: list[GatedRelay], gate:
                 gate.shut()
                 assert await call(values) == expected
                 assert gate.opened.is_set()
-            # A cancelled call leaves the connections alone.
+            # A cancelled call leaves the connections usable. There are four relays, so a gate for five stays shut.
             await cluster.set_many(values)
             gate.shut(5)
             with pytest.raises(TimeoutError):

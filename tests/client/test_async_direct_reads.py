@@ -25,7 +25,7 @@ from rmemcached.client import (
 
 ServerFactory = Callable[..., Server]
 OPTIONS: dict[str, Any] = {"timeout": 20.0, "default_noreply": False, "transport": "soft_shm"}
-FLAGS = ("-t", "2", "-o", "rdma_direct,no_huge_pages")  # pages come when they are written to, and not before
+FLAGS = ("-t", "2", "-o", "rdma_direct,no_huge_pages")  # without huge pages only written pages get memory
 VALUE = os.urandom(1_000_000)
 VALUE_SIZES = (0, 1, 100, 5000, 100_000, 3_000_000)
 
@@ -57,7 +57,7 @@ def test_nobody_is_asked(run: Run, server: Server, key: str) -> None:
         async with AsyncClient(server.address, **OPTIONS) as client:
             await client.set_many(values)
             with Client(server.address, **OPTIONS) as asking:
-                # The client still has no connection for direct reads.
+                # A new Client asks at first: it has no connection for direct reads yet.
                 numbers = {name: cas for name, (_, cas) in asking.gets_many(values).items()}
             into = {name: bytearray(len(value) + 10) for name, value in values.items()}
             with suspended(server.pid):
@@ -149,7 +149,8 @@ def test_memory_is_mapped_ahead_at_any_time(run: Run, rmemcached_server: ServerF
 
 
 def test_what_has_been_sent_before_is_carried_out_before(run: Run, server: Server, key: str) -> None:
-    """A read comes after all earlier commands of this client for its key. Unchanged keys are read meanwhile."""
+    """A read of a key comes after all earlier commands of this client for the key. The client reads unchanged keys
+    meanwhile."""
 
     async def body() -> None:
         async with AsyncClient(server.address, **OPTIONS) as client:
@@ -457,7 +458,7 @@ def test_only_who_knows_the_password(run: Run, rmemcached_server: ServerFactory,
     run(body())
 
 
-# --- ends ---
+# --- daemons that stand still or have ended ---
 
 
 def test_a_daemon_that_stands_still_is_asked(run: Run, rmemcached_server: ServerFactory, key: str) -> None:

@@ -37,7 +37,7 @@ FAULTS = [
 
 
 def call(server: ServerByHand, client: Client, threads: ThreadPoolExecutor) -> Future[bytes]:
-    """A call of the client, whose request has arrived."""
+    """Starts a call of the client. Returns when the request has arrived."""
     server.inbox = b""
     version: Future[bytes] = threads.submit(client.version)
     server.wait(lambda: server.inbox == b"version\r\n")

@@ -68,7 +68,7 @@ def test_in_a_steady_state_nothing_is_registered_or_mapped(make: Make) -> None:
             assert client.set(key, value) is True
             assert client.get(key) == value
 
-    # A sink grows with the first value above its size.
+    # The client's memory for received values (its Sink) grows with the first value above its size.
     for _ in range(3):
         turn()
     before = usage(), shared_memory(client)
@@ -77,7 +77,7 @@ def test_in_a_steady_state_nothing_is_registered_or_mapped(make: Make) -> None:
         turn()
     assert (usage(), shared_memory(client)) == before
     assert before[1][2] == 0
-    # Each value is a READ or a WRITE at least, most of them several.
+    # Each transfer of a value takes at least one READ or WRITE, most of them several.
     assert one_sided(client) - moved >= 3 * 2 * len(values)
 
 
@@ -114,7 +114,7 @@ def test_many_clients_need_what_their_calls_need(make: Make, transport: str) -> 
     clients[0].set("large", value)
     for client in clients:
         client.set("own", value)
-        # The first value is above the sink's size.
+        # The first value exceeds the client's memory for received values, so this memory grows.
         for _ in range(3):
             assert client.get("large") == value
         client.get("none")
@@ -193,7 +193,7 @@ def test_what_nobody_else_has_goes_first(registrations: Registrations) -> None:
     assert len(registrations) == 3
     newcomer = random_bytes(1003)
     assert [use(registrations, newcomer) for _ in range(2)] == [False, True]
-    # The first has gone. The second is under way.
+    # values[0] has gone. A request still has values[1].
     assert len(registrations) == 3 and registrations.size == 1001 + 1002 + 1003
     registrations.give(held)
     assert use(registrations, values[0]) and registrations.registered == 4
@@ -315,7 +315,7 @@ def test_a_buffer_is_there_as_long_as_it_is_seen(make: Make, transport: str) -> 
         buffer.close()
     assert client.get_into("key", view[:MB]) == MB
     client.close()
-    # Nobody else reaches the memory now. The caller owns the view.
+    # After the close only the caller reaches the memory, through the view.
     assert view == random_bytes(MB)
     # A new connection to the same server may use the view.
     assert client.set("other", view) is True and client.get_into("other", buffer) == MB

@@ -126,7 +126,8 @@ def test_default_port_and_brackets() -> None:
     ],
 )
 def test_no_server(server: Any, why: str) -> None:
-    """Each client names the address in its error, at once. A resolver would take another port, or say nothing."""
+    """Each client refuses the address at once, in an error with the address. A resolver would take another port, or say
+    nothing."""
     makers: list[Callable[..., Any]] = [
         Client,
         AsyncClient,
@@ -304,7 +305,7 @@ def test_pinned_transport_does_not_fall_back(shared_memcached: Any) -> None:
             client.set("key", b"x")
 
 
-# Lines of an exchange that make sense with a number in the first place, and 2 in the second.
+# With a number for qpn and 2 for version this would be a right line of the exchange.
 NONSENSE = (
     b"RDMA transport=soft_iw qpn=%s version=%d credits=32 msgsize=8192 workers=1 worker=0 lanes=64 lanebytes=16384"
     b" token=" + b"0" * 32 + b"\r\n"
@@ -341,7 +342,7 @@ def test_exchange_times_out(shared_rmemcached: Any) -> None:
         client.get("key")
 
 
-# --- ends ---
+# --- ends of clients, connections and servers ---
 
 
 def test_close_is_idempotent_and_the_next_command_reconnects(client: Client, key: str) -> None:
@@ -391,7 +392,7 @@ def test_nothing_leaks(backend: Any, key: str) -> None:
     before = counts()
     for _ in range(rounds(100)):
         cycle()
-    # Fewer: leftovers of another test have ended.
+    # The counts may fall: leftovers of another test end meanwhile.
     assert all(now <= then for now, then in zip(counts(), before, strict=True))
 
 
@@ -528,7 +529,7 @@ def test_the_servers_reason_is_in_the_message(shared_rmemcached: Any, key: str) 
 @pytest.mark.parametrize("spin", [None, 0])
 def test_timeout(backend: Any, spin: float | None, key: str) -> None:
     patient = Client(backend.server.address, transport=backend.transport, timeout=20, default_noreply=False)
-    # Connected before the server stops, and the stop has to come within the time-out.
+    # This client connects before the server stops: connecting to a stopped server would take up the time-out.
     impatient = Client(
         backend.server.address, transport=backend.transport, timeout=0.5, default_noreply=False, spin=spin
     )

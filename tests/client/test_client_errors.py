@@ -52,7 +52,8 @@ def where(client: Client) -> str:
 
 
 def answering(answers: dict[bytes, bytes]) -> AbstractContextManager[tuple[str, int]]:
-    """A server whose answers to the lines are in the table; "" stands for all the rest, and b"" is the end."""
+    """A server with a table of answers by a line's first word. The key b"" is for all other words. An empty answer
+    closes the connection."""
 
     def serve(connection: socket.socket) -> None:
         with connection.makefile("rb") as lines:

@@ -18,7 +18,7 @@ VALUE = bytes(range(250)) * 400
 
 
 def connect(server: ServerByHand, threads: ThreadPoolExecutor) -> Client:
-    """A client connected to the server, which waits for the reply to its first command."""
+    """Returns a client connected to the server, after the server's reply to a first command."""
     client = Client(server.address, transport=rdma(), timeout=TIMEOUT, connect_timeout=TIMEOUT, default_noreply=False)
     version = threads.submit(client.version)
     server.accept()

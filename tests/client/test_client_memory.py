@@ -198,7 +198,7 @@ def test_views_in_a_forked_child(make_client: Callable[..., Client], key: str, s
 
 @pytest.mark.parametrize("make", ["buffer", "register"])
 def test_a_signal_while_a_buffer_is_made(make_client: Callable[..., Client], make: str) -> None:
-    """The handler's exception leaves no registered memory behind, which the debug build counts."""
+    """The handler's exception leaves no registered memory behind: the debug build counts registered memory."""
     client = make_client()
     memory = bytearray(5000)
     client.buffer(5000).close()
@@ -342,7 +342,7 @@ class Tensor:
         return self.array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)  # the processor
+        return (1, 0)  # DLPack's numbers of the CPU
 
 
 def test_memory_by_dlpack(make_client: Callable[..., Client], key: str) -> None:

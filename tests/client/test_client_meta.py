@@ -363,7 +363,7 @@ def test_one_caller_computes(make_client: Callable[..., Client], key: str) -> No
     with ThreadPoolExecutor(8) as threads:
         results = [threads.submit(client.get_or_set, key, compute, 100) for _ in range(8)]
         assert begun.wait(20)
-        # The others have to look at least once.
+        # Another caller has to be looking for the value before compute() may end.
         while client.calls < 1 and not any(result.done() for result in results):
             pass
         may_end.set()

@@ -359,7 +359,7 @@ def test_get_or_set_looks_at_numbers_before_it_computes(shared_rmemcached: Any, 
 # ---- the names -------------------------------------------------------------------------------------------------------
 
 
-# What a pickle of 0.1.0 may name, by its module in rmemcached.client.
+# The names in pickles of 0.1.0, by their modules in rmemcached.client.
 PICKLED = {
     "_async": "AsyncClient",
     "_client": "Client FunctionSerde",
@@ -387,7 +387,7 @@ print(*(one.__name__ for one in found if getattr(rmemcached.client, one.__name__
 
 @pytest.mark.parametrize("module", PICKLED)
 def test_pickles_of_earlier_versions_are_loaded(module: str) -> None:
-    """A process that has imported nothing of the package loads old pickles, and their names are the package's."""
+    """A process that has imported nothing of the package loads old pickles, and gets the objects of today's package."""
     command = [sys.executable, "-c", LOAD, module, *PICKLED[module].split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == (f"{PICKLED[module]}\n", "")
@@ -423,7 +423,7 @@ def declared(module: str, name: str) -> dict[str, Signature]:
         ]
         if arguments.kwarg is not None:
             listed.append((arguments.kwarg.arg, inspect.Parameter.VAR_KEYWORD, False))
-        # The last of several overloads has them all.
+        # The last of several overloads has all parameters.
         methods[node.name] = listed
     return methods
 

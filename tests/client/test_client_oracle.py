@@ -93,7 +93,7 @@ def arithmetic(c: Recorder, k: str) -> None:
     c.incr(k, 5)
     c.decr(k, 20)
     c.get(k)
-    # memcached 1.6.18 looks for a minus sign even behind an item whose value is 2**63 or more.
+    # memcached 1.6.18 looks for a minus sign even behind an item whose value is 2**63 or more: values here are smaller.
     c.incr(k, 2**63 - 1)
     c.incr(k, 2**63 + 2)
     c.incr(k, -1)

@@ -87,7 +87,7 @@ class Child:
             resume(self.server.pid)
         if stands:
             os.read(self.says, 1)
-            # The answer to an earlier request comes in the turn of the first of these commands, or before.
+            # After these commands the child's answer has come, by the turn of the first command at the latest.
             control.stats()
             control.stats()
             os.write(self.told, b".")

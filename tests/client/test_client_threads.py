@@ -33,7 +33,8 @@ class Remembers(Client):
 
 @pytest.mark.device("its completion channel among threads")
 def test_one_client_in_many_threads(make_client: Callable[..., Client], key: str) -> None:
-    """Threads share a client for values of both ways to travel: in messages or the stream, and through named memory."""
+    """Threads share a client for small values, sent in the messages or the stream, and for large values, moved through
+    memory named in the request."""
     client = make_client()
     barrier = threading.Barrier(THREADS)
 
@@ -86,7 +87,7 @@ def test_close_while_a_call_is_under_way(make_client: Callable[..., Client], bac
 
 
 def test_a_threads_commands_stay_in_their_order(make_client: Callable[..., Client], key: str) -> None:
-    """A thread gets its own latest value, set without an answer, whatever other threads do meanwhile."""
+    """A thread gets the value of its own last set, though this set had no answer, beside sets of other threads."""
     client = make_client(default_noreply=True)
     stop = threading.Event()
 

@@ -236,14 +236,14 @@ def test_sink_grows_with_the_values(shared_rmemcached: Any, key: str) -> None:
     with Client(shared_rmemcached.address, transport="soft_iw", default_noreply=False, timeout=20) as client:
         value = random_bytes(5 * MEGABYTE)
         client.set(key, value)
-        assert client.get(key) == value  # in the stream: larger than the sink
+        assert client.get(key) == value  # in the stream: larger than the client's memory for values (its Sink)
         before = client.stats("rdma")[b"rdma_write_bytes"]
         for _ in range(3):
             assert client.get(key) == value
         assert client.stats("rdma")[b"rdma_write_bytes"] - before == 3 * len(value)
         small = random_bytes(50000)
         client.set(key, small)
-        for _ in range(50):  # often enough for the sink to become smaller again
+        for _ in range(50):  # often enough for the Sink to become smaller again
             assert client.get(key) == small
         client.set(key, value)
         for _ in range(2):

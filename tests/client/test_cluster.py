@@ -371,7 +371,7 @@ def test_an_interrupted_call_leaves_no_answers(relays: list[GatedRelay], gate: G
     with ClusterClient([relay.address for relay in relays], **OPTIONS) as cluster:
         values = {f"{key}-{number}": b"%d" % number for number in range(100)}
         cluster.set_many(values)
-        gate.shut(5)  # there are four
+        gate.shut(5)  # stays shut: there are four relays
         before = signal.signal(signal.SIGUSR1, stop)
         try:
             sender = threading.Thread(target=interrupt)
@@ -434,7 +434,7 @@ def test_failures_are_dealt_with_as_in_pymemcache(
         for one in (ours, theirs):
             assert one.set(key, b"value") is True
         goes.stop()
-        # Existing connections may end in more than one way.
+        # Both clients begin without connections, because the errors of existing connections may differ.
         for one in (ours, theirs):
             for client in one.clients.values():
                 client.close()

@@ -79,6 +79,7 @@ SYNC_CALLS = {"pipeline": pipeline, **CALLS}
 
 @contextlib.contextmanager
 def in_time() -> Iterator[None]:
+    """Fails if the block does not end at its calls' time-out."""
     begun = time.monotonic()
     yield
     took = time.monotonic() - begun
@@ -167,7 +168,7 @@ def test_an_event_loop(server: Server, transport: str, name: str) -> None:
 @pytest.mark.parametrize("end", ["cancel", "close"])
 @pytest.mark.without_direct("a get must wait for the daemon")
 def test_calls_that_are_given_up(server: Server, transport: str, end: str) -> None:
-    """The loop does not wait for the server after cancelled calls, or after a close under them."""
+    """The loop does not wait for the server after cancelled calls, or after a close during calls."""
 
     async def body() -> None:
         client = AsyncClient(server.address, transport=transport, timeout=20 * PACE, default_noreply=False)

@@ -24,7 +24,7 @@ from rmemcached.client import Client, ClusterClient, MemcacheClientError, Memcac
 ServerFactory = Callable[..., Server]
 TIMEOUT = 20.0
 OPTIONS: dict[str, Any] = {"timeout": TIMEOUT, "default_noreply": False, "transport": "soft_shm"}
-FLAGS = ("-t", "2", "-o", "rdma_direct,no_huge_pages")  # pages come when they are written to, and not before
+FLAGS = ("-t", "2", "-o", "rdma_direct,no_huge_pages")  # without huge pages only written pages get memory
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_without_cas(rmemcached_server: ServerFactory, key: str) -> None:
 
 
 def test_what_is_asked_for(server: Server, client: Client, key: str) -> None:
-    """Commands that need the daemon's word or work ask the daemon."""
+    """gat, pipelines and meta commands ask the daemon, and so does the get of an invalidated key."""
     client.set(key, b"value")
     before = direct(client)
     assert client.gat(key, 100) == b"value"
@@ -320,7 +320,7 @@ def test_threads_share_a_client(client: Client, key: str) -> None:
     assert wrong == []
 
 
-# --- times ---
+# --- expiry, and the daemon's clock ---
 
 
 def test_what_expires_is_not_read_any_more(server: Server, client: Client, key: str) -> None:
@@ -328,7 +328,7 @@ def test_what_expires_is_not_read_any_more(server: Server, client: Client, key: 
     began = time.monotonic()
     while client.get(key) == b"value":
         assert time.monotonic() - began < 4
-    # The daemon's seconds do not begin with this process's: the item lives for more than half a second.
+    # The daemon's seconds do not begin with this process's, so the item may expire early: but not in half a second.
     assert time.monotonic() - began > 0.5
     client.set(key, b"value")
     client.touch(key, -1)
@@ -373,7 +373,7 @@ def test_a_client_that_was_idle_meanwhile_asks(rmemcached_server: ServerFactory,
                 client.get(key)
 
 
-# --- ends ---
+# --- ends of daemons, connections and processes ---
 
 
 @pytest.mark.parametrize("flags", [FLAGS, ()])
@@ -474,7 +474,7 @@ def test_nothing_is_left(server: Server) -> None:
 
 
 def test_memory_can_be_mapped_ahead(rmemcached_server: ServerFactory) -> None:
-    """prefault() maps the memory as of the connection, for a client with or without a connection, and repeatedly."""
+    """prefault() maps the daemon's memory, for a client with or without a connection, and repeatedly."""
     server = rmemcached_server("-m", "64", *FLAGS)
     values = {str(number): os.urandom(100_000) for number in range(200)}
     with Client(server.address, **OPTIONS) as writer:
@@ -552,14 +552,15 @@ def test_calls_that_ask_nothing_take_hits_along(server: Server, client: Client, 
         for ask in (lambda: client.buffer(100), lambda: client.register(bytearray(100))):
             client.version()
             before = int(asking.stats()[b"get_hits"])
-            # Too few for a report of their own; the next call finds commands without answers before.
+            # A get asks the server while a set of its thread has no answer. version() waits for this set, so the gets
+            # below read directly. Five hits are too few for a report of their own.
             client.set(f"{key}-2", b"value", noreply=True)
             client.version()
             for _ in range(5):
                 client.get(key)
             with ask():
                 pass
-            # The line of hits has no answer, and its thread of the daemon may read the line after `stats`.
+            # The line of hits has no answer. The worker of its connection may read the line after `stats`.
             end = time.monotonic() + TIMEOUT
             while int(asking.stats()[b"get_hits"]) == before:
                 assert time.monotonic() < end
@@ -668,7 +669,7 @@ def test_hits_are_told_after_reconnects(server: Server, client: Client, key: str
     assert direct(client)["direct_hits"] == before + 1200
 
 
-# --- who may ---
+# --- the clients that may read directly ---
 
 
 def test_only_who_knows_the_password(rmemcached_server: ServerFactory, tmp_path: Path, key: str) -> None:

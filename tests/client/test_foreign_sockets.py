@@ -399,8 +399,8 @@ def test_what_is_not_tls(taken: Callable[[], Any], certificate: Path) -> None:
 
 @pytest.mark.parametrize("size", [1, 30_000_000], ids=["small", "large"])
 def test_a_signal_handlers_time_out_is_not_the_clients(taken: Callable[[], Any], certificate: Path, size: int) -> None:
-    """A time-out raised by a signal handler comes out of the call as it is, from a wait and from a mere look for
-    readiness."""
+    """A time-out raised by a signal handler comes out of the call as it is, both from a wait and from a look for
+    readiness without a wait."""
 
     class OfTheCaller(TimeoutError):
         pass

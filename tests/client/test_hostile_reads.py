@@ -28,7 +28,7 @@ from rmemcached.verbs import Access, State
 LIMIT = 0.4 * PACE
 """The clients' time limit."""
 SLACK = 1.0 * PACE
-"""What a call may take longer, on a machine with much to do."""
+"""The seconds by which a call may be late on a busy machine."""
 MB = 1 << 20
 ENDED = "the server has ended the connection"
 READ_REQUEST, READ_RESPONSE, TERMINATE = 1, 2, 7
@@ -109,6 +109,7 @@ class ReadServer(ServerByHand):
         self.stream.sendall(frame + bytes(-len(frame) % 4) + bytes(4))
 
     def put_response(self, tag: int, address: int, data: bytes, last: bool = True) -> None:
+        """Sends a segment of a READ response. last: of the response."""
         head = struct.pack(">BBIQ", 0xC1 if last else 0x81, 0x40 | READ_RESPONSE, tag, address)
         self.put(head + data)
 
@@ -293,7 +294,7 @@ def test_the_end_of_the_lifeline(server: ReadServer, threads: ThreadPoolExecutor
         check_failure(call, server, began, r"SERVER_ERROR one\\r\\nline\\x1b\[2J\\x00x{,4000}")
 
 
-# --- lying answers to rdma_direct ---
+# --- false answers to rdma_direct ---
 
 
 @pytest.mark.parametrize(
@@ -314,7 +315,7 @@ def test_the_end_of_the_lifeline(server: ReadServer, threads: ThreadPoolExecutor
         b"DIRECT %(base)x 0 %(length)x 1%(key)08x",
         b"DIRECT %(base)x 0 %(length)x x",
         b"DIRECT %(base)x 0 1000000000000000000000000000000000000000000 %(key)x",
-        # A part too short for the header, or as short as no header is.
+        # Memory of these lengths has no room for the header.
         b"DIRECT %(base)x 0 3ff %(key)x",
         b"DIRECT %(base)x 0 8 %(key)x",
         b"DIRECT %(other)x 0 %(length)x %(key)x",
@@ -421,7 +422,7 @@ def client_for(daemon: Server, transport: str, timeout: float = LIMIT, **options
 
 
 def warm(client: Client, key: str, value: bytes) -> None:
-    """From the return on the key needs READs only. A daemon that goes on again may need a moment."""
+    """Returns when gets of the key need READs only. A daemon that goes on after a stop may need a moment."""
     end = time.monotonic() + TIMEOUT
     while True:
         try:
@@ -457,7 +458,7 @@ def test_signals_do_not_prolong_a_request(daemon: Server, key: str, transport: s
                 began = time.monotonic()
                 with pytest.raises(TimeoutError, match=f"timed out: nothing has come for {LIMIT:g} s$"):
                     call()
-                # The part of the request that fits into the socket is sent first: progress counts.
+                # The time limit begins with the last progress. First the client sends as much as fits into the socket.
                 assert LIMIT * 0.9 < time.monotonic() - began < LIMIT + SLACK
             assert len(seen) > 10
 

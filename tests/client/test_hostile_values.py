@@ -229,7 +229,7 @@ def test_a_server_that_resets_is_named() -> None:
         client.get("key")
 
 
-# --- clients that watch themselves ---
+# --- ObservedClient, which counts its own calls ---
 
 
 def test_a_child_does_not_wait_for_the_parents_threads(shared_rmemcached: Server) -> None:

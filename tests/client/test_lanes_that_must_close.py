@@ -22,8 +22,8 @@ each_transport = pytest.mark.usefixtures("rdma_transport")
 
 SIZE = 100_000
 HASTE = 0.1 * PACE
-SILENT = 1.0  # seconds of silence allowed to the server,
-MOST = 5.0  # ... and seconds allowed in all (CLOSE_WAIT, CLOSE_WAIT_MOST)
+SILENT = 1.0  # seconds without a message after which the client waits no more for CLOSE (CLOSE_WAIT)
+MOST = 5.0  # seconds after which the client waits no more in any case (CLOSE_WAIT_MOST)
 VERSION = b"VERSION 1\r\n"
 
 
@@ -162,8 +162,8 @@ def test_a_call_whose_time_is_over() -> None:
 @each_transport
 @pytest.mark.usefixtures("alarm")
 def test_what_has_come_for_the_lane() -> None:
-    """A call whose handler raises ends, though the server is silent then, and another thread has received for the
-    lane."""
+    """A set whose signal handler raises comes to its end, though another thread has received the lane's answer before,
+    and the server is silent from then on."""
     with ServerByHand(rdma()) as server, ThreadPoolExecutor(1) as threads:
         patient, hasty = (make(server.address, server.transport, TIMEOUT) for _ in range(2))
         # Both clients connect in the same thread: each thread has a queue pair of its own.

@@ -22,7 +22,7 @@ TIMEOUT = 20.0 * PACE
 MB = 1 << 20
 TRANSPORTS = ["tcp", *RDMA_TRANSPORTS]
 
-# The tests of this file are about gets that ask. A test of direct reads has a note.
+# The tests of this file are about gets that ask. Only test_in_a_steady_state_no_page_is_new permits direct reads, too.
 pytestmark = pytest.mark.without_direct("large values that the server writes")
 
 ServerFactory = Callable[..., Server]
@@ -44,8 +44,7 @@ def page_faults(work: Callable[[], Any]) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
-# ---- several values in one call
-# --------------------------------------------------------------------------------------
+# ---- several values in one call --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -160,7 +159,7 @@ def test_memory_that_a_get_of_an_event_loop_has_named_stays(make: Make, server: 
         async with AsyncClient(server.address, transport=transport, timeout=TIMEOUT) as client:
             await asyncio.gather(*(one() for _ in range(12)))
 
-    # The named memory grows in the first calls of each.
+    # The memory named by gets grows in the first calls of each client.
     for seed in range(20):
         asyncio.run(body(random.Random(seed)))
 
@@ -177,7 +176,7 @@ def test_a_server_that_stands_still_while_it_sends_several(make: Make, server: S
         assert make(transport).get_many(values) == values
 
 
-# ---- bytes whose memory was there already ----------------------------------------------------------------------------
+# ---- memory of earlier values, used again ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -206,7 +205,8 @@ def test_values_are_whose_they_are(make: Make, transport: str) -> None:
 @pytest.mark.parametrize("who", ["off", "own"])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_in_a_steady_state_no_page_is_new(rmemcached_server: ServerFactory, transport: str, who: str) -> None:
-    """No page is new, whether values are dropped before or after the next call. A page takes longer than its copy."""
+    """No page is new, whether values are dropped before or after the next call. A new page takes longer than the copy
+    of its bytes."""
     server = rmemcached_server("-t", "1", "-m", "512", "-I", "64m", "-o", f"rdma_direct={who}")
     values = {f"key{number}": random_bytes(4 * MB, number) for number in range(3)}
     one, large = random_bytes(4 * MB, 0), random_bytes(16 * MB)

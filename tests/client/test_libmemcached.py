@@ -54,7 +54,7 @@ def check_libmemcached(servers: list[str]) -> None:
 
 
 def test_libmemcached_leaves_the_usual_port_out(memcached_server: ServerFactory) -> None:
-    # Unused addresses of this host for the usual port.
+    # The usual port is free at these unused addresses of this host.
     hosts = [f"127.{64 + os.getpid() % 64}.{os.getpid() // 64 % 256}.{last}" for last in (1, 2)]
     with ExitStack() as stack:
         for host in hosts:

@@ -33,7 +33,7 @@ def answer(connection: socket.socket, before: Callable[[bytes], object] = lambda
 
 
 def test_nobody_waits_where_there_is_no_queue_pair() -> None:
-    """A slow server refuses RDMA to the first thread, then to all the others at the same time."""
+    """After a server has refused RDMA to one thread, other threads ask at the same time: none waits for another."""
     everybody = threading.Barrier(5)
     known = threading.Event()
 
@@ -87,7 +87,7 @@ def test_threads_fall_back_when_rdma_cm_takes_long(monkeypatch: pytest.MonkeyPat
 def test_threads_share_also_while_rdma_cm_takes_long(
     rmemcached_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Queue pairs on their way through rdma_cm count: beyond 16 a thread joins one that is there, at once."""
+    """Queue pairs on their way through rdma_cm count: beyond 16 a thread joins an existing queue pair at once."""
     port = 9
     everybody = threading.Barrier(exchange.MOST_FOR_THREADS)
     resolve = socket.getaddrinfo
@@ -117,7 +117,7 @@ def test_threads_share_also_while_rdma_cm_takes_long(
 
 
 def test_a_signal_handler_connects_while_its_thread_does() -> None:
-    """The handler connects to the same server, still before the answer to the thread."""
+    """The handler connects to the same server before the server has answered the thread's question."""
     asked = threading.Event()
 
     def serve(connection: socket.socket) -> None:

@@ -33,7 +33,7 @@ def parameters(thing: Any) -> str:
     except (TypeError, ValueError):
         return ""
     bare = [one.replace(annotation=one.empty) for one in found.parameters.values()]
-    # A default object is shown with its address.
+    # The text of a default object has the object's address, which differs in each process.
     return re.sub(r" at 0x\w+", "", str(found.replace(parameters=bare, return_annotation=found.empty)))
 
 

@@ -59,12 +59,13 @@ def frames(server: Server) -> int:
 
 
 def beside(began: float) -> float:
-    """The number of other frames meanwhile: for READs of the clock, and for lines of hits."""
+    """The largest number of other frames since `began`: for READs of the clock, and for lines of hits."""
     return 5 + 20 * (time.monotonic() - began)
 
 
 def counts(client: Client) -> tuple[int, int]:
-    """The numbers of asking gets and of gets by READ, without the get here, by which the client reports its hits."""
+    """Returns the numbers of asking gets and of gets by READ. The get here makes the client report its hits, and is not
+    counted."""
     assert client.get("nothing") is None
     stats = client.stats()
     read = int(stats[b"direct_hits"])
@@ -82,7 +83,7 @@ def test_nobody_is_asked(client: Client, key: str) -> None:
             assert client.get(name) == value
             assert client.get(name.encode()) == value
         assert client.get_many(values) == values
-    # The get in the first counts() has asked.
+    # The additional asking get is that of the first counts().
     assert counts(client) == (asked + 1, read + 45)
     assert client.get_many([*values, f"{key}-nothing"]) == values
 
@@ -266,7 +267,7 @@ def test_no_value_is_ever_wrong(server: Server) -> None:
         assert counts(client)[1] > before
 
 
-# --- where a key was read before ---
+# --- keys whose place is known from an earlier read ---
 
 
 def test_one_read_is_enough_then(server: Server, client: Client, key: str) -> None:
@@ -336,7 +337,7 @@ def test_keys_of_one_tag() -> None:
         before, before_frames, began = counts(client), frames(server), time.monotonic()
         for name in names:
             assert client.get(name) == name.encode()
-        # Two READs for the first key, three for the second, and the request of counts().
+        # The first key takes two READs, and the second takes three.
         assert 5 <= frames(server) - before_frames < 9 + beside(began)
         assert client.get_many(names) == {name: name.encode() for name in names}
         assert counts(client) == (before[0] + 1, before[1] + 4)
@@ -465,7 +466,7 @@ def test_cas_values(server: Server, client: Client, key: str) -> None:
         assert client.get(key) == b"mine"
 
 
-# --- the index grows; processes ---
+# --- growth of the index, and forked processes ---
 
 
 def test_parts_of_an_index_that_grows(key: str) -> None:

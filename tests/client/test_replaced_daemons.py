@@ -115,7 +115,7 @@ def test_reads_go_on_by_themselves(first: Callable[[], Server], transport: str) 
 
 
 def test_readers_at_the_moment_of_death(first: Callable[[], Server], transport: str) -> None:
-    """After the first daemon's end is known no read gives a value of an earlier daemon."""
+    """Once a daemon has been replaced, no read gives a value of an earlier daemon."""
     server = first()
     fill(server, 0)
     now = [0]

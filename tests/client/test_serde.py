@@ -116,7 +116,7 @@ def test_arrays(make_client: Callable[..., Client], key: str, number: int, kind:
 
 @pytest.mark.parametrize("kind", ["sync", "pipeline", "async", "many", "noreply"])
 def test_objects_with_arrays(backend: Backend, make_client: Callable[..., Client], key: str, kind: str) -> None:
-    """A value has arrays with buffers of all sizes."""
+    """An object with arrays of all sizes is stored and comes back."""
     sizes = (0, 1, 1000, 2000, 5000, 20_000, 300_000, 500_000)
     value = {"arrays": [numpy.arange(size, dtype="u1") for size in sizes], "text": "text", "raw": bytearray(2000)}
     made = serde.Pickle5Serde()

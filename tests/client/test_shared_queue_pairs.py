@@ -85,7 +85,7 @@ def in_threads(count: int, body: Callable[[int], None]) -> list[BaseException]:
 def test_queue_pairs_are_given_to_all_workers(rmemcached_server: ServerFactory, transport: str) -> None:
     """The workers get queue pairs in turn.
 
-    Connections of streams have no turn: of two workers a single worker would get all queue pairs.
+    The TCP connections of soft_iw's streams have no turn: otherwise one of two workers would get all queue pairs.
     """
     server = rmemcached_server("-t", "4")
 
@@ -119,7 +119,7 @@ def test_one_queue_pair_for_each_worker(rmemcached_server: ServerFactory, transp
             client.close()
         for number, client in enumerate(clients[:10]):
             assert client.get(f"key{number + 20}") == f"value{number + 20}".encode()
-        # The close of a lane is on its way before the queue pair's next request.
+        # A queue pair's CLOSE messages go out before its next request, so the server knows of nearly all of them.
         assert numbers(clients[0], "curr_connections", "rdma_streams")[1] <= 12
         for _ in range(10):
             clients[0].version()
@@ -147,7 +147,7 @@ def test_threads_have_their_own_while_there_are_few(make: Make) -> None:
 
 
 def test_the_last_takes_the_queue_pair_along(make: Make, server: Server) -> None:
-    """The end of the last client is no error, in whatever order the server sees its parts."""
+    """The end of the last client is no error, in whatever order the server sees the ends of lane and lifeline."""
     with socket.create_connection((server.host, server.port)) as plain, plain.makefile("rb") as lines:
 
         def number(name: bytes) -> int:
@@ -353,7 +353,7 @@ def test_the_end_of_a_queue_pair_ends_all_of_it(rmemcached_server: ServerFactory
 
 
 def test_the_servers_end_of_a_lane(make: Make) -> None:
-    """Only this client notices, and gets the server's words in the message."""
+    """If the server ends a lane, only the lane's client notices, and connects anew."""
     first, second = make(), make()
     assert first.set("key", b"value")
     with pytest.raises(MemcacheUnexpectedCloseError):
@@ -372,7 +372,7 @@ def test_beyond_the_limit_of_connections(rmemcached_server: ServerFactory, trans
                 client.version()
         assert clients[0].set("key", b"value", noreply=False)
         clients[1].close()
-        # The place is free once the server knows of the close.
+        # The server learns of the close before this request, and then has room for another client.
         clients[0].version()
         assert clients[19].get("key") == b"value"
 

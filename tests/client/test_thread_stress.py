@@ -113,7 +113,7 @@ class Worker:
 def test_everything_at_a_time(make_client: Make, key: str) -> None:
     clients = [make_client() for _ in range(3)]
     ordered = make_client()
-    # No object with a count of its exports: the count alone is not safe without the GIL in Python 3.13.
+    # Arrays of ctypes do not count their exports. A bytearray's count is not safe without the GIL in Python 3.13.
     memory = (ctypes.c_char * (1 << 20))()
     ended = threading.Event()
     problems: list[BaseException] = []

@@ -173,7 +173,7 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client("one")
     monkeypatch.setenv("RMEMCACHED_TRANSPORT", "")
     assert Client("one").transport == "auto"
-    # A copy is as the original was made.
+    # A copy has the original's transport, whatever the environment says now.
     assert copy.copy(client).transport == pickle.loads(pickle.dumps(client)).transport == "soft_iw"
 
 

@@ -59,13 +59,13 @@ def test_nobody_is_refused_because_of_what_others_see(rmemcached_server: ServerF
 
 
 def class_of(client: Client, number: int) -> str:
-    """The slab class with so many items."""
+    """The slab class with this number of items."""
     found = client.stats("items")
     return next(name.split(b":")[1].decode() for name in found if b":number" in name and found[name] == number)
 
 
 def moved(client: Client, pages: int) -> None:
-    """Waits until so many pages have moved, in all."""
+    """Waits until this number of pages has moved, in all."""
     eventually(lambda: client.stats()[b"slabs_moved"] == pages, TIMEOUT)
 
 
@@ -90,7 +90,7 @@ def test_the_page_mover_goes_round_what_is_seen(rmemcached_server: ServerFactory
         assert all(view == values[name] and is_pinned(view) for name, view in seen.items())
         seen |= {name: client.get_view(name) for name in values}
         assert client.raw_command(f"slabs reassign {source} {other}") == b"OK"
-        # The mover takes up the second request after the first.
+        # The mover takes up this request after the last: when another page has moved, the last request has ended.
         assert client.raw_command(f"slabs reassign {other} {source}") == b"OK"
         moved(client, 2)
         found = client.stats()
@@ -190,7 +190,7 @@ def test_switched_off(rmemcached_server: ServerFactory, key: str) -> None:
         client.set(key, b"value")
         view = client.get_view(key)
         assert view == b"value" == client.get(key) and not is_pinned(view)
-        # A client without the right to more views reads as by any get.
+        # A client without the right to more views gets copies by direct reads, as by any get.
         value = os.urandom(400_000)
         client.set(key, value)
         before = client.stats()[b"direct_hits"]

@@ -51,7 +51,7 @@ def client(server: Server) -> Iterator[Client]:
 
 
 def until(server: Server, kept: int, seconds: float = TIMEOUT) -> None:
-    """Waits until the daemon keeps so many items. No event announces the number."""
+    """Waits until the daemon keeps this number of items for views. No event announces the number."""
     eventually(lambda: views(server)[0] == kept, seconds, f"{kept} items kept")
 
 
@@ -73,7 +73,8 @@ def test_a_value_is_seen_where_it_lies(server: Server, client: Client, key: str,
 
 
 def test_a_value_in_pieces_is_a_list(server: Server, client: Client, key: str) -> None:
-    """A value in pieces is a list, up to the largest, whose answer is a long line. One reference keeps all pieces."""
+    """The view of a value in pieces is a list, also for the largest value, whose answer is a long line. A reference to
+    one piece keeps the item."""
     for length in (600_000, 7 * MB):
         value = os.urandom(length)
         client.set(key, value)
@@ -490,7 +491,7 @@ def test_idle_timeout(rmemcached_server: ServerFactory, key: str) -> None:
         client.close()
 
 
-# --- the commands ---
+# --- the commands rdma_view and rdma_release ---
 
 
 def test_commands_that_make_no_sense(server: Server, client: Client, key: str) -> None:
@@ -501,7 +502,7 @@ def test_commands_that_make_no_sense(server: Server, client: Client, key: str) -
             client.raw_command(line)
     junk = ("", " ", "x", "-1", "1 2 3", "99999999999999999999", "4294967296", "0x", "x0", " 1  5 " * 300)
     for ids, kept in [*((ids, 1) for ids in junk), ("0", 0), (" 5 0  0 x", 0)]:
-        # The Client gives up its connection behind each of these commands, and so all its kept items.
+        # After each of these commands the Client gives up its connection, and the daemon frees its kept items.
         until(server, 0)
         text = client.raw_command(f"rdma_view {key}\r\nrdma_release {ids}\r\nstats rdma", "END\r\n")
         assert text.startswith(b"VIEW 0 0 ") and b"STAT rdma_views %d\r\n" % kept in text, ids

@@ -29,7 +29,8 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two 
 
 
 def mappings() -> int:
-    """The number of mappings of an index in this process: earlier tests may have left Clients that still read."""
+    """The number of mappings of an index in this process. Tests compare two such numbers, because earlier tests may
+    have left Clients that still read."""
     return Path("/proc/self/maps").read_text().count("memfd:rmemcached index")
 
 

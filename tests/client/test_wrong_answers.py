@@ -17,15 +17,15 @@ TIMEOUT = 20.0
 KNOWN = {b"mn\r\n": b"MN\r\n", b"version\r\n": b"VERSION 1.6.18\r\n"}
 CLASSIC = {**KNOWN, b"mn\r\n": b"ERROR\r\n"}
 
-# Makes the answer to a command, from its line.
+# An Answer makes the answer to a command from the command's line.
 Answer = Callable[[bytes], bytes]
 Serve = Callable[..., tuple[str, int]]
 
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """serve(answer, known): the address of a server with this answer to each line not in `known`. Values are no
-    lines."""
+    """serve(answer, known): the address of a server with this answer to each line not in `known`. The server does not
+    take values for lines."""
     with contextlib.ExitStack() as stack:
 
         def serve(answer: Answer | bytes, known: dict[bytes, bytes] = KNOWN) -> tuple[str, int]:
@@ -72,7 +72,7 @@ each_way = pytest.mark.parametrize("how", [called, piped, run], ids=lambda how: 
 
 
 def its_name(line: bytes) -> bytes:
-    """The key as a value."""
+    """Returns an answer to a get whose value is the key."""
     key = line.split()[1]
     return b"VA %d\r\n%b\r\n" % (len(key), key)
 

@@ -1,4 +1,4 @@
-"""What the tests of the frameworks' back ends share."""
+"""The shared parts of the tests of the frameworks' back ends."""
 
 from __future__ import annotations
 

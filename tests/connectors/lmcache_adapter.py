@@ -50,7 +50,7 @@ class Arena:
         self.used = 0
 
     def view(self, size: int, content: bytes = b"") -> memoryview:
-        """A part of so many bytes, with the content again and again."""
+        """Returns the memory's next `size` bytes, filled with repetitions of the content."""
         part = (ctypes.c_ubyte * size).from_buffer(self.memory, self.used)
         self.used += size
         if content:

@@ -1,6 +1,7 @@
 """pytest's plugin of script/serving-suite: SGLang's own base class, where all of SGLang cannot be imported.
 
-sglang/__init__.py imports the whole engine, for a GPU. So the package is made without it; its modules are real.
+sglang/__init__.py imports the whole engine, for a GPU. So the plugin makes the package without this file; the package's
+modules are real.
 """
 
 import importlib.util

@@ -93,7 +93,7 @@ def test_names_that_utf_8_does_not_have() -> None:
         "a\x00b",
         b"\xed\xa0\x80",
     ]
-    # A byte outside of UTF-8 has the same key as bytes and as Python's text.
+    # A byte outside of UTF-8 has the same key as bytes and as Python's text: b"\x80" and "\udc80".
     assert len({block_key(name) for name in names}) == len(names) - 1
 
 

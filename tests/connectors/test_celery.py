@@ -106,7 +106,7 @@ def test_urls() -> None:
     backend = application("rmemcached://me:secret@127.0.0.1:1;127.0.0.1:2").backend
     assert len(backend.client.clients) == 2
     assert "secret" not in backend.as_uri(include_password=False) and "secret" in backend.as_uri()
-    # A worker shows this text at its start: the text says the same as the setting.
+    # A worker shows this text at its start, so the text must name the same servers as the setting.
     assert servers_of(backend.as_uri(include_password=False))[1] == "memcached://127.0.0.1:2"
     shown = application("rmemcached+shm://127.0.0.1:1").backend.as_uri(include_password=False)
     assert shown == "rmemcached+shm://127.0.0.1:1"

@@ -1,4 +1,4 @@
-"""A Django application whose cache is rmemcached. Django's own tests of it are run by script/django-suite."""
+"""A Django application whose cache is rmemcached. script/django-suite runs Django's own tests with the back end."""
 
 from __future__ import annotations
 

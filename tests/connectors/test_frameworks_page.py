@@ -1,4 +1,4 @@
-"""The code of docs/frameworks.md. That of PyTorch is run by script/torch-suite."""
+"""The code of docs/frameworks.md. script/torch-suite runs the code of PyTorch."""
 
 from __future__ import annotations
 

@@ -271,7 +271,8 @@ def test_heads_that_others_have_made(connect: Connect, shared_rmemcached: Server
         plant()
         block, target = (memoryview(bytearray(2 * MEGABYTE)) for _ in range(2))
         assert adapter.store(["key"], [block])[2] == [True] and adapter.load(["key"], [target])[2] == [True]
-    # 2^62 pieces would exceed all memory, and the store named by the head has no pieces.
+    # read_head refuses heads with many or small pieces: 2^62 pieces would exceed all memory. A head with a single piece
+    # is valid, but names a store without pieces.
     assert read_head(head) is None or length == piece
 
 

@@ -71,7 +71,7 @@ class Tensor:
 
 
 class Pool:
-    """A host pool of pages, each in so many pieces, described as by SGLang's HostKVCache."""
+    """A host pool of pages, each in `parts` pieces, with the attributes of SGLang's HostKVCache."""
 
     def __init__(
         self, pages: int, size: int, parts: int = 2, layout: str = "page_first", dtype: str = "bf16", device: str = ""
@@ -248,7 +248,7 @@ def test_bytes_of_which_nobody_says_what_they_mean(
 
 
 def test_entries_that_are_sglangs(storage: MakeStorage, shared_rmemcached: Server) -> None:
-    """Entries that SGLang 0.5.23 itself reads are known here, whether SGLang removes them or not."""
+    """The back end accepts the entries read by SGLang 0.5.23 itself, whether SGLang removes these entries or not."""
     entries = {
         "prefetch_threshold": 64,
         "prefetch_timeout_base": 1,

@@ -190,7 +190,8 @@ def test_keys_over_250_bytes(engine: MakeEngine, shared_rmemcached: Server) -> N
 def test_what_is_missing_is_a_miss_and_stored_again(
     engine: MakeEngine, rmemcached_server: Callable[..., Server], size: int
 ) -> None:
-    """A load keeps the chunks found. A chunk lost after the lookup, as a whole or in part, is not looked for again."""
+    """A load keeps the chunks found. A chunk lost after its lookup, as a whole or in part, is a miss for later lookups,
+    until the chunk is stored again."""
     server = rmemcached_server("-m", "64", "-t", "1")
     one = engine(server, 4, size)
     one.memory[:2] = [[1], [2]]

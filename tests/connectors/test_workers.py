@@ -28,7 +28,7 @@ def finished(workers: Workers) -> list[Outcome]:
 
 
 def test_a_batch_does_not_wait_for_a_thread_that_is_busy(workers: Workers) -> None:
-    """A batch ends without a thread busy elsewhere. Once free, the thread leaves the batch alone."""
+    """A batch ends without the help of a busy thread. Once free, this thread leaves the batch alone."""
     busy, free = threading.Event(), threading.Event()
     threads: set[int] = set()
 

@@ -1,4 +1,4 @@
-"""PyTorch's DataLoader and torch.compile with rmemcached. Run by script/torch-suite, where torch is."""
+"""PyTorch's DataLoader and torch.compile with rmemcached. script/torch-suite runs these tests where torch is there."""
 
 from __future__ import annotations
 

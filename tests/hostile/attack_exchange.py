@@ -18,7 +18,7 @@ from rmemcached.verbs import MR, Access
 
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends a reset
 LANES = 64
-FEW_LANES = 8  # two messages on each need no credit back
+FEW_LANES = 8  # so few that two messages on each lane need no returned credit
 AT_ONCE = 16  # large values that one message asks for
 
 
@@ -65,7 +65,7 @@ def without_stream(target: Target, transport: str, count: int) -> None:
     waiting = [exchange(target, transport) for _ in range(count)]
     target.ready()
     while True:
-        # They end in the order of their beginning.
+        # The daemon gives up the queue pairs in the order of their beginning.
         oldest = waiting.pop(0)
         while oldest.recv(4096):
             pass
@@ -151,7 +151,7 @@ def lanes_without_end(target: Target, transport: str) -> None:
 
 
 def lanes_at_rest(target: Target, transport: str, count: int) -> None:
-    """Lanes at rest, each after one request."""
+    """Keeps so many lanes at rest, each after one request."""
     one = peer(target, transport, Lanes, credits=64)
     assert isinstance(one, Lanes)
     one.open(*range(count))

@@ -157,7 +157,7 @@ class SharedMemory(ShmPeer):
         while self.room() < size + LINE:
             self.wake()
             time.sleep(0.0005)
-        # The page of the next cell's word has to be there.
+        # The daemon also reads the word of the next cell, whose page must be allocated by now.
         following = RING_AT + (self.tail + size) % RING_SIZE
         self.page[following : following + 4] = bytes(4)
         super().cell(octets, kind, flags)
@@ -214,7 +214,8 @@ def held_registry(target: Target) -> None:
     """Locks the file of a registry most of the time, for a tenth of a second each time, and connects without end."""
     libc = ctypes.CDLL(None, use_errno=True)
     registry = memory_of_registry()
-    # A page in use by a pipe: the kernel, with the lock held, waits in vain for the end of the use.
+    # A pipe uses a page of the registry. To seal the registry, the kernel locks the file, and waits in vain for the
+    # end of this use.
     libc.mmap.restype = ctypes.c_size_t
     address = libc.mmap(None, ctypes.c_size_t(4096), 1, 1, registry, ctypes.c_long(0))
     iovec = (ctypes.c_size_t * 2)(address, 4096)
@@ -240,7 +241,8 @@ def closes_that_wait(target: Target, count: int) -> None:
     pairs = [lingering(60) for _ in range(count)]
     octets = record(OFFER, generation=1, length=4096)
     socket.send_fds(shm.sock, [octets[:1]], [sender.fileno() for sender, _ in pairs])
-    # The descriptors are with the daemon, or on the way. If the daemon has closed its own, this `close` waits.
+    # The daemon has the descriptors, or they are on the way. If the daemon has closed its own, `close` waits here: so
+    # each has a thread.
     for sender, _ in pairs:
         threading.Thread(target=sender.close, daemon=True).start()
     with contextlib.suppress(BrokenPipeError):
@@ -288,7 +290,7 @@ def close_never_read(target: Target) -> None:
     sender, reader = lingering(60)
     while True:
         shm = SharedMemory(target)
-        # The daemon may be faster than the second record.
+        # The daemon may close the socket before the second record: then the attacker tries again.
         with contextlib.suppress(OSError):
             shm.post(bytes(48))
             shm.post(record(OFFER, generation=1, length=4096), sender.fileno())
@@ -301,7 +303,7 @@ def close_never_read(target: Target) -> None:
 
 
 def closes_that_take_long(target: Target, size: int) -> None:
-    """Offers regions smaller than their memory, which is allocated and only the daemon's, without end."""
+    """Offers, without end, small regions in large allocated files. The daemon has the only descriptor of each file."""
     shm = SharedMemory(target)
     target.ready()
     for number in counted():

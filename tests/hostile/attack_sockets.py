@@ -32,7 +32,7 @@ BEGINNINGS = (
 
 
 def half_open(target: Target, count: int) -> None:
-    """Connections in the middle of every kind of command."""
+    """Keeps connections in the middle of every kind of command."""
     begun = []
     for beginning, _ in zip(cycle(BEGINNINGS), range(count), strict=False):
         begun.append(target.connect())
@@ -140,7 +140,7 @@ def octet_by_octet(target: Target, count: int) -> None:
 
 
 def endless(target: Target, count: int, start: str, rest: str) -> None:
-    """A command that never ends. Says "ended" when the daemon has closed every connection, and opens no more."""
+    """Sends commands that never end. Says "ended" when the daemon has closed every connection, and opens no more."""
     senders = [target.connect() for _ in range(count)]
     for plain in senders:
         plain.sendall(start.encode())
@@ -167,7 +167,7 @@ def endless(target: Target, count: int, start: str, rest: str) -> None:
 
 
 def store_without_end(target: Target, count: int, size: int) -> None:
-    """Sets of large values, as fast as they are taken; the replies are read."""
+    """Stores large values as fast as the daemon takes them, and reads the replies."""
     request = b"set large 0 0 %d\r\n%s\r\n" % (size, bytes(size))
     senders = [target.connect() for _ in range(count)]
     pours = {plain: pour(plain, request) for plain in senders}
@@ -181,7 +181,7 @@ def store_without_end(target: Target, count: int, size: int) -> None:
 
 
 def begin_values(target: Target, count: int, size: int, at_once: int) -> None:
-    """`count` connections that announce a value each and send no byte of the value, `at_once` of them every 20 ms."""
+    """Announces a value on each of `count` connections, `at_once` of them every 20 ms. Sends no byte of a value."""
     senders = [target.connect() for _ in range(count)]
     target.ready()
     for number, plain in enumerate(senders):
@@ -207,7 +207,7 @@ def huge_binary(target: Target, opcode: int, extras: int, key: int) -> None:
 
 
 def watch(target: Target, count: int, what: str) -> None:
-    """Watchers that read only the first reply."""
+    """Makes watchers that read only the first reply."""
     watchers = [target.connect(receive_buffer=4096) for _ in range(count)]
     for plain in watchers:
         plain.sendall(f"watch {what}\r\n".encode())
@@ -217,7 +217,7 @@ def watch(target: Target, count: int, what: str) -> None:
 
 
 def dump(target: Target, count: int) -> None:
-    """Dumps of all keys, without reading. The daemon makes a dump at a time."""
+    """Asks for dumps of all keys, and reads one byte of each. The daemon makes a dump at a time."""
     dumps = [target.connect(receive_buffer=4096) for _ in range(count)]
     for plain in dumps:
         plain.sendall(b"lru_crawler metadump all\r\n")

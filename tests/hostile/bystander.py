@@ -87,7 +87,7 @@ def measure(client: Client, queued: Queued, pid: int) -> tuple[float, float]:
     try:
         value = client.gat(KEY)
     except Exception as error:
-        # Before the count is read: a ready worker adds to the count when going on.
+        # The states are read before the count: a ready worker adds to the count when going on.
         threads = standing(pid)
         error.add_note(
             f"after {time.perf_counter() - began:.1f} s, of which the worker and this thread waited for a processor for"

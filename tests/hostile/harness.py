@@ -82,9 +82,9 @@ class Helper:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             env=environment,
-            # No session of its own: Linux divides the processors among sessions first (sched_autogroup), and does not
-            # divide them well. A session with processes of low priority, such as script/test's, has kept others
-            # waiting for half a minute.
+            # The process stays in the session of pytest: Linux divides the processors among sessions first
+            # (sched_autogroup), and not well. A session with processes of low priority, such as script/test's, has
+            # kept others waiting for half a minute.
             process_group=0,
         )
         self.pending = b""
@@ -251,7 +251,7 @@ class Limits:
 
 
 def for_connections(count: int, each: int, descriptors: int = 1, memory: int = 2 * MB, **more: int) -> Limits:
-    """`each`: bytes of a connection. `memory`: further bytes; a few pages are malloc's."""
+    """Limits for so many connections. `each`: bytes of a connection. `memory`: further bytes, a few pages malloc's."""
     return Limits(memory=count * each + memory, descriptors=count * descriptors, **more)
 
 
@@ -342,7 +342,7 @@ class Case:
     after: Limits = REST
     """The limits after the attacker's end."""
     flags: tuple[str, ...] = ()
-    """Of the daemon."""
+    """Flags of the daemon."""
     more: float = MORE_SECONDS
     """The most added to the bystander's p99, in seconds."""
 

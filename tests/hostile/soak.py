@@ -8,8 +8,8 @@ transfers (tests/system/victims.py), read slowly, or do not read at all (attack_
 bystander stays, and the daemon is measured at rest. The bystander has a connection over each transport, and the daemon
 two workers: from a latency is subtracted only the time that the connection's own worker waited for a processor.
 
-Wrong: a wrong byte, an operation longer than 20 s, leftovers, and drift: the last third of the phases against the
-first third in memory at rest, descriptors, threads, and the bystander's latency.
+The run fails after a wrong byte, an operation longer than 20 s, leftovers, or drift. For drift the last third of the
+phases is compared with the first third: memory at rest, descriptors, threads, and the bystander's latency.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def phase(scene: Scene, base: Footprint, seconds: float, began: float, source: r
                 attacker.kill()
     wrong = [line for result in results for line in result["wrong"]]
     assert not wrong, wrong[:5]
-    # Memory is compared at the end.
+    # The limit of memory is wide, because drift() compares memory at the end.
     scene.wait_until_at_rest(base, Limits(memory=MEGABYTES * MB, descriptors=0, threads=0))
     return Sample(
         (time.monotonic() - began) / 60,

@@ -111,7 +111,7 @@ CASES = [
         "lanes left open",
         attack.lanes_left_open,
         {"count": 2, "lanes": FEW // 2},
-        # For each lane 16 KB of input, and 256 replies.
+        # Each lane may take 16 KB for input, and 256 replies.
         Limits(memory=FEW * 300 * KB, mapped=400 * MB, descriptors=2 * 8),
     ),
     Case(

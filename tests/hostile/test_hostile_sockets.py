@@ -18,8 +18,8 @@ from servers import Server
 TRANSPORTS = {"tcp": ("tcp", "soft_iw", "soft_shm"), "unix": ("unix", "soft_shm")}
 FLAGS = ("-t", "1", "-m", "64", "-c", "2000")
 FULL_TURNS = 2 * MORE_SECONDS
-"""What large values may add. They fill the worker's turns, and how long 512 KB take to copy depends on who else uses
-the machine's memory: 0.4 ms are usual, 1.5 ms have been seen."""
+"""Seconds that large values may add to the bystander's p99. The values fill the worker's turns, and the time to copy
+512 KB depends on other use of the machine's memory: 0.4 ms are usual, 1.5 ms have been seen."""
 
 
 def values(scene: Scene, size: int, count: int = 1, prefix: str = "value") -> None:
@@ -52,7 +52,7 @@ def all_watch(scene: Scene, attacker: Attacker) -> None:
 
 
 CASES = (
-    # Connections. Some of the half-open commands have begun an item, in memory of -m.
+    # The first attacks are on connections. Some of the half-open commands have begun an item, in memory of -m.
     Case(
         "half-open commands",
         attack_sockets.half_open,
@@ -100,7 +100,7 @@ CASES = (
         for_connections(4, 64 * KB),
         outcome=gives_way,
     ),
-    # Long lines.
+    # The next clients send long lines.
     Case(
         "100 000 keys, read",
         attack_sockets.many_keys,
@@ -153,7 +153,7 @@ CASES = (
         flags=("-m", "192", "-I", "32m"),
         more=FULL_TURNS,
     ),
-    # The memory is unused before: only written bytes become resident, and only they are cleared.
+    # The memory of the next values is new: only written bytes become resident, and only they are cleared.
     Case(
         "values of 1 MB begun in new memory",
         attack_sockets.begin_values,
@@ -168,7 +168,8 @@ CASES = (
     Case(
         "a binary get of 4 GB", attack_sockets.huge_binary, {"opcode": 0, "extras": 0, "key": 4}, Limits(descriptors=4)
     ),
-    # The hash table. All these keys had the same hash value under the former function, without a secret.
+    # The next attack is on the hash table. All these keys had the same hash value under the former function, which had
+    # no secret.
     Case(
         "keys of the same hash",
         attack_sockets.store_and_ask,
@@ -176,7 +177,7 @@ CASES = (
         for_connections(1, 64 * KB, memory=12 * MB),
         after=Limits(memory=12 * MB),
     ),
-    # Side threads.
+    # The next attacks keep side threads busy.
     Case(
         "watchers that stall",
         attack_sockets.watch,

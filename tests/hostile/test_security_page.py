@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
 UNITS = {"": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 FIGURE = re.compile(r"(?<![\w.])(\d+)(?: (KB|MB|GB)\b)?")
-# Memory of the kernel's own: the daemon sets no limit.
+# Texts about memory of the kernel, for which the daemon sets no limit.
 KERNEL = {
     "and 2 MB of page tables for each GB",
     "each a mapping (VMA) and up to 4 KB of page table, however small: 64 MB",

@@ -7,7 +7,7 @@ So many processes, with 4 threads of 8 clients each (torture_clients.py), run on
 fabrics with a single daemon. Meanwhile processes are killed and replaced, some are stopped for 0.1 to 2 s, and now and
 then the daemon itself for 0.2 s.
 
-Wrong: a wrong byte, a failed operation, an operation longer than 20 s (without the stops of its process), a silent
+Faults are a wrong byte, a failed operation, an operation longer than 20 s (without the stops of its process), a silent
 daemon, and leftovers at the end: connections, lanes, queue pairs, registrations, bytes of clients' requests,
 descriptors, threads, memory. The output has a line for each fabric.
 """
@@ -55,10 +55,10 @@ GAUGES = (
     "shm_mapped_bytes",
 )
 LEFT = Limits(memory=16 * MB)
-"""Growth at rest: load memory kept by malloc and the workers' pools."""
+"""Permitted growth at rest: memory of the load, kept by malloc and the workers' pools."""
 
 FIRST = Limits(memory=MEGABYTES * MB)
-"""Growth at rest after the first load: pools, connection structures, and item memory used for the first time."""
+"""Permitted growth at rest after the first load: pools, connection structures, and item memory used first."""
 
 BIG = 1_000_000
 

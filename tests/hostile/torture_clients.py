@@ -33,8 +33,8 @@ from rmemcached.client import Client, MemcacheServerError
 
 KB, MB = 1 << 10, 1 << 20
 EDGES = (4 * KB, 8 * KB, 16 * KB, 64 * KB, 128 * KB, 512 * KB, MB)
-"""The eager size, a message, what a lane may hold, the chunks and regions above: a value around each of them. A message
-also has a header and the reply's line, so the values a little below its size lie on both sides of that limit."""
+"""The eager size, the sizes of a message and of a lane's buffer, and larger sizes of chunks and regions. Values have
+sizes around each of these. A message also has a header and the reply's line: BELOW has sizes around this limit."""
 SMALL = (0, 1, 7, 8, 100, 1000)
 BELOW = (-64, -40, -9, -8, -1, 0, 1)
 LARGE = (2 * MB + 1, 4 * MB)
@@ -102,7 +102,8 @@ class Lane:
     def reopen(self, source: random.Random) -> None:
         self.patient = source.random() >= SHORT_SHARE
         self.client = self.connect(STALL if self.patient else source.choice(SHORT))
-        # Commands under way from a client with a short time-out may come later than those of the next client.
+        # Commands of a client with a short time-out may come later than commands of the next client: so the next client
+        # has keys of another generation.
         self.stored = self.count = None
         self.generation = source.getrandbits(32)
 
@@ -236,7 +237,7 @@ class Worker:
         lane.reopen(self.source)
 
     def fork(self, lane: Lane) -> None:
-        """The child uses a client of its own, and a client of the parent, closed first; the parent's client stays"""
+        """Forks a child, which uses a new client, closes its copy of the lane's client, and uses the copy again."""
         self.result.forks += 1
         reader, writer = os.pipe()
         pid = os.fork()

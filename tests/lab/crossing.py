@@ -1,7 +1,7 @@
 """Run by test_lab.py in two guests on a wire: a daemon in the first, its clients in the second.
 
-crossing.py serve      prints its errors and ends with the guest crossing.py use        ends with status 0 if all went
-well
+    crossing.py serve      prints its errors and ends with the guest
+    crossing.py use        ends with status 0 if all went well
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def nothing_left(plain: PymemcacheClient) -> None:
     while True:
         found = stats(plain, "rdma")
         kept = [found[f"rdma_{name}"] for name in ("queue_pairs", "registrations", "streams")]
-        # Our connection, and a listening socket: memcached counts all of them but the first.
+        # The count has this connection, and all listening sockets but the first, as in memcached: 2 in all.
         kept.append(stats(plain)["curr_connections"] - 2)
         if not any(kept):
             break
@@ -125,7 +125,7 @@ def vanish(plain: PymemcacheClient) -> None:
         assert stats(plain, "rdma")["rdma_cm_queue_pairs"] == 2
         with cut(here=True, there=True):
             nobody_answers(asking)
-            # Both have been silent for long enough to be looked for.
+            # By the daemon's clock both clients have been silent for so long that the daemon looks for them.
             assert plain.raw_command(b"debugtime 40") == b"OK"
             nothing_left(plain)
             nobody_answers(silent)
@@ -148,7 +148,7 @@ def use() -> None:
         assert client.set("large", value)
         after, moved = stats(plain, "rdma"), counters()
         assert after["rdma_read_bytes"] - before["rdma_read_bytes"] == len(value)
-        # The READ was answered here: a packet of at most 4096 bytes each.
+        # This host has answered the READ, by packets of at most 4096 bytes each.
         assert moved["sent_pkts"] - packets["sent_pkts"] >= len(value) // 4096
         many = {f"many{number}": source.randbytes(source.choice((10, 5000, 20000))) for number in range(60)}
         assert client.set_many(many) == []

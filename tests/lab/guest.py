@@ -97,7 +97,7 @@ def test_reads_ask_nobody(rmemcached_server: Callable[..., Server]) -> None:
         before = device_counters()["sent_pkts"]
         for _ in range(gets):
             assert client.get("key-100") == values["key-100"]
-        # A request and an answer for the READ, and some of the clock.
+        # Each get is a READ, whose request and answer are sent here; the rest is for READs of the daemon's clock.
         assert device_counters()["sent_pkts"] - before < gets * 3
         assert client.get("nothing") is None
         assert int(client.stats()[b"direct_hits"]) >= gets + 2 * len(values)
@@ -108,7 +108,7 @@ def test_link_goes_down(server: Server, client: Client) -> None:
     client.set("key", b"x" * 100000)
     run("ip", "link", "set", "eth0", "down")
     try:
-        # This is the second error: the client has seen the end before sending, and would connect anew.
+        # The error is "no active port" if the client has seen the end before sending, and tries to connect anew.
         with pytest.raises(Exception, match=r"its port is down|no active port"):
             client.get("key")
         assert talk.ask(b"mn\r\n") == b"MN\r\n"
@@ -147,6 +147,6 @@ def test_devices_are_listed() -> None:
         assert f"{name}: soft\n" in printed
     assert "the first device with an active port" in printed
     assert "verbs: rxe0, port 1, GID 1 (10.0.2.15, RoCE v2)" in printed
-    # The command alone prints the same, but for the largest MTU.
+    # Without pyverbs the command prints the same, but for the largest MTU.
     code = "import sys; sys.modules['pyverbs'] = None; import rmemcached.devices; rmemcached.devices.main([])"
     assert run(sys.executable, "-P", "-c", code).endswith(printed.replace(" of 4096\n", "\n"))

@@ -353,7 +353,7 @@ def test_what_was_sent_before_the_end_is_done(daemon: Daemon, control: Conversat
 
 def test_killed_clients(rmemcached_server: ServerFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RMEMCACHED_TEST_TRANSPORT", "rdma_cm")
-    # The client's port of rdma_cm is by default the TCP port.
+    # The victims use the default for the port of rdma_cm, the TCP port's number: so the daemon has it for both.
     port = free_port()
     server = rmemcached_server("-m", "256", "-I", "8m", "-t", "2", "-l", f"{HERE}:{port}", "-o", f"rdma_cm_port={port}")
     with Conversation(server, WITHIN) as control, child("victims.py", HERE, port) as nursery:
@@ -382,7 +382,7 @@ def test_the_daemon_ends(make: DaemonFactory, how: int) -> None:
         other.set("key", BIG)
         daemon.server.stop(how)
         for each in (client, other):
-            # The second error comes if the client sees the end before it sends.
+            # The error is "nobody listens" if the client sees the end before sending.
             with pytest.raises((MemcacheError, ConnectionRefusedError), match=r"has ended|nobody listens"):
                 each.get("key")
             with pytest.raises(ConnectionRefusedError):
@@ -395,7 +395,7 @@ def test_silent_clients_are_looked_for(make: DaemonFactory) -> None:
     with daemon.client() as client, Conversation(daemon.server, WITHIN) as control:
         client.set("key", BIG)
         wakeups = control.number("rdma_wakeups", "rdma")
-        # The connection has been silent for so long.
+        # By the daemon's clock the connection has now been silent for 40 s.
         assert control.ask(b"debugtime 40\r\n") == b"OK\r\n"
         eventually(lambda: control.number("rdma_wakeups", "rdma") > wakeups, WITHIN)
         assert client.get("key") == BIG
@@ -403,7 +403,7 @@ def test_silent_clients_are_looked_for(make: DaemonFactory) -> None:
 
 @pytest.mark.parametrize("listen", [None, f"127.0.0.1,{HERE}"], ids=["all", "one"])
 def test_the_device_is_removed(make: DaemonFactory, listen: str | None) -> None:
-    """The device takes its connections along. As soon as the device is back, connections are taken again."""
+    """The connections of a removed device end. As soon as the device is back, the daemon takes connections again."""
     daemon = make(listen)
     with Conversation(daemon.server, WITHIN) as control, daemon.client() as client:
         assert control.ask(b"mn\r\n") == b"MN\r\n"
@@ -441,8 +441,7 @@ def test_the_device_is_removed(make: DaemonFactory, listen: str | None) -> None:
         eventually(lambda: descriptors(daemon.server.pid) <= opened, WITHIN)
 
 
-# ---- places without rdma_cm
-# ------------------------------------------------------------------------------------------
+# ---- places without rdma_cm ------------------------------------------------------------------------------------------
 
 
 def why_not(*arguments: str) -> str:

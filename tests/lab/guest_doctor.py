@@ -61,7 +61,8 @@ def test_what_keeps_a_user_from_the_device(rmemcached_server: ServerFactory) -> 
 @pytest.fixture
 def in_systemd() -> Iterator[list[str]]:
     """The words before a command beside a systemd that runs the unit, with this interpreter as the program."""
-    # A systemd that starts on the root file system of a real machine empties its /tmp and starts its services.
+    # This must be a guest: on the root file system of a real machine a started systemd empties /tmp, and starts the
+    # services.
     mounts = Path("/proc/mounts").read_text().splitlines()
     assert Path("/run/vm/boot").exists() and any(line.startswith("overlay / overlay ") for line in mounts), "no guest"
     folder = Path("/run/systemd/system")
@@ -72,7 +73,7 @@ def in_systemd() -> Iterator[list[str]]:
     changes = ["[Unit]", "DefaultDependencies=no", "[Service]", "ProtectHome=no", "ExecStart=", f"ExecStart={program}"]
     changes += [f"Environment=PYTHONPATH={ROOT}", "StandardError=file:/run/daemon.log"]
     if ROOT.is_relative_to("/tmp"):
-        # The unit has a /tmp of its own, without the daemon.
+        # In its own /tmp the unit would not find the daemon.
         changes.append("PrivateTmp=no")
     (folder / f"{UNIT}.d" / "here.conf").write_text("\n".join(changes) + "\n")
     run(*shlex.split("useradd --system --user-group --no-create-home --shell /usr/sbin/nologin rmemcached"))

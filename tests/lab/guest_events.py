@@ -150,5 +150,5 @@ def test_killed_clients(rmemcached_server: Callable[..., Server]) -> None:
         eventually(lambda: rdma_at_rest(control), WITHIN)
         assert control.ask(b"mn\r\n") == b"MN\r\n"
         eventually(lambda: in_use() == made, WITHIN)
-        # The rest is item memory.
+        # All remaining registrations are of item memory.
         assert resources()["mr"] == control.number("rdma_arena_registrations", "rdma") // 2

@@ -51,7 +51,7 @@ with rmemcached.client.Client(sys.argv[2], timeout=20, default_noreply=False) as
 @contextmanager
 def daemon(limit: int, *flags: str) -> Iterator[Server]:
     port = free_port()
-    # There are few enough clients for the user's limit of descriptors, without a warning about the limit.
+    # With -c 256 the daemon stays within the user's limit of descriptors, and does not warn about the limit.
     command = [sys.executable, "-P", "-c", DAEMON, str(limit), "-p", str(port), "-U", "0", "-l", "127.0.0.1"]
     command += ["-c", "256", *flags]
     with Server(command, port) as server:

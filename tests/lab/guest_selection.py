@@ -1,8 +1,8 @@
 """The selection of the host's tests that also run over a device of libibverbs: a plugin of pytest for the guests.
 
-The bodies are the same. RMEMCACHED_TEST_TRANSPORT=verbs sets their transport, RMEMCACHED_TEST_PACE the part of their
-repetitions. With RMEMCACHED_TEST_TRANSPORT=rdma_cm (guest_cm.py) the selection has the tests for which the way of
-connecting matters.
+The guests run the same test functions as the host. RMEMCACHED_TEST_TRANSPORT=verbs sets their transport,
+RMEMCACHED_TEST_PACE the part of their repetitions. With RMEMCACHED_TEST_TRANSPORT=rdma_cm (guest_cm.py) the selection
+has the tests for which the way of connecting matters.
 
 There are two selections, because an emulated machine takes ten times as long:
 
@@ -33,7 +33,7 @@ PARSED = "messages are read alike over each transport"
 COMMANDS = "what commands do is the same over each transport"
 MOVED = "values move as over verbs"
 
-# Files of tests/system that run but for these tests.
+# The files of tests/system that run: {file: {test left out: the reason}}.
 LEFT_OUT: dict[str, dict[str, str]] = {
     "test_completions": {},
     "test_death": {
@@ -85,7 +85,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "test_payload_path": {"test_frames_carry_the_payload_once": STREAM},
 }
 
-# Files mostly about other things, and the tests to run.
+# Files of tests/system mostly about other things: only these tests run.
 CHOSEN = {
     "test_daemon": "test_stop_with_clients_and_transfers[SIGTERM]",
     "test_pressure": "test_greedy_rdma_client test_lane_that_waits_for_a_read_stops_its_client test_long_multigets"
@@ -103,7 +103,7 @@ OF_NO_TRANSPORT = (
     *("test_view_limits", "test_views", "test_wrong_answers"),
 )
 
-# Of these only the tests with other ways to move values or to wait, or with shared queue pairs and memory.
+# Of these files only the tests with other ways to move values or to wait, or with shared queue pairs and memory.
 CHOSEN_OF_CLIENT = {
     "test_async_client": "test_many_tasks test_ten_thousand_gets_half_of_them_cancelled test_a_timeout_of_asyncio"
     " test_a_silent_server test_without_waiting_for_answers test_the_server_is_killed_and_started_again"
@@ -129,7 +129,7 @@ CHOSEN_OF_CLIENT = {
     "test_serde": "test_objects_with_arrays test_arrays_outlive_everything test_gathered test_too_large_for_the_server",
 }
 
-# A loop of asyncio waits for a device by a descriptor, whoever made the loop: in this test both do.
+# The loops of asyncio and of uvloop wait for a device in the same way, by a descriptor: only this test runs on both.
 BOTH_LOOPS = "test_many_tasks"
 
 # Files whose tests with an RDMA transport run over rdma_cm, but for the named tests, each with its reason.
@@ -183,7 +183,7 @@ OVER_CM: dict[str, dict[str, str]] = {
     },
 }
 
-# Of tests/perftest, without options. Each starts two processes.
+# The tests of tests/perftest that run, in their cases without options. Each case starts two processes.
 PERFTEST = "test_latency test_bandwidth"
 
 # A test's parameter for the transport may have these other values.
@@ -239,7 +239,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elif file in LEFT_OUT and name in LEFT_OUT[file]:
             reasons[name] = LEFT_OUT[file][name]
         elif item.path.parent.name == "client":
-            # Most items once for each transport.
+            # A test runs once over the transport: its case with uvloop would be a second run.
             chosen = name in CHOSEN_OF_CLIENT.get(file, name).split()
             twice = "uvloop" in transports(item) and name != BOTH_LOOPS
             kept += [item] * (chosen and "verbs" in transports(item) and not twice)

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = str(ROOT / "tests" / "client" / "reference.py")
-# pytest in a guest. A plugin without a use would only be imported.
+# The command of pytest in a guest. The plugins without a use are off, because their imports take time.
 PYTEST = (
     *(sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:benchmark"),
     *("-p", "guest_selection", "-o", "pythonpath=tests/verbs tests/system tests/lab"),

@@ -1,8 +1,8 @@
 """An end of a connection on a device of the kernel, made by librdmacm and libibverbs: the peer of soft_iw's tests.
 
-By ctypes: both ends are in the same process, and this end has no code of rmemcached. Structures are those of
-<rdma/rdma_cma.h> and <infiniband/verbs.h> on 64-bit machines. The data calls go through the context's table, as in the
-inline functions of the latter.
+The module uses ctypes: both ends are in the same process, and this end has no code of rmemcached. Structures are those
+of <rdma/rdma_cma.h> and <infiniband/verbs.h> on 64-bit machines. The data calls go through the context's table, as in
+the inline functions of the latter.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Events:
         what = event.contents
         param = what.conn
         data = ctypes.string_at(param.private_data, param.private_data_len) if param.private_data else b""
-        # The pointer itself: the field's address would be in the event.
+        # A new pointer: a reference to the event's field would not outlive the event.
         ident = ctypes.pointer(what.id.contents)
         taken = (what.event, what.status, ident, data, (param.responder_resources, param.initiator_depth))
         done(cm.rdma_ack_cm_event(event))

@@ -30,7 +30,7 @@ def test_figures_beside_siw(tmp_path: Path) -> None:
         assert {row["contender"] for row in figures["results"]} == CONTENDERS
         assert all(row["median"] > 0 for row in figures["results"])
         assert any("QEMU" in note for note in figures["notes"])
-    # the interface is as it was
+    # The interface has its former settings.
     assert loopback() == before
 
 

@@ -96,7 +96,7 @@ def connected(
                 request.accept(ours.qp, crc=crc, ird=ird, ord=ord, private_data=private_data[1])
                 theirs.established()
                 assert theirs.reply == private_data[1]
-                # A responder is silent until its first message.
+                # A responder may send only after its first message: an empty WRITE by siw.
                 theirs.post_send(siw_end.WRITE, None, flags=0, remote_addr=0, rkey=1)
                 wait_for(lambda: ours.qp.counters()["writes_served"], ours)
                 yield ours, theirs
@@ -291,8 +291,8 @@ def test_the_end(role: str) -> None:
         assert [wc.status for wc in take(theirs, 1)] == [siw_end.FLUSHED]
 
 
-# siw's answers to our errors, and the answers to its own. siw reads and writes a Terminate's layer and type the wrong
-# way round on little-endian machines.
+# The next tests check siw's answers to our errors, and our answers to siw's. On little-endian machines siw reads and
+# writes a Terminate's layer and type the wrong way round.
 
 
 def place(end: End | SiwEnd, what: str) -> tuple[int, int]:
@@ -381,7 +381,7 @@ def test_receives_that_do_not_fit(size: int | None) -> None:
         assert terminates() == [(2, 1, 2 if size is None else 5)]
 
 
-# rping
+# The peer of the next tests is rping, an example of librdmacm.
 
 
 def info(mr: MR, offset: int, length: int) -> bytes:
@@ -452,7 +452,7 @@ def test_rping_as_server(crc: bool) -> None:
                 continue
             break
         for _ in range(rounds):
-            # The server copies the data as a string.
+            # The server copies the data as a string, so the data end with a NUL.
             data = "".join(generator.choices(string.ascii_letters, k=size - 1)).encode() + b"\0"
             end.buffer[64 : 64 + size] = data
             for offset in (64, 64 + size):

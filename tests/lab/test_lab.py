@@ -38,8 +38,8 @@ GUESTS = {
     ],
     "threads": [*sorted(OF_THREADS), *VERBS_OF_THREADS],
 }
-# Two processors for tests of threads. The rest have equal work and run side by side with a processor each, the fastest
-# emulation: nothing has to be atomic.
+# The guest with tests of threads has two processors. The other guests have equal work, and run side by side with a
+# processor each: this emulation is the fastest, because no instruction has to be atomic.
 PROCESSORS = {"threads": 2}
 
 

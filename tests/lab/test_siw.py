@@ -1,7 +1,7 @@
 """soft_iw and the Linux kernel's siw as peers, in a machine with siw (script/build-siw, script/vm).
 
-Needs root on Debian. Elsewhere the test is skipped with the reason; in continuous integration (CI is set) a skip is a
-failure.
+The test needs root on Debian. Elsewhere the test is skipped with the reason; in continuous integration (CI is set) a
+skip is a failure.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def run(*command: str) -> str:
 def test_soft_iw_and_siw() -> None:
     module = run(str(ROOT / "script" / "build-siw")).split()[-1]
     machine = (sys.executable, str(ROOT / "script" / "vm"), "-t", "1200", "--driver", "siw", "--module", module)
-    # The programs of figures take longer than the other tests together. Emulation is fastest with a single processor.
+    # The programs of figures take longer than the other tests together, and have two processors. Without them a single
+    # processor is enough, whose emulation is the fastest.
     files = ["siw_guest", "siw_cm", *(["siw_figures"] if ALL else [])]
     options = ("-j", "2" if ALL else "1", "--environment", "RMEMCACHED_TEST_LAB")
     assert " passed" in run(*machine, *options, *PYTEST, *(f"tests/lab/{name}.py" for name in files))

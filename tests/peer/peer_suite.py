@@ -53,7 +53,7 @@ LEFT_OUT = {
     "dead": "skips itself everywhere",
 }
 
-# Programs of the scratch folder. The tests ask for -h several times before each start.
+# Programs of the scratch folder. The tests ask for -h several times before each start, so DAEMON prints a file.
 DAEMON = """#!/bin/sh
 if [ "$#" = 1 ] && [ "$1" = -h ]; then cat {help}; exit 0; fi
 exec {command} "$@"
@@ -444,7 +444,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0 everything as expected, 1 not, 2 no run was possible."""
     options = parse_arguments(arguments)
-    # -P: the installed package, not a folder of the same name in the current directory.
+    # With -P Python takes the installed package, and no folder of the same name in the current directory.
     extended = [word for word in options.options.split(",") if word]
     command = [sys.executable, "-P", "-m", "rmemcached", "-o", ",".join(["debug_commands", *extended])]
     if options.command:

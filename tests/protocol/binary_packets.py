@@ -48,7 +48,7 @@ def request(
     magic: int = 0x80,
     body: int | None = None,
 ) -> bytes:
-    """A request; body: the length in the header for a wrong header."""
+    """Returns a request. body: the length given by the header in place of the right length."""
     length = len(extras) + len(key) + len(value) if body is None else body
     return HEADER.pack(magic, opcode, len(key), len(extras), 0, 0, length, opaque, cas) + extras + key + value
 

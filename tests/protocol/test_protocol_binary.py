@@ -156,7 +156,7 @@ def test_as_memcached_answers(memcached_server) -> None:
     server.check()
 
 
-# ---- particular things -----------------------------------------------------------------------------------------------
+# ---- single commands and settings ------------------------------------------------------------------------------------
 
 
 def test_version() -> None:
@@ -397,8 +397,7 @@ def test_half_a_value_is_never_stored() -> None:
     server.check()
 
 
-# ---- the choice of the protocol
-# --------------------------------------------------------------------------------------
+# ---- the choice of the protocol --------------------------------------------------------------------------------------
 
 
 def test_the_first_byte_chooses() -> None:

@@ -1,4 +1,4 @@
-"""The same bytes come out whichever way the same bytes go in."""
+"""The replies to the same requests are the same bytes, in whatever pieces the requests come and the replies go."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transport import some
 
 from rmemcached.protocol._testing import Machine, Server
 
-# A shorter value replaces the large value in conversations that are fed thousands of times.
+# SHORT leaves out the long requests, because tests feed these bytes thousands of times.
 REQUESTS = [entry.request for entry in CONVERSATION]
 SHORT = b"".join(request for request in REQUESTS if len(request) < 10000)
 

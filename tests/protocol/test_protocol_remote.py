@@ -1,4 +1,5 @@
-"""Values that travel by themselves (docs/rdma-protocol.md, sections 6 and 7); the test is the engine."""
+"""Values that travel by RDMA READ or WRITE, outside the stream (docs/rdma-protocol.md, sections 6 and 7). The test's
+Machine plays the engine."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def test_old_value_until_the_new_one_is_whole(server: Server) -> None:
     seen = []
 
     class Memory(dict):
-        def get(self, *args):  # asked when the READ is carried out
+        def get(self, *args):  # The Machine calls this to carry out the READ.
             seen.append(reader.feed(b"get k\r\n"))
             return super().get(*args)
 

@@ -34,7 +34,7 @@ ARGUMENTS = (
     "--proxy-server=127.0.0.1:9",
     f"--window-size={WIDTH},{HEIGHT}",
 )
-# The theme has icons, too: <svg> outside of a <figure>.
+# An <svg> outside of a <figure> is an icon of the theme, and not measured.
 MEASURE = """
 const wrong = [];
 const plots = [...document.querySelectorAll("figure svg, article img, article object, canvas")];

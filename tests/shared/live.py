@@ -20,7 +20,8 @@ def left_behind(before: dict[str, int], seconds: float) -> str:
         left = ", ".join(f"{count} {kind}" for kind, count in more.items() if count > 0)
         if not left or late:
             return left
-        # Garbage is alive. A collection takes longer than most tests: most leave none.
+        # Garbage counts as alive until a collection, which takes longer than most tests. So the first look, without a
+        # collection, has to be enough for a test without garbage.
         gc.collect()
         late = time.monotonic() > deadline
         time.sleep(0.01)

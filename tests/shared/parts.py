@@ -44,11 +44,11 @@ class Part:
     def __post_init__(self) -> None:
         text = code(self.source.read_text())
         self.defined = functions(text)
-        # A definition or declaration is no use.
+        # A definition or declaration does not count as a use of the function.
         self.used = set(NAME.findall("\n".join(FUNCTION.sub("", line) for line in text.splitlines())))
         if self.header.exists():
             text = code(self.header.read_text())
-            # Inline functions are defined there.
+            # The header defines inline functions, and declares the others.
             self.declared = functions(re.sub(r"^cdef inline ", "", text, flags=re.MULTILINE))
 
 

@@ -11,10 +11,10 @@ import os
 import socket
 import struct
 
-# A ring: a page head, and lines behind it.
+# The memory of a ring: RING_AT bytes of head, then RING_SIZE bytes of lines for the cells.
 SIZE, RING_AT, LINE = 1 << 17, 128, 64
 RING_SIZE = SIZE - RING_AT
-HEAD_AT = 64  # number of octets taken out of the ring of the device
+HEAD_AT = 64  # offset, in the head, of the number of octets taken out of the device's ring
 REGISTRY_SIZE = 65536
 MESSAGE, STREAM = 1, 2  # kinds of cells
 SOLICITED = 1
@@ -108,7 +108,7 @@ class ShmPeer:
         self.post(record(HELLO, **fields), self.ring_fd, self.registry_fd)
 
     def set_head(self, head: int) -> None:
-        # In one store: half of the number would be an impossible position.
+        # The number is written in one store: half of the number would be an impossible position.
         ctypes.c_uint64.from_buffer(self.page, HEAD_AT).value = head % 2**64
 
     def head(self) -> int:
@@ -119,7 +119,7 @@ class ShmPeer:
     def word(self, length: int, kind: int, flags: int = 0, stamp: int | None = None) -> None:
         """Announces the cell at the tail, whose octets are in place."""
         at = RING_AT + self.tail % RING_SIZE
-        # The stamp comes last: with the stamp the device takes the cell.
+        # The stamp is written last: the device takes the cell as soon as it sees the stamp.
         struct.pack_into("=HBB", self.page, at + 4, length, kind, flags)
         struct.pack_into("=I", self.page, at, (self.tail // LINE + 1) % 2**32 if stamp is None else stamp)
 

@@ -1,4 +1,4 @@
-"""The tests of a pytest: its turns beside further pytests, the quick part of all tests, and the failed tests.
+"""Options of pytest: several pytests share the tests, only the quick part runs, or only the tests that failed before.
 
 tests/durations.tsv has the mean seconds of the cases of a test, and leaves out the shortest tests.
 """
@@ -102,7 +102,7 @@ class Turns:
         if session.testsfailed or session.config.option.collectonly:
             return None
         items = in_turns(session.items, self.folder)
-        # The next test is known before a test ends: shared fixtures stay.
+        # Each test is run with the next test as an argument: pytest then keeps the fixtures that both share.
         item = next(items, None)
         while item is not None:
             following = next(items, None)

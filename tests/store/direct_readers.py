@@ -5,8 +5,8 @@
 
 READS values (1000 million) are found and compared, in rounds beside writers: sets of all kinds, incr, deletes,
 flush_all, expiry, evictions, page moves, a growing index, chained values, both ways to evict. The exit status is 1
-after a wrong value. In every second round readers come and go, and with them the index. PROCESSOR: all threads run
-there.
+after a wrong value. In every second round readers come and go, and with them the index. PROCESSOR: all threads run on
+this processor.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ KINDS: list[tuple[int, int, int, dict[str, Any]]] = [
 def readers_beside(
     store: Store, keys: int, verify: bool = True, lines: bool = False, leave: bool = False, **stress: Any
 ) -> list[list[int]]:
-    """Store.stress, and threads that read meanwhile. Returns the counts of each, [asked, found, torn].
+    """Runs Store.stress, and threads that read meanwhile. Returns the counts of each, [asked, found, torn].
 
-    lines: the readers copy as an RDMA device may. leave: after some milliseconds a reader goes, and a new reader
-    comes.
+    lines: the readers copy cache lines in any order, as an RDMA device may. leave: after some milliseconds a reader
+    goes, and a new reader comes.
     """
     counts: list[list[int]] = []
     errors: list[BaseException] = []
@@ -104,7 +104,7 @@ def fill(store: Store, items: int) -> None:
 def one_round(
     seed: int, leave: bool, keys: int, max_value: int, others: int, options: dict[str, Any]
 ) -> tuple[list[int], int]:
-    """[asked, found, torn] of a round with a store of its own, and the number of new readers."""
+    """Returns [asked, found, torn] of a round with a store of its own, and the number of new readers."""
     with Store(32 * MB, direct=not leave or None, direct_linger=0, **options) as store:
         fill(store, others)
         before = store.direct_stats()["buckets"]

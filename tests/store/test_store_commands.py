@@ -38,7 +38,7 @@ def test_cas() -> None:
         assert (result, store.get(b"k")) == ("STORED", b"2")
         assert second > first
         assert store.store("cas", b"k", b"x", cas=first)[0] == "EXISTS"
-        # set does not look at the CAS value; append does
+        # set does not look at the CAS value, and append does.
         assert store.store("set", b"k", b"3", cas=first)[0] == "STORED"
         assert store.store("append", b"k", b"x", cas=first)[0] == "EXISTS"
         assert store.store("append", b"k", b"4", cas=store.item(b"k").cas)[0] == "STORED"
@@ -191,18 +191,18 @@ def test_delta_in_place_or_new() -> None:
     with Store() as store:
         assert store.delta(b"k", 1)[0] == "NOT_FOUND"
         store.set(b"k", b"10")
-        # in place: the item stays, shorter results are padded
+        # The result is written in place: the item stays, and a shorter result is padded.
         assert store.delta(b"k", 1, False)[1] == b"9"
         assert store.get(b"k") == b"9 "
         assert store.stats()["total_items"] == 1
-        # referenced elsewhere: the reference keeps its bytes
+        # The result goes into a new item while somebody holds the item: the reference keeps its bytes.
         item = store.item(b"k")
         assert store.delta(b"k", 1)[1] == b"10"
         assert item.value == b"9 "
         assert store.get(b"k") == b"10"
         assert store.stats()["total_items"] == 2
         item.release()
-        # too long: a new item
+        # A result too long for the item goes into a new item.
         assert store.delta(b"k", 90)[1] == b"100"
         assert store.get(b"k") == b"100"
         assert store.stats()["total_items"] == 3

@@ -25,8 +25,8 @@ from rmemcached.store._testing import Store, hash_of
 from rmemcached.store._testing_direct import DirectReader, header_is_usable
 
 MB = 1 << 20
-LIFE = 2 * MB  # before the arena, in its file: the mutex
-BEAT = 808  # where the header has when the clock was looked after
+LIFE = 2 * MB  # bytes before the arena in the arena's file: they hold the mutex
+BEAT = 808  # offset of the header's beat: the time at which the store last set the clock
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_the_index_grows_with_the_items() -> None:
     ],
 )
 def test_places_of_all_lengths(megabytes: int, least: int, local: int, by_read: int, remote: bool) -> None:
-    """Items of all lengths are found by their places, whose bits leave room for nothing but addresses."""
+    """Items of all lengths are found by their places. A place has no more bits than the addresses need."""
     with Store(megabytes * MB, direct=True, direct_remote=remote, chunk_size=least - 48) as store:
         reader = DirectReader(store.direct_fds())
         header = os.pread(store.direct_fds()[0], 4096, 0)
@@ -259,7 +259,7 @@ def test_hits_are_told(store: Store, reader: DirectReader) -> None:
     hv, place = int(found[1], 16), int(found[2], 16)
     assert hv == hash_of(b"key")
     assert int(found[3]) >> 6 == 2 and store.item(b"key", update=False).queue == "COLD"
-    # Two fetches are enough for eviction: the line of hits names no item after that.
+    # Eviction counts no more than two fetches: after them the line of hits names the item no more.
     assert store.used(hv, place) and store.used(hv, place)
     reader.read(b"key")
     assert reader.line() == b"rdma_hits %d:1\r\n" % int(found[3])
@@ -309,7 +309,7 @@ def test_a_line_has_room_for_all(store: Store, reader: DirectReader) -> None:
     assert told == store.direct_stats()["items"]
 
 
-# --- under fire ---
+# --- readers beside writers ---
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -367,7 +367,7 @@ def test_a_reader_that_does_not_verify_is_caught() -> None:
             readers_beside(store, 8, verify=False, threads=3, ops=30_000, seed=seed, max_value=60_000)
 
 
-# --- seals: for READs, which see lines in any order ---
+# --- seals: they verify an item read by RDMA READ, which may read its cache lines in any order ---
 
 
 @pytest.fixture
@@ -529,7 +529,7 @@ def test_what_was_replaced_is_never_seen_again(sealed: Store) -> None:
 
 
 def memfd(content: bytes, seals: int = fcntl.F_SEAL_SHRINK, length: int = 0) -> int:
-    """length: of the file, if longer than its content."""
+    """Returns a sealed memfd. length: of the file, if longer than its content."""
     fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     os.write(fd, content)
     os.truncate(fd, max(length, len(content)))
@@ -607,7 +607,7 @@ def test_memory_that_is_shorter_than_it_says(store: Store) -> None:
         (0, 0),  # the magic number
         (8, 3),  # the layout
         (12, 0),  # the flag for seals
-        (16, 0),  # the length: nothing fits into these
+        (16, 0),  # the length: too short or too long
         (16, 100),
         (16, 511),
         (16, 8191),
@@ -616,7 +616,7 @@ def test_memory_that_is_shorter_than_it_says(store: Store) -> None:
         (32, 64),  # the index
         (32, 4097),
         (32, (1 << 64) - 64),
-        (40, 0),  # its buckets
+        (40, 0),  # the index's buckets
         (40, 1 << 57),
         (48, 1 << 40),  # the mutex
         (48, (1 << 64) - 4),
@@ -626,14 +626,14 @@ def test_memory_that_is_shorter_than_it_says(store: Store) -> None:
     ],
 )
 def test_headers_that_no_client_uses(at: int, number: int) -> None:
-    """Clients that READ refuse such headers: nobody else tells them the length of the memory."""
+    """Clients that READ refuse such headers: only the header tells them the length of the memory."""
     with Store(2 * MB, direct_remote=True) as store:
         header = bytearray(first_bytes(store)[:4096])
     assert header_is_usable(bytes(header))
     short = at in (8, 12, 272, 276)
     struct.pack_into("<I" if short else "<Q", header, at, number)
     assert not header_is_usable(bytes(header))
-    # Such a length is refused even where an overflow makes all other numbers fit.
+    # A wrong length is refused even if the other numbers fit by an overflow.
     if at == 16:
         struct.pack_into("<QQQ", header, 32, 4096, 1, 856)
         struct.pack_into("<Q", header, 264, 1 << 30)
@@ -669,7 +669,7 @@ def pages_of(fd: int) -> int:
 
 
 def test_only_pages_that_the_daemon_has_are_mapped_ahead() -> None:
-    """prefault() maps only pages that the daemon has: others would have to be paid for by the reader."""
+    """prefault() maps only pages that the daemon has: the kernel would charge a new page to the reader."""
     with Store(64 * MB, direct=True, huge_pages=False) as store:
         fds = store.direct_fds()
         fd = fds[1]
@@ -731,7 +731,7 @@ def test_a_chain_of_chunks_that_are_too_short() -> None:
         (layout,) = struct.unpack_from("<I", first_bytes(store), 8)
     struct.pack_into("<8sIIQQQQQ", memory, 0, b"rmemcach", layout, 0, length, base, 4096, 16, 856)
     struct.pack_into("<QIII", memory, 264, arena, 14, 14, 0)
-    # A single bucket; the secrets are 0, and so is each hash.
+    # The index has a single bucket. The secrets are 0, and so is each hash.
     struct.pack_into("<QI", memory, 784, 1, 100)
     struct.pack_into("<q", memory, BEAT, int(time.monotonic() * 1000))
     struct.pack_into("<I", memory, 856, 4711)
@@ -748,7 +748,7 @@ def test_a_chain_of_chunks_that_are_too_short() -> None:
 
 @pytest.mark.parametrize("lines", [False, True])
 def test_damaged_memory_is_harmless(lines: bool) -> None:
-    """Damaged memory harms no process, though values are trusted. Values with a check of their own are right."""
+    """Damaged memory harms no process. Values without seals may be wrong, and values with seals are right."""
     with Store(2 * MB, direct=True, direct_remote=lines, item_size_max=MB, slab_chunk_size_max=16384) as store:
         values = {b"key-%d" % number: os.urandom(number * (50 if lines else 400)) for number in range(200)}
         keys = list(values)
@@ -772,7 +772,7 @@ def test_damaged_memory_is_harmless(lines: bool) -> None:
             at = page_at + 8 * chance.randrange(512)
             before = os.pread(fd, 8, at)
             os.pwrite(fd, chance.choice([os.urandom(8), bytes(8), b"\xff" * 8, b"\xff\xff\xff\x7f" * 2]), at)
-            # Nobody sets the clock in the copy of the memory: the test does.
+            # No store sets the clock in this copy of the memory, so the test does.
             os.pwrite(index, struct.pack("<q", int(time.monotonic() * 1000)), BEAT)
             for number, key in enumerate(keys):
                 found = reader.read_lines(key) if lines else reader.read(key)

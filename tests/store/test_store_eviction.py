@@ -35,7 +35,7 @@ def test_used_items_stay() -> None:
     with Store(maxbytes=MB) as store:
         count = store.class_stats(1)["chunks_per_page"]
         fill(store, count)
-        # within the interval a use does not move the item
+        # Within the interval a use does not move the item, so the item is the next to go.
         store.get(b"00000")
         fill(store, 1, 90000)
         assert store.get(b"00000") is None

@@ -110,7 +110,7 @@ def test_flush_all_at_once() -> None:
         assert store.stats()["get_flushed"] == 1
         for i in range(100):
             assert store.get(b"now-%d" % i) is None
-        # stored in the same second, after the flush
+        # An item stored after the flush stays, though stored in the same second.
         store.set(b"new", b"2")
         assert store.get(b"new") == b"2"
         store.flush_all(-5)

@@ -13,10 +13,11 @@ import pytest
 
 from rmemcached.store._testing import Store, colliding_keys, hash_of, hash_secret, set_hash_secret
 
-BITS = 12  # of a hash value: the bucket in a table of 4096
+BITS = 12  # low bits of a hash value: they choose the bucket in a table of 4096
 CROWD = 12  # keys in one bucket; 500 keys crowd so by chance with a probability below 2^-50
 
-# All keys with the first word at their end, or the second as their second word, once had the same hash value.
+# In an earlier version all keys with UNLUCKY_LAST at their end had the same hash value, and so had all keys with
+# UNLUCKY_SECOND as their second word of 8 bytes.
 UNLUCKY_LAST = bytes.fromhex("e3c6889cf06abc8e")
 UNLUCKY_SECOND = bytes.fromhex("03771e4ba9d6f2c8")
 
@@ -45,7 +46,7 @@ def fullest(keys: Iterable[bytes]) -> int:
 
 
 def wait_for_growth(store: Store, power: int) -> None:
-    """Lets the growing thread finish; the store offers the state, no event."""
+    """Waits until the table has grown. The store offers a state and no event, so the test polls."""
     done = threading.Event()
     for _ in range(1000):
         stats = store.stats()

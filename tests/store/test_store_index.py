@@ -15,7 +15,7 @@ from rmemcached.store._testing_direct import DirectReader
 
 pytestmark = pytest.mark.without_direct("about stores before their first reader")
 MB = 1 << 20
-LIFE = 2 * MB  # before the arena, in its file: the mutex
+LIFE = 2 * MB  # bytes before the arena in the arena's file: they hold the mutex
 
 
 def test_nobody_has_an_index_before_somebody_asks() -> None:
@@ -89,7 +89,7 @@ def test_an_index_is_made_and_given_up_beside_writers(options: dict[str, object]
         while not writing.done():
             reader = DirectReader(store.direct_give())
             reading = pool.submit(reader.run, rounds, 20_000)
-            time.sleep(0.01)  # The reader reads for so long.
+            time.sleep(0.01)  # The reader reads during this time.
             reader.end()
             found += reading.result()[1]
             store.direct_return()

@@ -8,7 +8,7 @@ from polling import eventually
 from rmemcached.store._testing import Store
 
 MB = 1 << 20
-CLASS = 2  # of the items below
+CLASS = 2  # the slab class of the items below
 
 
 def segmented(**options: int | float | bool) -> Store:
@@ -312,7 +312,7 @@ def test_it_leaves_alone_what_the_crawler_has_not_seen() -> None:
 @pytest.mark.segmented("the maintainer moves items between the segments")
 def test_a_leaked_reference_is_repaired() -> None:
     with segmented(maxbytes=MB, tail_repair_time=100) as store:
-        # Beside the maintainer's thread a turn would do less, and a full store could have no item to evict.
+        # Beside the maintainer's thread store.maintain() would do less, and a full store could have no item to evict.
         store.stop_threads()
         fill(store, 1)
         store.item(b"0000000", False).leak()

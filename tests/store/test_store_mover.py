@@ -16,13 +16,14 @@ MB = 1 << 20
 
 
 def move(store: Store, src: int, dst: int) -> None:
+    """Moves a page from a class to another, and waits for the end of the move."""
     moved = store.stats()["slabs_moved"]
     assert store.reassign(src, dst) == "OK"
     eventually(lambda: store.stats()["slabs_moved"] > moved and not store.stats()["slab_reassign_running"])
 
 
 def fill(store: Store, pages: int, clsid: int, length: int) -> list[bytes]:
-    """Stores items of equal length until the class has so many full pages."""
+    """Stores items of equal length until the class has this number of full pages. Returns their keys."""
     perslab = store.class_stats(clsid)["chunks_per_page"]
     keys = [b"%06d" % i for i in range(pages * perslab)]
     for key in keys:
@@ -33,6 +34,7 @@ def fill(store: Store, pages: int, clsid: int, length: int) -> list[bytes]:
 
 
 def class_of(store: Store, length: int) -> int:
+    """The slab class of an item with a key of six bytes and a value of this length."""
     return store.class_of(48 + 8 + 7 + length + 2)
 
 

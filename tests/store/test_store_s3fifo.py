@@ -10,7 +10,7 @@ import pytest
 from rmemcached.store._testing import Store, hash_secret, set_hash_secret
 
 MB = 1 << 20
-CLASS = 2  # of the items below
+CLASS = 2  # the slab class of the items below
 VALUE = b"x" * 50
 
 

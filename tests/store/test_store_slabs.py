@@ -31,8 +31,8 @@ def expected_sizes(smallest: int, factor: float, largest: int) -> list[int]:
     return [*sizes, largest]
 
 
-# Prints the growth of the process in KB by a new store, and by its first value. In a process of its own: memory of
-# other threads here is resident, too.
+# Prints the growth of the process in KB by a new store, and by its first value. The program runs in a process of its
+# own, because the resident memory of this process includes that of other threads.
 GROWTH = """
 from rmemcached.store._testing import Store
 

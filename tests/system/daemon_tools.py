@@ -168,7 +168,7 @@ def child(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
-        # with all forked processes
+        # The signal also ends all forked processes.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
@@ -407,7 +407,7 @@ class Peer:
                 armed = True
                 continue
             left = deadline - time.monotonic()
-            # The peer learns of a queue pair's end by itself only over the software devices.
+            # Only over the software devices the peer learns of a queue pair's end by itself: else the lifeline tells.
             heard: list[Any] = [self.channel]
             if over_libibverbs():
                 heard.append(self.lifeline.sock if self.cm is None else self.cm.sock)

@@ -3,13 +3,13 @@
 
     differential.py --peer '/path/to/memcached -u root' [--ours 'python -m rmemcached'] [--seed N] [--count N]
 
-The peer is to be memcached 1.6.45: older ones answer errors otherwise. Both daemons get the same bytes, cut at the same
-places, so that CAS numbers agree as well. A conversation ends when the client has nothing more to say and the daemon
-has closed. Where replies differ, the shortest conversation that is found to do so is printed, and both daemons start
-anew.
+The peer is to be memcached 1.6.45: older versions answer errors otherwise. Both daemons get the same bytes, cut at the
+same places, so CAS numbers agree as well. A conversation ends when the client has nothing more to say and the daemon
+has closed. Where replies differ, the program prints the shortest conversation found with a difference, and starts both
+daemons anew.
 
-Times are let differ by a second. A daemon that closes with input unread may lose replies: there the shorter must be the
-beginning of the longer.
+Times may differ by a second. A daemon that closes with input unread may lose replies: then the shorter replies must be
+the beginning of the longer.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Speaker:
             name = pick([b"get", b"gets", b"gat", b"gats"])
             words = [name] if name in (b"get", b"gets") else [name, self.exptime()]
             count = pick([1, 1, 1, 2, 3, 8, 30])
-            # For a key above its limit memcached drops the replies to earlier commands, too.
+            # The keys stay within the limit: for a longer key memcached drops the replies to earlier commands, too.
             return self.line(words + [self.key()[:250] for _ in range(count)])
         if kind < 62:
             return self.line([pick([b"incr", b"decr"]), self.key(), self.number(), *self.noreply()])
@@ -155,7 +155,7 @@ class Speaker:
         for flag in self.random.sample(META_FLAGS[name], self.random.randint(0, min(6, len(META_FLAGS[name])))):
             flags.append(self.meta_flag(flag))
         if any(flag[:1] == b"N" for flag in flags) and name != b"ms":
-            # The flag N makes memcached forget the base64 encoding of the key.
+            # The flags N and b are not combined: N makes memcached forget the base64 encoding of the key.
             flags = [flag for flag in flags if flag != b"b"]
         if self.odd(15):
             flags.append(self.meta_flag(self.random.choice([b"z", b"!", b"S", b"v", b"k", b"M"])))
@@ -169,7 +169,7 @@ class Speaker:
         if name != b"ms":
             return self.line([name, key, *flags])
         value = self.random.choice(VALUES)
-        # After an ms with bad data, memcached applies its CAS number to the next command of the connection.
+        # The data are never bad: then memcached would apply the CAS number to the next command of the connection.
         return self.line([name, key, b"%d" % len(value), *flags]) + value + b"\r\n"
 
     def meta_flag(self, flag: bytes) -> bytes:
@@ -206,7 +206,7 @@ class Speaker:
         cas = pick([0, 0, 0, 1, 5, 2**64 - 1])
         magic, keylen, extlen, length = 0x80, len(key), len(extras), len(extras) + len(key) + len(value)
         if self.odd(40):
-            # memcached swallows the lengths of key and extras of an unknown command twice.
+            # Key and extras are empty: memcached swallows their lengths twice for an unknown command.
             opcode, key, extras, value = self.random.randrange(0x40, 0x100), b"", b"", b""
             keylen = extlen = length = 0
         odd = self.first and self.odd(10)  # memcached drops waiting replies when a packet does not end
@@ -217,7 +217,7 @@ class Speaker:
         if odd and pick([True, False]):
             length = pick([0, 1, 8, 24, 1000, 0x7FFFFFFF, 0xFFFFFFFF])
         if self.first and self.odd(10):
-            # Only in the first packet: memcached would drop the waiting replies.
+            # Only the first packet gets a wrong magic: memcached would drop waiting replies.
             magic = pick([0x81, 0x00, 0xFF])
         head = (magic, opcode, keylen, extlen, 0, 0, length, self.random.getrandbits(32), cas)
         return struct.pack(">BBHBBHIIQ", *head) + extras + key + value
@@ -258,7 +258,7 @@ def said(port: int, stream: bytes, cuts: Sequence[int]) -> tuple[bytes, bool]:
             while received := sock.recv(1 << 20):
                 replies.append(received)
         except (ConnectionResetError, BrokenPipeError):
-            # The earlier replies are in the list.
+            # The replies before the reset are in the list.
             return b"".join(replies), False
         return b"".join(replies), True
 
@@ -317,7 +317,7 @@ def same(ours: tuple[bytes, bool], theirs: tuple[bytes, bool]) -> bool:
     if mine == other:
         return True
     if mine.startswith(other) and ERROR.search(mine):
-        # memcached sends its error line only after all of the data; some is still missing.
+        # memcached sends its error line only after all of the data, of which a part is still missing.
         return True
     if TIMES.sub(b"", mine) != TIMES.sub(b"", other):
         return False
@@ -395,7 +395,8 @@ def differences(compare: Comparison, seed: int, count: int) -> Iterator[str]:
     for number in range(seed, seed + count):
         speaker = Speaker(number)
         if binary != (number % EPOCH >= EPOCH * 3 // 4):
-            # In memcached the CAS number of a binary command can become that of the next connection's text command.
+            # New daemons are needed: in memcached the CAS number of a binary command can become the number of a text
+            # command of the next connection.
             binary = not binary
             compare.restart()
         commands = speaker.conversation(binary)

@@ -448,7 +448,7 @@ def test_connection_limit(rmemcached_server: ServerFactory) -> None:
             assert talk.ask(b"mn\r\n") == b"MN\r\n"
         for talk in talks:
             talk.close()
-        # an RDMA client counts as one connection once its stream is handed over
+        # An RDMA client counts as one connection once its stream is handed over.
         eventually(lambda: control.number("curr_connections") == 1)
         with rdma_client(server) as client:
             client.version()
@@ -469,7 +469,8 @@ def test_what_counts_for_the_connection_limit(
         if talk.ask(b"mn\r\n") != b"MN\r\n":
             break
     accepted = len(talks) - 1
-    # 3 standard streams; main thread, workers, listeners; one descriptor to refuse with
+    # The 40 include 3 standard streams, the descriptors of main thread, workers and listeners, and one descriptor to
+    # refuse with.
     assert accepted == 40 - 3 - 2 - taken - 1
     found = talks[0].stats()
     assert found["curr_connections"] == str(accepted + listeners - 1)
@@ -492,11 +493,11 @@ def test_rdma_client_beyond_the_limit(rmemcached_server: ServerFactory) -> None:
         assert second.ask(b"mn\r\n") == b"MN\r\n"
         with pytest.raises((OSError, MemcacheError)) as caught:
             rdma_client(server, timeout=5, connect_timeout=5).version()
-        # also while the error is still looked at
+        # The connection ends although the error, with its traceback, still exists.
         assert caught.tb
         eventually(lambda: first.number("curr_connections") == 2)
         second.close()
-        # Both connections of a client need the place of this connection.
+        # The next client needs two connections for a while, so the place of `second` must be free.
         eventually(lambda: first.number("curr_connections") == 1)
     with rdma_client(server) as client:
         assert client.set("key", b"value")

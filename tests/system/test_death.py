@@ -108,7 +108,7 @@ def test_killed_at_random_moments(scene: tuple[Server, Conversation, Nursery]) -
     for round_number in range(rounds(60)):
         pids = [nursery.fork("storm", 10 * round_number + i) for i in range(source.randint(1, 3))]
         if source.random() < 0.2:
-            # the victim stops reading first: transfers to the victim pile up
+            # The victim stops reading first: transfers to the victim pile up.
             os.kill(pids[0], signal.SIGSTOP)
         for _ in range(source.randrange(40)):
             name = f"storm{source.randrange(KEYS)}"
@@ -268,7 +268,7 @@ def test_unfinished_sets_over_tcp(scene: tuple[Server, Conversation, Nursery]) -
             assert other.get("tcp") == b"old"
             for talk in talks:
                 talk.close()
-            # the control connection and the other client
+            # Only the control connection and the other client are left.
             eventually(lambda: control.number("curr_connections") == 2, GONE_WITHIN)
         assert other.set("tcp", bytes(BIG))
     wait_at_rest(control)

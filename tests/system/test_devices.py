@@ -21,7 +21,7 @@ from rmemcached.options import UsageError, parse
 from rmemcached.server._testing import TRANSPORT_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
-# Hides an installed pyverbs.
+# The beginning of a program: the program then finds no installed pyverbs.
 WITHOUT = "import sys; " + ("sys.modules['pyverbs'] = None; " if importlib.util.find_spec("pyverbs") else "")
 
 DEVICES = (sys.executable, "-P", "-m", "rmemcached.devices")
@@ -94,7 +94,7 @@ def test_devices_and_the_choice_without_pyverbs() -> None:
 
 LIBRARY = "libibverbs.so.1"
 ALONE = ": the software devices serve alone"
-# A client that connects twice.
+# The program of a client that connects twice.
 CLIENT = """
 import logging, os, sys
 from rmemcached.client import Client, MemcacheError

@@ -1,5 +1,5 @@
-"""Random conversations: how the input is cut into writes makes no difference. (differential.py, by which memcached is
-compared with, makes them up.)"""
+"""Random conversations: how the input is cut into writes makes no difference. differential.py makes the
+conversations up; run by hand, the program compares the daemon with memcached."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONVERSATIONS = 80
 
 
 def test_cuts_make_no_difference(rmemcached_server: Callable[..., Server]) -> None:
-    # Without the maintainer: a dump of a queue would show its progress, which has nothing to do with cuts.
+    # The daemons have no maintainer, whose progress would show in a dump of a queue, whatever the cuts are.
     whole, cut = (rmemcached_server("-t", "1", "-o", "no_lru_maintainer") for _ in range(2))
     for number in range(CONVERSATIONS):
         speaker = Speaker(number)

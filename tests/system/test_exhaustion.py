@@ -87,7 +87,7 @@ def test_descriptors_run_out(rmemcached_server: Callable[..., Server]) -> None:
             talks[-1].setblocking(False)
             talks[-1].connect_ex((server.host, server.port))
         eventually(lambda: descriptors(server.pid) == limit)
-        # the daemon serves existing connections, and the listener does not spin
+        # The daemon serves existing connections, and the listener does not spin.
         cpu = processor_seconds(server)
         began = time.monotonic()
         while time.monotonic() - began < 0.3:
@@ -115,12 +115,12 @@ def test_the_last_descriptors_are_for_plain_connections(rmemcached_server: Calla
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, old[1]))
         chosen = []
         for number in range(1, 41):
-            # A lifeline of another kind for each client: no queue pair is shared.
+            # Each client has another keepalive option, and so a lifeline and a queue pair of its own.
             keepalive = KeepaliveOpts(idle=number)
             client = stack.enter_context(closing(Client(server.address, timeout=TIMEOUT, socket_keepalive=keepalive)))
             assert client.set("key", b"value")
             chosen.append(client.transport)
-            # A connection for each client, so that the clients run out, and not their plain connections.
+            # A plain connection beside each client gets in, even when the client has got no queue pair.
             plain = stack.enter_context(server.connect())
             plain.sendall(b"mn\r\n")
             assert plain.recv(100) == b"MN\r\n"
@@ -128,14 +128,15 @@ def test_the_last_descriptors_are_for_plain_connections(rmemcached_server: Calla
                 break
         assert chosen[0] != "tcp" and chosen[-1] == "tcp", chosen
         assert limit - descriptors(server.pid) >= 8
-        # A client of soft_iw needs fewer descriptors than a client of soft_shm.
+        # A client of soft_iw needs fewer descriptors than a client of soft_shm. After three more plain connections the
+        # rest is too small for soft_iw, too.
         for _ in range(3):
             plain = stack.enter_context(server.connect())
             plain.sendall(b"mn\r\n")
             assert plain.recv(100) == b"MN\r\n"
         control.send(EXCHANGE)
         assert control.line() == FEW
-        # then the listener names the shortage
+        # When no descriptor is left, the listener names the shortage.
         talks = [stack.enter_context(socket.socket()) for _ in range(limit)]
         for sock in talks:
             sock.setblocking(False)

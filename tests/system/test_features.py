@@ -86,7 +86,7 @@ def line(request: pytest.FixtureRequest, daemons: dict[str, Server]) -> Iterator
     """A connection to a daemon without items."""
     server = daemons[request.param]
     with Conversation(server) as control:
-        # Items as old as the flush survive.
+        # Items as old as the flush would survive: the clock moves before and behind the flush.
         assert control.ask(b"debugtime 2\r\n") == b"OK\r\n"
         assert control.ask(b"flush_all\r\n") == b"OK\r\n"
         assert control.ask(b"debugtime 2\r\n") == b"OK\r\n"
@@ -125,7 +125,8 @@ def run(line: Socket | QueuePair, server: Server, steps: list[Step], closes: boo
 def cases() -> Iterator[Any]:
     for name, (_, expected) in FEATURES.items():
         for transport in TRANSPORTS:
-            # A queue pair's stream has no end that the peer learns of: a new stream takes its place.
+            # Over a queue pair the peer does not see the end of a stream, whose place a new stream takes: cases with an
+            # end are for sockets.
             if transport != "rdma" or "CLOSED" not in expected:
                 marks = [pytest.mark.segmented("lru mode is refused")] if name == "lru-mode" else []
                 yield pytest.param(name, transport, marks=marks)

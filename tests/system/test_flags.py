@@ -9,7 +9,7 @@ import pytest
 from rmemcached.cli import main
 from rmemcached.options import parse
 
-# memcached 1.6.45: words, exit status, standard error
+# (words, exit status, standard error) of memcached 1.6.45.
 REFUSED = [
     ("-m 0", 64, "Cannot set item size limit higher than 1/2 of memory max.\n"),
     ("-m 1", 64, "Cannot set item size limit higher than 1/2 of memory max.\n"),
@@ -169,7 +169,7 @@ REFUSED = [
     ("-S", 64, "This server is not built with SASL support.\n"),
     ("-Z", 64, "This server is not built with TLS support.\n"),
 ]
-# memcached 1.6.45 runs with these
+# memcached 1.6.45 runs with these words.
 ACCEPTED = (
     """
 -m 2; -m 64m; -I 512k; -I 2m; -t 1; -R 1; -f 1.01; -f 100; -n 8; -n 100000; -b 0; -b 16; -B ascii; -B binary;
@@ -186,7 +186,7 @@ ACCEPTED = (
     .strip()
     .split("; ")
 )
-# memcached took these for 0, cut them off, or ended by a signal; ours gives one line and an exit status
+# memcached took these values for 0, cut them off, or ended by a signal; our daemon prints a line, and has a status.
 STRICTER = {
     "-m x": "Invalid memory limit: x",
     "-m -1": "Invalid memory limit: -1",
@@ -207,7 +207,7 @@ STRICTER = {
 
 @pytest.mark.parametrize(("words", "status", "message"), REFUSED, ids=[row[0] for row in REFUSED])
 def test_refused(words: str, status: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    # Should they be accepted, nothing is to be served.
+    # With the first options a program serves nobody, even if the program accepts the words by mistake.
     assert main(["-U", "0", "-p", "-1", "-u", "no-such-user", *shlex.split(words)]) == status
     assert capsys.readouterr() == ("", message)
 

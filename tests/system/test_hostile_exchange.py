@@ -216,7 +216,7 @@ def test_fuzzed_lines(server: Server) -> None:
     """Any line of bytes gets one line of answer, and the connection goes on."""
     source = random.Random(8)
     good = f"rdma {without('gid')} gid={'0' * 32} ird=16 ord=16 crc=0".encode()
-    # all octets but NUL and a line's end
+    # These are all octets but NUL and a line's end.
     letters = bytes(set(range(256)) - set(b"\r\n\0"))
     with Conversation(server) as talk:
         for _ in range(rounds(2000)):
@@ -275,7 +275,7 @@ def test_wrong_token_or_number(server: Server) -> None:
             right[:4] + bytes(16),
             right[:19] + bytes([right[19] ^ 1]),
             *(right[:at] + bytes([right[at] ^ 0x80]) + right[at + 1 :] for at in range(4, 20)),
-            # the number of another worker, if the daemon has so many
+            # These have the number of another worker, if the daemon has so many.
             *(right[:at] + bytes([right[at] ^ 1]) + right[at + 1 :] for at in range(4, 8)),
             bytes(20),
             right[:19],
@@ -335,7 +335,7 @@ def test_garbage_behind_m(server: Server) -> None:
         with Conversation(server) as stream:
             stream.send(garbage)
             if MPA_REQUEST.startswith(garbage):
-                # the bytes may still become a request
+                # The bytes may still become a request.
                 assert not readable(stream.sock, 0.05)
                 stream.send(b"!" * 600)
             assert stream.ask(b"\r\n") == b"ERROR\r\n", garbage
@@ -380,7 +380,7 @@ def test_garbage_behind_the_start(server: Server, crc: int) -> None:
         b"\x00\x0e" + bytes(100),
         *(source.randbytes(source.randint(4, 3000)) for _ in range(40)),
     ]
-    # a proper header, and a payload whose rest never comes
+    # The last is a proper header, and a payload whose rest never comes.
     hostile.append(b"\x00\x1a\x41\x43" + bytes(4) + bytes(4) + (1).to_bytes(4, "big") + bytes(4) + bytes(3))
     for garbage in hostile:
         with Peer(server, attach=False) as peer, Conversation(server) as stream:
@@ -443,7 +443,7 @@ def test_a_lifeline_breaks_while_its_stream_has_input(rmemcached_server: Callabl
                 eventually(lambda: is_stopped(server))
                 lifeline.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 lifeline.close()
-                # the beginning of a frame
+                # These bytes are the beginning of a frame.
                 stream.send(b"\x00\x1a")
                 os.kill(server.pid, signal.SIGCONT)
             assert control.ask(b"mn\r\n") == b"MN\r\n"

@@ -80,7 +80,7 @@ def limit_sizes() -> list[int]:
         for bytes_of_message in (8192, 8184):
             sizes.update(range(multiple * bytes_of_message - 24, multiple * bytes_of_message + 10))
     for chunk in slab_chunks():
-        # key "s0000000", its NUL, the value and \r\n, with four bytes of flags or none
+        # An item also has the key "s0000000", a NUL, \r\n behind the value, and four bytes of flags or none.
         for overhead in (ITEM_HEADER + 9 + 2, ITEM_HEADER + 9 + 2 + 4):
             sizes.update(max(0, chunk - overhead + delta) for delta in (-1, 0, 1, 2))
     return some(sorted(sizes))

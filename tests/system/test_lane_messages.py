@@ -186,7 +186,7 @@ def test_a_value_of_which_a_part_has_been_written() -> None:
     are deleted meanwhile: no byte of another item arrives in their place."""
     size = 3_300_000
     with (
-        # Pieces of 16 KB: a value takes many WRITEs.
+        # Chunks have 16 KB at most, so a value takes many WRITEs.
         start_rmemcached("-m", "64", "-I", "4m", "-t", "1", "-o", "slab_chunk_max=16") as server,
         Conversation(server) as control,
         Lanes(server, receive_buffer=4096) as peer,
@@ -287,8 +287,7 @@ def test_beyond_the_limit_of_connections(opened: int) -> None:
             assert control.number("curr_connections") == opened + 2
 
 
-# ---- the limits of each lane
-# -----------------------------------------------------------------------------------------
+# ---- the limits of each lane -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.device("lanes without a lifeline")
@@ -459,8 +458,7 @@ def test_the_end_of_the_lifeline_within_a_value() -> None:
         region.close()
 
 
-# ---- breaches of the rules
-# -------------------------------------------------------------------------------------------
+# ---- breaches of the rules -------------------------------------------------------------------------------------------
 
 Breach = Callable[[Lanes], None]
 
@@ -513,8 +511,7 @@ def test_lanebytes_are_demanded(server: Server, control: Conversation, tokens: l
     assert control.ask(" ".join(words).encode() + b"\r\n") == b"CLIENT_ERROR rdma: " + wrong + b"\r\n"
 
 
-# ---- lanes as users see them
-# -----------------------------------------------------------------------------------------
+# ---- lanes as users see them -----------------------------------------------------------------------------------------
 
 
 def test_stats_conns_show_lanes(server: Server, control: Conversation) -> None:
@@ -637,8 +634,7 @@ def test_what_the_daemon_writes_names_the_lane() -> None:
         assert re.search(f"^{line}$", written, re.M), written
 
 
-# ---- the cost of a lane
-# ----------------------------------------------------------------------------------------------
+# ---- the cost of a lane ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.resident

@@ -29,8 +29,8 @@ pytestmark = pytest.mark.usefixtures("rdma_transport")
 
 ROUNDS = rounds(1000)
 WARM_UP = rounds(100)  # rounds until allocators and pools have their size
-# Bytes for the remaining rounds: 900 may cost far less than one queue pair's buffers (256 KB) for each hundred. With
-# fewer rounds the first rounds are a larger part: a huge page is 2 MB.
+# The most growth in bytes over the rounds after the warm-up. With 900 rounds, one queue pair's buffers (256 KB) left by
+# each hundred would exceed the limit. A shorter warm-up leaves more growth for later, such as a huge page of 2 MB.
 GROWTH = (2 if ROUNDS == 1000 else 6) << 20
 
 
@@ -139,7 +139,7 @@ def test_one_connection_a_thousand_values(scene: tuple[Server, Conversation]) ->
         for number in range(WARM_UP, ROUNDS):
             round_trip(number)
         give_back()
-        # the client may hold two sinks; the daemon has not touched all pages of its arena before
+        # The client may hold two sinks. The daemon has not touched all pages of its arena before.
         assert resident(os.getpid()) - before[0] < GROWTH + (2 << 20)
         assert resident(server.pid) - before[1] < 64 << 20
         assert control.number("rdma_registrations", "rdma") == 2

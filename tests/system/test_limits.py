@@ -41,7 +41,7 @@ def test_item_too_large(rmemcached_server: Callable[..., Server], size: int) -> 
             with pytest.raises(error, match=TOO_LARGE):
                 writer.set("key", bytes(size))
             fates.append(tcp.get("key"))
-            # the connection goes on
+            # The connection goes on.
             assert writer.set("other", b"new")
             assert writer.get("other") == b"new"
         for command in ("add", "replace", "append", "prepend"):
@@ -87,7 +87,7 @@ def test_out_of_memory(rmemcached_server: Callable[..., Server], size: int) -> N
             counts.append(count)
             assert count > 0
             assert client.get("fill0") == bytes(size)
-            # old values can be deleted, and their room used again
+            # Old values can be deleted, and their room used again.
             assert client.delete("fill0")
             assert client.set("again", bytes(size))
             assert client.get("again") == bytes(size)

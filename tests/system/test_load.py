@@ -45,7 +45,7 @@ def test_rdma_and_tcp_together(
 ) -> None:
     server = rmemcached_server("-t", "4", "-c", "1024", "-o", "rdma_direct_linger=0", *flags)
     with Conversation(server) as control, ExitStack() as stack:
-        # the connection that awaited the daemon's start is gone
+        # The connection that awaited the daemon's start must be gone.
         eventually(lambda: control.number("curr_connections") == 1)
         before = descriptors(server.pid), threads(server.pid)
         groups = [("rdma", count) for count in RDMA] + [("tcp", count) for count in TCP]

@@ -38,7 +38,7 @@ def test_stats_conns(rmemcached_server: ServerFactory, memcached_server: ServerF
         server = start("-t", "2", "-U", str(udp))
         with Conversation(server) as talk:
             ports = {udp: "UDP", talk.sock.getsockname()[1]: "CLIENT", server.port: "PORT"}
-            # A thread of memcached may take its UDP socket later.
+            # A thread of memcached may take its UDP socket after the start.
             found.append(eventually(partial(all_listed, talk, ports)))
     ours, theirs = found
     assert ours == theirs

@@ -36,7 +36,7 @@ def test_two_pauses_end_it() -> None:
 def test_gaps_that_are_polled_through_may_get_a_little_longer() -> None:
     assert polled([LIMIT] * 4 + [HELD] * 100)[4:] == [LIMIT] + [LIMIT] + [HELD] * 99
     assert polled([LIMIT] * 4 + [HELD + 1] * 2)[-1] is None
-    # Before such gaps are polled through they are tried.
+    # The worker polls through such gaps only after it has tried them.
     assert polled([HELD] * (TRY_FIRST + 1)) == [None] * (TRY_FIRST + 2)
 
 

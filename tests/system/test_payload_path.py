@@ -62,8 +62,8 @@ def test_large_values_bypass_the_sockets(control: tuple[Server, Conversation], s
     server, talk = control
     value = random.Random(size).randbytes(size)
     with rdma_client(server) as client:
-        # The daemon counts a WRITE when it completes, perhaps after the reply. The client makes its sink as large as
-        # the value only after its first get, so the first value may come without a WRITE.
+        # The daemon counts a WRITE when it completes, perhaps after the reply. The client's memory for values (its
+        # Sink) has 1 MB at first, and grows after the first larger value: only this value comes without a WRITE.
         assert client.set("large", value)
         for _ in range(2):
             assert client.gat("large") == value
@@ -136,7 +136,7 @@ def frames_of(client: Client, talk: Conversation, size: int, unwritten: int) -> 
         before = counters(talk)
         assert client.gat("large") == value
         eventually(lambda: counters(talk)["rdma_write_bytes"] == total + (gets - unwritten) * size)
-        # The reply has a frame of its own.
+        # The reply has a frame of its own, which does not count.
         return grown(before, counters(talk))["iw_tx_fpdus"] - 1
 
     return [get(gets) for gets in (1, 2, 3)][-1]
@@ -170,7 +170,7 @@ def test_small_values_travel_in_messages(control: tuple[Server, Conversation], s
     assert sums["rdma_recv_bytes"] >= COUNT * size
     assert sums["rdma_send_bytes"] >= COUNT * size
     assert sums["cmd_set"] == sums["touch_hits"] == COUNT
-    # the sockets carried nothing but the statistics
+    # The sockets carried nothing but the statistics.
     assert sums["bytes_read"] < 200
 
 

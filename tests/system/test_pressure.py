@@ -117,7 +117,7 @@ def test_many_greedy_clients(server: Server) -> None:
         eventually(lambda: control.number("curr_connections") == 1)
         eventually(lambda: descriptors(server.pid) <= open_files)
         assert resident(server.pid) - before < 32 * MB
-        # nothing holds the overwritten items any more: the memory can be filled with others
+        # Nothing holds the overwritten items any more: the memory can be filled with others.
         assert control.ask(b"flush_all\r\n") == b"OK\r\n"
 
 
@@ -146,7 +146,7 @@ def test_greedy_rdma_client(server: Server) -> None:
             taken += len(peer.inbox)
             peer.inbox.clear()
             if peer.owed >= 4 and peer.credits:
-                # Reports the lane's used bytes, too.
+                # This message also reports the bytes used by the lane.
                 peer.send(DATA)
             return taken >= expected
 
@@ -158,7 +158,8 @@ def test_greedy_rdma_client(server: Server) -> None:
 def test_lane_that_waits_for_a_read_stops_its_client(server: Server) -> None:
     """The daemon keeps commands behind an unanswered READ up to a bound."""
     with Peer(server) as peer:
-        # Item memory comes with the first item. A device of the system makes all of it resident at once.
+        # The first item is stored before the measurement: with the first item comes item memory, which a device of the
+        # system makes resident as a whole.
         assert peer.ask(b"set first 0 0 1\r\nx\r\n") == b"STORED\r\n"
         before = resident(server.pid)
         peer.send(DATA, b"ms key 100000 @1000:1\r\n" + b"mn\r\n" * 1900)
@@ -293,7 +294,7 @@ def test_idle_queue_pairs(server: Server) -> None:
             assert peer.ask(b"set idle%d 0 0 5\r\nvalue\r\n" % number) == b"STORED\r\n"
         assert control.number("rdma_queue_pairs", "rdma") == count
         per_client = (resident(server.pid) - before) / count
-        # 16 receives and 16 sends of 8 KB at most: only used messages are in memory.
+        # A queue pair has 16 receives and 16 sends of 8 KB at most, of which only used messages are in memory.
         assert per_client < 300 * 1024, per_client
         for number, peer in enumerate(peers):
             assert peer.ask(b"mg idle%d v\r\n" % number, b"value\r\n") == b"VA 5\r\nvalue\r\n"

@@ -122,8 +122,7 @@ def everything(sock: socket.socket) -> bytes:
     return received
 
 
-# ---- the meeting place
-# -----------------------------------------------------------------------------------------------
+# ---- the meeting place -----------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_left_of_a_daemon_that_was_killed(rmemcached_server: ServerFactory) -> None:
@@ -385,7 +384,7 @@ def test_garbage_in_place_of_records(server: Server, control: Conversation) -> N
                 last = everything(talk.sock)
                 assert last == (RECORD_FAULT if size >= 48 else b""), last
         with Conversation(server) as talk, attached(talk) as sock, open(os.devnull) as null:
-            # Descriptors of something else than memory.
+            # These descriptors are not of memory.
             ShmPeer(sock).post(record(HELLO), null.fileno(), null.fileno())
             assert everything(talk.sock) == RECORD_FAULT
         assert bystander.get("safe") == b"value"
@@ -413,7 +412,7 @@ def test_auto_falls_back_while_the_daemon_takes_no_stream(rmemcached_server: Ser
     clients get streams again."""
     server = rmemcached_server("-t", "1")
     sender, reader = lingering(3600)
-    # A lifeline of another kind: the others do not share its queue pair.
+    # This client has a lifeline of another kind, so the others do not share its queue pair.
     keepalive = KeepaliveOpts()
     with Client(server.address, timeout=TIMEOUT, default_noreply=False, socket_keepalive=keepalive) as before:
         assert before.set("key", b"value") and before.transport == "soft_shm"
@@ -452,7 +451,7 @@ def nonsense(peer: ShmPeer, case: str, source: random.Random) -> None:
         peer.cell(len(octets).to_bytes(2, "big") + octets + bytes(-(2 + len(octets)) % 4 + 4), STREAM)
     elif case == "records that were not sent":
         peer.sent += source.randrange(1, 1 << 30)
-        # A record before its count is right: only the next record shows that the count is false.
+        # A record may come before its count: only the next record shows that the count is false.
         peer.post(record(WAKEUP))
     elif case == "a word that is none":
         peer.put(octets)
@@ -546,7 +545,7 @@ def test_values_of_every_size(server: Server, control: Conversation) -> None:
             assert client.set(key, value)
             for _ in range(2):
                 assert client.get(key) == value
-        # More than the region has room for, in one call.
+        # The values of this call need more room than the region has.
         values = {f"many{i}": source.randbytes(2_500_000) for i in range(5)}
         assert client.set_many(values) == []
         assert client.get_many(list(values)) == values

@@ -64,29 +64,30 @@ SEQUENCE = [
 APART = {
     *("pid", "uptime", "time", "version", "rusage_user", "rusage_system", "max_connections", "connection_structures"),
     *("response_obj_count", "response_obj_bytes", "curr_connections", "total_connections", "hash_bytes"),
-    # A read may find any part of a pipeline, and the daemon needs some requests to find itself alone.
+    # These depend on the part of a pipeline found by each read, and on the time until the daemon finds the
+    # connection alone.
     *("conn_yields", "bytes_read", "bytes_written"),
-    # memcached's own background threads change this count
+    # memcached's own background threads change this count.
     "lrutail_reflocked",
 }
 
-# in 1.6.45; the installed memcached may be older
+# Statistics of 1.6.45, which an older installed memcached lacks.
 NEWER = {
     *("slab_reassign_busy_nomem", "slab_reassign_last_busy_status", "store_too_large", "store_no_memory"),
     "client_flags_size",
 }
-# of our own (docs/compatibility.md)
+# A statistic of our own (docs/compatibility.md).
 NEWER.add("rmemcached_version")
 if "lru_algorithm=s3fifo" in os.environ.get("RMEMCACHED_TEST_OPTIONS", ""):
     NEWER |= {"ghost_hits", "ghost_bytes", "small_lru_pct", "lru_algorithm"}
-# the progress of background threads, and the differences between the two programs
+# These show the progress of background threads, or differences between the two programs.
 OWN = {
     *("lru_maintainer_juggles", "lru_crawler_starts", "lru_crawler_running", "moves_to_cold", "moves_to_warm"),
     *("moves_within_lru", "crawler_items_checked", "crawler_reclaimed"),
     *("libevent", "reserved_fds", "read_buf_count", "read_buf_bytes", "read_buf_bytes_free"),
 }
 
-# the remover of an expired item: a request, or a background thread before the request
+# These depend on the remover of an expired item: a request, or a background thread before the request.
 EXPIRED = {"reclaimed", "expired_unfetched", "get_expired"}
 
 
@@ -99,7 +100,8 @@ def after_sequence(server: Server) -> dict[str, str]:
         return talk.stats()
 
 
-# Crawler and maintainer remove expired items, in one of the daemons sooner than in the other.
+# Daemons with these options have no crawler and no maintainer, which would remove expired items at different times in
+# the two daemons.
 ALONE = ("-m", "64", "-o", "no_lru_crawler,no_lru_maintainer")
 
 
@@ -116,7 +118,7 @@ def test_counters_are_memcached_s(
         if name not in APART | NEWER | OWN | (EXPIRED if not threads else set()) and ours[name] != theirs[name]
     }
     assert not wrong, wrong
-    # memcached's order
+    # The statistics come in memcached's order.
     names = [name for name in theirs if name in ours]
     assert [name for name in ours if name in theirs] == names
 
@@ -133,7 +135,7 @@ def test_names_are_memcached_s(rmemcached_server: ServerFactory, memcached_serve
     assert [name for name in ours if name in theirs] == [name for name in theirs if name in ours]
     if what != "settings":
         differing = {name for name in ours if ours[name] != theirs[name]}
-        # these depend on how far the maintainer thread has come
+        # These statistics depend on how far the maintainer thread has come.
         moving: tuple[str, ...] = (
             "age",
             "age_hot",

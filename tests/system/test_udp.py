@@ -54,7 +54,8 @@ class Peer:
 
     def __init__(self, port: int) -> None:
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        # A datagram without room is lost. Root is free of the system's limit, which can be a tenth of this.
+        # A datagram without room is lost, so the buffer is large. Root is free of the system's limit, which can be a
+        # tenth of this size.
         option = SO_RCVBUFFORCE if os.geteuid() == 0 else socket.SO_RCVBUF
         self.sock.setsockopt(socket.SOL_SOCKET, option, 4 << 20)
         self.sock.settimeout(LATE)
@@ -192,8 +193,7 @@ def test_a_long_multiget(peer: Peer) -> None:
     peer.silent()
 
 
-# ---- invalid requests
-# ------------------------------------------------------------------------------------------------
+# ---- invalid requests ------------------------------------------------------------------------------------------------
 
 
 def test_quiet_commands(peer: Peer) -> None:

@@ -64,8 +64,7 @@ def descriptors_at_rest(server: Server) -> int:
         return descriptors(server.pid)
 
 
-# ---- log lines
-# -------------------------------------------------------------------------------------------------------
+# ---- log lines -------------------------------------------------------------------------------------------------------
 
 FETCH = "type=item_get key={} status={} clsid={} size={}"
 STORE = "type=item_store key={} status={} cmd={} ttl={} clsid={} size={}"
@@ -129,7 +128,7 @@ SAID = [
         [
             FETCH.format("dies", "not_found", 0, 0),
             "type=item_store key=dies status=stored cmd=set ttl=[0-9]+ clsid=1 size=1",
-            # the maintainer may have removed the item meanwhile
+            # The maintainer may have removed the item meanwhile.
             FETCH.format("dies", "(expired|not_found)", 0, 0),
         ],
     ),
@@ -435,7 +434,7 @@ def test_many_threads_in_order(rmemcached_server: ServerFactory) -> None:
         for thread in threads:
             thread.join(TIMEOUT)
         stop.set()
-        # a last line for watchers that still wait
+        # Watchers that still wait get a last line.
         with Conversation(server) as client:
             while restless.is_alive():
                 assert client.ask(b"get end\r\n") == b"END\r\n"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from rmemcached.server._testing import EVENT_KINDS, QUEUE, TAGS, channel_events, event_kind_of
 
 ADDRESSES = (4096, 65536, 2**47 - 16)
-"""The lowest address that a process has memory at is 4096 on most systems, and 65536 by default."""
+"""The lowest address of a process's memory, where the system's limit (vm.mmap_min_addr) is 4096 or 65536; and the
+highest."""
 
 
 def kind(data: int) -> str:

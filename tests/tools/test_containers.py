@@ -83,7 +83,7 @@ def test_packages() -> None:
     names = set(re.findall(r"\becho ((?:[a-z][a-z0-9.+-]+ ?)+)$", prepare, re.MULTILINE))
     assert packages(BUILD) <= {name for line in names for name in line.split()}
     assert not [name for name in packages(FINAL) if re.search("-dev$|^gcc|^python3-", name)]
-    # The libraries come with the build's headers: they are on this machine, too.
+    # This machine, too, has the libraries: they come with the build's headers.
     for name in packages(FINAL) - {"python3"}:
         done = subprocess.run(["dpkg-query", "-W", name], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

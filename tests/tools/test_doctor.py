@@ -68,7 +68,7 @@ def test_what_a_person_reads(rmemcached_server: ServerFactory) -> None:
     assert done.returncode == 0 and not done.stderr
     assert "a client takes: soft_shm\n" in done.stdout and "RMEMCACHED_RDMA_DEVICE says none" in done.stdout
     assert "\nsoft_shm: gets read the items where they lie, and ask nobody (rdma_direct=own)\n" in done.stdout
-    assert "but" not in done.stdout  # memcached:// is a choice of its own
+    assert "but" not in done.stdout  # memcached:// chooses "auto", whatever the environment says
     done = doctor(server.place, RMEMCACHED_TRANSPORT="tcp", **NONE)
     assert "but RMEMCACHED_TRANSPORT=tcp pins tcp\n" in done.stdout
 
@@ -175,7 +175,7 @@ def test_authentication(rmemcached_server: ServerFactory, tmp_path: Path) -> Non
 
 @pytest.fixture
 def bad_server(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A server that answers any input with request.param, over and over if the answer is long; None: with nothing."""
+    """A server that answers the first input of each connection with request.param; None: with nothing."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

@@ -191,7 +191,7 @@ def test_a_dead_server_is_0_and_is_found_again(exporter: Callable[..., Exporter]
         server = Server(server.command, port)
         assert one.values()[UP] == 1
         assert one.stderr.readline().endswith("answers again\n")
-        # Restarted between two scrapes: the kept connection is gone.
+        # The server restarts between two scrapes, so the exporter's kept connection has ended.
         server.stop()
         server = Server(server.command, port)
         assert one.values()[UP] == 1
@@ -209,7 +209,8 @@ def test_a_server_that_says_nothing_is_given_up(exporter: Callable[..., Exporter
 def test_a_server_that_never_ends_its_answer(
     scripted: Callable[..., Scripted], exporter: Callable[..., Exporter]
 ) -> None:
-    """Lines come in time, the last never: the answer is given up, for this scrape and the next."""
+    """Lines come in time, but the last line never comes: each scrape gives up the answer, and the server counts as
+    down."""
 
     def answers(line: bytes) -> Iterator[bytes]:
         number = 0
@@ -291,7 +292,7 @@ def test_targets(
 
 
 def test_clients_that_leave_are_no_failure(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter]) -> None:
-    """Probes of a port end their connections by a reset, in any state: stderr, a log, has nothing about them."""
+    """Probes of a port end their connections by a reset, in any state. The log, stderr, has nothing about them."""
     one = exporter(rmemcached_server().place)
     for said in (b"", b"GET /metrics", b"GET /metrics HTTP/1.1\r\nHost: x\r\n", b"GET /metrics HTTP/1.1\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", one.port)) as probe:

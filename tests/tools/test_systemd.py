@@ -20,7 +20,8 @@ from rmemcached.client import Client
 FOLDER = Path(__file__).resolve().parents[2] / "contrib" / "systemd"
 UNITS = ("rmemcached.service", "rmemcached@.service")
 EXPORTER = "rmemcached-exporter.service"
-# 0 is safe and 10 is not; the daemon needs devices, the network and the host's users.
+# The highest permitted exposure by systemd-analyze, from 0 (safe) to 10. The daemon needs devices, the network and the
+# host's users.
 EXPOSURE = {**dict.fromkeys(UNITS, 2.5), EXPORTER: 1.5}
 
 

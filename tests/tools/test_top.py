@@ -343,7 +343,8 @@ def test_dumb_terminals(terminal: Callable[..., Terminal]) -> None:
 
 
 def strange(lines: bytes, ends: bool = True) -> Callable[[bytes], Iterator[bytes]]:
-    """The answers of a server whose `stats` has these lines besides; without an end, each after a moment."""
+    """The answers of a server whose `stats` has these lines, too. Without `ends` no answer ends: a line comes every 50
+    ms."""
 
     def answers(line: bytes) -> Iterator[bytes]:
         if line == b"stats":
@@ -353,7 +354,7 @@ def strange(lines: bytes, ends: bool = True) -> Callable[[bytes], Iterator[bytes
             yield b"STAT 1:chunk_size 96\r\n"
         while not ends:
             yield b"STAT again 1\r\n"
-            time.sleep(0.05)  # its time-out is 0.3 s: the answer is never over
+            time.sleep(0.05)  # less than the command's time-out of 0.3 s: lines come in time, and no answer ends
         yield b"END\r\n"
 
     return answers
@@ -410,7 +411,7 @@ def test_ctrl_c_and_outputs_that_fail() -> None:
     with subprocess.Popen(
         [*COMMAND, "--once", "--interval", "60", nobody], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        # The command waits for its second sample: the threads of this process are there.
+        # With a second thread the command has begun, and waits for its second sample.
         while len(os.listdir(f"/proc/{process.pid}/task")) < 2:
             assert process.poll() is None
         process.send_signal(signal.SIGINT)

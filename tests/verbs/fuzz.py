@@ -28,7 +28,7 @@ import sys
 import time
 from pathlib import Path
 
-# The same as in tests/conftest.py.
+# tests/conftest.py adds this folder for tests only.
 sys.path.append(str(Path(__file__).parent.parent / "shared"))
 
 import verbs_ends
@@ -461,7 +461,8 @@ class RingFeed:
         small = value & 0xFFFFFFFF
         with contextlib.suppress(OSError):
             if kind == 0:
-                # A false word of a cell, or a word in the wrong place.
+                # The word announces a cell with false length, kind and flags. In two of three cases the stamp is also
+                # false.
                 peer.word(value >> 8 & 0xFFFF, value >> 24 & 255, value >> 32 & 255, (0, small, None)[value % 3])
             elif kind == 1:
                 peer.set_head(value)
@@ -471,7 +472,7 @@ class RingFeed:
                 options = {("slot", "length", "generation", "access", "addr")[value % 5]: small}
                 peer.post(record(OFFER, stag=OFFERED, **options), *[peer.registry_fd] * (value % 3))
             elif kind == 4:
-                # An existing region: the queue pair may use the region.
+                # The record offers an existing region, which the queue pair may use.
                 struct.pack_into("=I", self.registry(), 4 * (value % 16), 1 + value % 3)
                 peer.post(
                     record(
@@ -536,7 +537,7 @@ def feed(victim: Victim, one: Conversation) -> object:
         if i == len(one.frames) // 2:
             do_work(qp, mine, one.work[len(one.work) // 2 :])
         if frame.cell >= 0:
-            # The pending octets may be the beginning of a frame.
+            # Mostly the pending octets, perhaps the beginning of a frame, go before the cell.
             if draw.random() < 0.8:
                 peer.write(pending)
                 pending = b""
@@ -593,7 +594,7 @@ class Fuzzer:
 
     def feed(self, one: Conversation, save: bool = True) -> None:
         if self.folder is not None:
-            # After a sanitizer's end of the process the conversation is in this file.
+            # When a sanitizer ends the process, the conversation is found in this file.
             (self.folder / "current").write_text(one.save())
         if self.coverage.there:
             self.coverage.start()

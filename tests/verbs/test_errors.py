@@ -351,7 +351,7 @@ while True:
 @pytest.mark.parametrize("opcode", [Opcode.RDMA_READ, Opcode.RDMA_WRITE])
 @pytest.mark.soft(RETRIES)
 def test_peer_process_is_killed_in_the_middle_of_a_transfer(opcode: Opcode, crc: bool, fabric: str) -> None:
-    # Over memory without sharing: both ends are then in the middle of a transfer.
+    # The buffers are in no shared memory, so the transfer keeps both ends busy.
     size = 64 << 20
     with End(size, max_send_wr=512) as end:
         sock, theirs = stream_pair()

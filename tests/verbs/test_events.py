@@ -345,7 +345,7 @@ def test_no_processor_time_while_waiting() -> None:
                 peer.sock.send(bytes([octet]))
 
         thread = threading.Thread(target=trickle)
-        # Leftovers of earlier tests are not collected meanwhile.
+        # Leftovers of earlier tests are collected now, and not while the time counts.
         gc.collect()
         used = time.process_time()
         thread.start()

@@ -60,7 +60,7 @@ def test_reads_of_all_and_of_parts(pair: tuple[End, End], sizes: list[int]) -> N
         ranges += [
             (start, cut.randint(1, len(whole) - start)) for start in (cut.randrange(len(whole)) for _ in range(8))
         ]
-        # Each edge between two parts.
+        # The ranges also cover each edge between two parts.
         edge = 0
         for size in sizes[:20]:
             edge += size

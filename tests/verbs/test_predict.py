@@ -159,7 +159,7 @@ def test_writes_touch_what_they_cover(scratch: bool, crc: bool) -> None:
 def outcome(kind: str, change: tuple[int, int], at_once: bool, crc: bool) -> tuple[object, ...]:
     """The outcome of a message of three segments with a wrong octet in the second header."""
     with End(100, ALL | Access.SCRATCH) as end:
-        # Aligned: the addresses within the region must not depend on its place.
+        # The buffer is aligned, so a changed bit of an address has the same effect wherever the buffer is.
         memory = memoryview(mmap.mmap(-1, 2 * SIZE))
         start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % SIZE
         end.buffer = memory[start : start + SIZE]
@@ -222,7 +222,7 @@ def test_an_octet_is_wrong(kind: str, crc: bool) -> None:
                 deliver(peer, end, bytes(stream), cuts)
                 if crc:
                     if wrong == 0:
-                        # The length says that the frame is longer: its end is still to come.
+                        # The wrong length makes the frame longer, so its end must still come.
                         peer.raw(bytes(1 << 16))
                     assert peer.recv_terminate() == (2, 0, 2)
                     until(lambda end=end: end.qp.state == State.ERR, end)  # type: ignore[misc]

@@ -331,7 +331,7 @@ def test_threads_share_a_queue_pair() -> None:
 
         def send_from_one_region() -> None:
             for i in range(count):
-                # A place not written again before the arrival of all octets under way.
+                # The place is written again only after all its octets under way have arrived.
                 at = 8 * (i % (4 * slots))
                 a.buffer[at : at + 8] = struct.pack("=II", 0, i)
                 post(a.mr.sge(at, 8), 0)

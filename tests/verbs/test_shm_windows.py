@@ -589,7 +589,7 @@ def test_a_cell_over_a_hole_ends_the_queue_pair(cell: str) -> None:
 def test_many_laps_of_a_ring_that_is_paid_for() -> None:
     """A correct peer touches its pages before showing them: messages and stream, from the first octet on."""
     with limited(paid=True) as a, limited(paid=True) as b:
-        # Leftovers of earlier tests are not collected meanwhile.
+        # Leftovers of earlier tests are collected now: their descriptors must not be in the count.
         gc.collect()
         descriptors = len(os.listdir("/proc/self/fd"))
         connect(a, b)

@@ -211,7 +211,7 @@ def test_a_wrong_stamp_is_no_cell(raw: RawPeer, stamp: int) -> None:
 
 
 WRONG_MESSAGES = {
-    # Octets, the receive's, the status of the receive, layer, type and code of the Terminate.
+    # {case: (octets of the message, octets of the receive, its status, (layer, type, code) of the Terminate)}
     "no receive": (5, None, None, (1, 2, 2)),
     "longer than the receive": (6, 5, Status.LOC_LEN_ERR, (1, 2, 5)),
     "longer than no receive at all": (1, 0, Status.LOC_LEN_ERR, (1, 2, 5)),
@@ -276,7 +276,7 @@ def test_octets_that_look_like_the_next_cell(raw: RawPeer) -> None:
 
     for lap in range(3):
         while sent < (lap + 1) * lines:
-            # Messages of many lines and of a single line, with another cut of the ring in each lap.
+            # Messages of many lines mix with messages of a single line, and cut the ring at other places in each lap.
             octets = forged(sent, 8) if (sent + lap) % 3 else b"short"
             data = bytes(LINE - 8) + octets if len(octets) > 5 else octets
             raw.end.buffer[: len(data)] = data

@@ -308,7 +308,7 @@ def test_event_of_an_overrun_queue() -> None:
     with End(cqe=2) as a:
         a.qp.post_recv(*((i, []) for i in range(4)))
         a.qp.modify(State.ERR)
-        # A device with its own progress flushes them a little later.
+        # A device with its own progress flushes the receives a little later.
         until(lambda: polling.readable(a.context.async_fileno(), 0))
         assert events(a) == [(EventType.CQ_ERR, a.cq)]
 

@@ -9,7 +9,7 @@ from verbs_ends import ALL, End, completions, connect, connected, statuses, stre
 
 from rmemcached.verbs import MR, Opcode, SendFlag, SendWR, Status, VerbsError, WCOpcode
 
-# Around the limits of an FPDU (loopback: 65474 octets of ULPDU), of the copying of small payloads, of the receive
+# Sizes around the limits of an FPDU (loopback: 65474 octets of ULPDU), of the copying of small payloads, of the receive
 # window and of the receive buffer.
 SIZES = [
     *(0, 1, 2, 3, 4, 5, 63, 64, 127, 128, 129, 492, 511, 512, 4075, 4076, 4096, 4097, 16383, 16384, 16385),

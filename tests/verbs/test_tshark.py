@@ -163,7 +163,7 @@ def test_a_conversation_is_decoded(tmp_path: Path, crc: bool) -> None:
             SendWR(Opcode.SEND_WITH_INV, [a.mr.sge(0, 7)], invalidate_rkey=gone.rkey),
             SendWR(Opcode.SEND, []),
         )
-        # The end: a READ of an unknown region.
+        # A READ of an unknown region ends the conversation.
         a.qp.post_send(SendWR(Opcode.RDMA_READ, [a.mr.sge(0, 8)], remote_addr=1, rkey=2))
         until(lambda: after_a_turn(a.qp.state == State.ERR))
     recorder.close()
@@ -171,7 +171,7 @@ def test_a_conversation_is_decoded(tmp_path: Path, crc: bool) -> None:
     recorder.save(path)
     found = decode(path)
     assert found["_ws.malformed"] == []
-    # Connection set-up and the end of the capture are remarks of TCP's dissector.
+    # The remarks of TCP's dissector about connection set-up and the end of the capture are no complaints.
     remarks = [text for text in found["_ws.expert.message"] if not text.startswith("Connection")]
     assert remarks == []
     assert len(found["iwarp_mpa.key.req"]) == len(found["iwarp_mpa.key.rep"]) == 1

@@ -207,7 +207,7 @@ def test_fpdus_respect_the_segment_size() -> None:
         peer.close()
 
 
-# MPA start-up
+# The next tests are about MPA start-up.
 
 
 def test_request_frames() -> None:
@@ -265,10 +265,10 @@ def test_request_parser() -> None:
         (mpa_frame(REQUEST, 0x00, 2), False, mpa_frame(REPLY, 0x00, 2), False),
         (mpa_frame(REQUEST, 0x10, 2, (16, 16)), False, mpa_frame(REPLY, 0x10, 2, (8, 8)), False),
         (mpa_frame(REQUEST, 0x10, 2, (3, 2)), False, mpa_frame(REPLY, 0x10, 2, (8, 3)), False),
-        # who wants no negotiation of a depth gets none
+        # A peer that wants no negotiation of a depth gets none.
         (mpa_frame(REQUEST, 0x10, 2, (0x3FFF, 0x3FFF)), False, mpa_frame(REPLY, 0x10, 2, (0x3FFF, 0x3FFF)), False),
         (mpa_frame(REQUEST, 0x10, 2, (0x3FFF, 5)), False, mpa_frame(REPLY, 0x10, 2, (8, 0x3FFF)), False),
-        # peer to peer: the kind of ready-to-receive frame is ours to choose
+        # In peer-to-peer mode we choose the kind of ready-to-receive frame.
         (mpa_frame(REQUEST, 0x10, 2, (0xC010, 0xC010)), False, mpa_frame(REPLY, 0x10, 2, (0x8008, 0x8008)), False),
         (mpa_frame(REQUEST, 0x10, 2, (0x8010, 0x4010)), False, mpa_frame(REPLY, 0x10, 2, (0x8008, 0x4008)), False),
         (mpa_frame(REQUEST, 0x10, 2, (0xC010, 0x0010)), False, mpa_frame(REPLY, 0x10, 2, (0x8008, 0x8008)), False),
@@ -463,7 +463,7 @@ def test_start_up_times_out_after_ten_seconds() -> None:
         theirs.close()
 
 
-# Faults of a peer: each ends the stream with its Terminate, and this queue pair only.
+# Each of these faults of a peer ends the stream with its Terminate, and this queue pair only.
 
 WRONG = {
     "unknown DDP version, tagged": (lambda e: bytes([0xC0]) + write(e.mr.rkey, e.mr.addr, b"x")[1:], (1, 1, 4)),
@@ -610,19 +610,20 @@ def test_a_send_changes_its_kind_midway() -> None:
         assert peer.recv_terminate() == (0, 2, 6)
 
 
-# Terminates of the peer about our requests.
+# The next tests are about the peer's Terminates for our requests.
 
 
 @pytest.mark.parametrize(
     ("payload", "status"),
     [
-        # RFC 5040's order: protection error with the READ request's header; operation error; nothing in particular
+        # These have RFC 5040's bit order: protection errors with the READ request's header, then an operation error.
         ("0100e000 002e 4141 0000000000000001000000010000", Status.REM_ACCESS_ERR),
         ("0102e000 002e 4141 0000000000000001000000010000", Status.REM_ACCESS_ERR),
         ("0207c000 002e 4141 0000000000000001000000010000", Status.REM_INV_REQ_ERR),
-        # siw's bit order on little-endian machines: nibbles swapped, flags in the low bits
+        # These have siw's bit order on little-endian machines: nibbles are swapped, flags are in the low bits.
         ("10000700 002e 4141 0000000000000001000000010000", Status.REM_ACCESS_ERR),
         ("20070300 002e 4141 0000000000000001000000010000", Status.REM_INV_REQ_ERR),
+        # These name no request, and so flush the READ.
         ("00000000", Status.WR_FLUSH_ERR),
         ("20020000", Status.WR_FLUSH_ERR),
     ],

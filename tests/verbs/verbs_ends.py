@@ -18,7 +18,7 @@ from transport import PACE, RDMA
 from rmemcached.verbs import CQ, MR, PD, QP, WC, Access, CompChannel, Context, Status, devices, parse_request
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
-# the folders of this module and its imports, for another process
+# The folders of this module and its imports, for another process.
 PATHS = [str(folder) for folder in (Path(__file__).parent, Path(__file__).parent.parent / "shared")]
 PATIENCE = 20.0 if PACE == 1 else 60.0
 FABRICS = ("verbs",) if RDMA == "verbs" else ("soft_iw", "soft_shm", "soft_shm shared")
@@ -241,7 +241,7 @@ def connected(size: int = 1 << 16, *, crc: bool = False, mss: int = 0, **options
     return pair
 
 
-# The hand-made peer.
+# ---- the hand-made peer ----------------------------------------------------------------------------------------------
 
 CRC_TABLE = []
 for _octet in range(256):

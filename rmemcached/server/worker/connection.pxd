@@ -6,15 +6,15 @@
 # Adds a socket or a descriptor of rdma_cm to the worker. NULL: out of memory, fd is still the caller's.
 cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer,
                                  unsigned int flags) noexcept nogil
-# Releases everything the connection holds; again harmless. The structure lives until the end of the turn, because its
-# events may be pending. close_fd: else the descriptor has another owner now.
+# Releases everything the connection holds; a second call is harmless. The structure lives until the end of the turn,
+# because its events may be pending. close_fd: False if the descriptor has another owner now.
 cdef void connection_end(connection *cn, bint close_fd) noexcept nogil
 # The peer has ended the connection. The worker still serves the input sent before.
 cdef void connection_gone(connection *cn) noexcept nogil
-# Log lines of the beginning and the end of c: of its own, or of a lane of its queue pair.
+# Log the beginning and the end of c, which is cn's own conn, or a lane of cn's queue pair.
 cdef void log_open(const connection *cn, const conn *c) noexcept nogil
 cdef void log_end(const connection *cn, const conn *c, close_reasons reason) noexcept nogil
-# Ends lanes of ended queue pairs, as many as the turn has left; all, if UINT32_MAX are left.
+# Ends lanes of ended queue pairs, as many as w.lanes_left allows (UINT32_MAX: all).
 cdef void end_lanes(worker *w) noexcept nogil
 # Frees the structures of connections that have ended with all their lanes.
 cdef void free_dead(worker *w) noexcept nogil

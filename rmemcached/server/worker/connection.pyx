@@ -1,6 +1,6 @@
 cdef enum:
     FIRST_BUFFER = 64            # bytes of a connection's smallest buffer
-    SHORT_INPUT = 2048           # bytes of input: to copy so few costs less than reading without the worker's buffer
+    SHORT_INPUT = 2048           # bytes of input: to copy so few costs less than to read into the connection's buffer
     MAX_BUFFERED = 64 * 1024 * 1024
 
 
@@ -78,7 +78,7 @@ cdef bint make_room(connection *cn) noexcept nogil:
         memmove(cn.rbuf, c.rcurr, c.rbytes)
         c.rcurr = cn.rbuf
         return True
-    # The full buffer is a single incomplete command: a long multiget.
+    # The full buffer holds a single incomplete command: a long multiget.
     if cn.rsize >= MAX_BUFFERED:
         return False
     fresh = <char *>malloc(<size_t>cn.rsize * 2) if conn_memory(c.thread, cn.rsize) else NULL

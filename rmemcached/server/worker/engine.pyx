@@ -62,8 +62,8 @@ cdef void connection_returned(connection *cn) noexcept nogil:
         out.used = cn.rest_length
         cn.rest = NULL
         stat_reply(&cn.c, &out)
-        # First of all: the input may have another command that lends the connection, and such a command needs an empty
-        # output.
+        # The rest is sent before the input is served: the input may have another command that lends the connection, and
+        # such a command needs an empty output.
         if not send_waiting(cn):
             return
     connection_run(cn)

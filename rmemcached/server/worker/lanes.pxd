@@ -1,4 +1,4 @@
-# The worker's functions for lanes: each lane is a connection besides its queue pair's. The worker's thread.
+# The worker's functions for lanes: each lane counts and logs as a connection. The worker's thread.
 
 # Fills w.lane_hooks.
 cdef void init_lane_hooks(worker *w) noexcept nogil

@@ -2,8 +2,8 @@
 # both: queue_lock guards the handovers to the worker; list_lock lets any thread read the list of connections.
 
 cdef enum:
-    IOV_MOST = 1024              # extents of a call: Linux's IOV_MAX
-    IOV_PAYLOAD = 128            # of a payload
+    IOV_MOST = 1024              # pieces of output in a sendmsg, at most: Linux's IOV_MAX
+    IOV_PAYLOAD = 128            # pieces of a payload in a readv, at most
     LANES_PER_TURN = 64          # lanes ended in a turn, with their queue pairs
 
 cdef enum connection_flags:
@@ -31,13 +31,13 @@ cdef struct connection:
     uint32_t events              # epoll interest
     uint32_t opened              # store time of the accept
     uint32_t probed              # ... of the last probe of an rdma_cm peer
-    uint32_t moved               # ... when the peer was last seen to send or take a part of something (worker/timeouts)
+    uint32_t moved               # ... when the peer last sent a part of a payload or took a part of a reply, if seen
     int untaken                  # bytes in the socket for the peer then; 0: not known
     log_peer peer
     uint8_t flags
     # bool
     uint8_t bulk                 # its last payload was larger than the read buffer: the next may be, too
-    uint8_t long_replies         # more bytes than TURN_LEAST left last time: the next reply may be as long
+    uint8_t long_replies         # its last output was longer than TURN_LEAST: the next reply may be as long
     uint8_t long_input           # the last read was as long as a read ahead may be: do not read ahead
     uint8_t ahead                # read_ahead has read its input; connection_run_ahead goes on
     # written by the side thread before it gives the connection back
@@ -89,7 +89,7 @@ cdef struct worker:
     dumps *dumps
     unsigned int idle_timeout    # seconds without a transfer to or from a peer, before the connection ends; 0: no limit
     uint64_t *curr_connections   # atomic; shared by all workers and the listener
-    uint64_t *turns_back         # the same; the server's. NULL with -N
+    uint64_t *turns_back         # atomic: server.turns_back. NULL with -N
     bint (*admit_lane)(void *arg) noexcept nogil    # counts a connection; False: there are as many as may be
     void *admit_arg
     uint64_t *stop               # atomic: the worker is to end
@@ -113,8 +113,8 @@ cdef struct worker:
     # the worker's own
     char *rbuf
     udp_socket *udp
-    run_queue runnable           # connections that gave way with input left: each has its next turn
-    run_queue sending            # ... with long replies to send or to make, or payloads to take, as a turn has bytes
+    run_queue runnable           # connections that gave way with input left: each goes on in the next turn
+    run_queue sending            # connections with long replies or payloads: they go on as a turn has bytes for them
     connection *dead             # ended in this turn, or before with lanes still to end
     unsigned int lanes_left      # how many of these lanes may end in this turn
     source *sources[SOURCES]     # nsources, entered by worker_init, then constant

@@ -1,14 +1,15 @@
 cdef enum:
     MAX_EVENTS = 128
-    TURN_BYTES = 512 * 1024      # of replies and payloads in a turn; with more, tests/hostile finds others delayed
+    TURN_BYTES = 512 * 1024      # of replies and payloads in a turn; with more, tests/hostile finds delayed clients
     ASK_NS = 10000               # how long sources may be served without asking epoll
 
 
 cdef inline void connection_event(connection *cn, uint32_t events) noexcept nogil:
+    """Serves an event of a connection."""
     if cn.fd < 0:
         return
     if cn.flags & CONNECTION_CM:
-        # This descriptor is the connection's, in place of a socket, and tells its end alone.
+        # The descriptor is rdma_cm's, in place of a socket: its events tell only of the connection's end.
         if cm_ended(cn.fd) != 0:
             connection_gone(cn)
     elif cn.flags & CONNECTION_BLOCKED:
@@ -23,7 +24,7 @@ cdef inline void connection_event(connection *cn, uint32_t events) noexcept nogi
 # ---- the sources -----------------------------------------------------------------------------------------------------
 
 cdef inline bint begin_sources(worker *w) noexcept nogil:
-    """Begins the turn of each active source. Returns whether one has used up its last turn."""
+    """Begins the turn of each active source. Returns whether any source has used up its last turn."""
     cdef unsigned int i
     cdef bint used_up = False
     for i in range(w.nsources):
@@ -42,13 +43,13 @@ cdef inline int arm_sources(worker *w) noexcept nogil:
             longest = w.sources[i].calls.arm(w.sources[i])
             if longest == 0:
                 return 0
-            # No limit, -1, is the largest number without a sign.
+            # -1, no limit, is the largest unsigned number.
             timeout = <int>min(<unsigned int>timeout, <unsigned int>longest)
     return timeout
 
 
 cdef inline bint poll_sources(worker *w) noexcept nogil:
-    """Polls each active source. Returns whether one has something to serve."""
+    """Polls each active source. Returns whether any source has something to serve."""
     cdef unsigned int i
     cdef bint found = False
     for i in range(w.nsources):
@@ -58,7 +59,8 @@ cdef inline bint poll_sources(worker *w) noexcept nogil:
 
 
 cdef inline bint must_ask(worker *w, bint found, bint used_up) noexcept nogil:
-    """Whether to ask epoll in this turn: if no source has found work, and every few microseconds."""
+    """Whether to ask epoll in this turn. Every ASK_NS is enough while sources find work, unless a source has used up
+    its turn or a connection waits for its turn."""
     cdef int64_t now
     if not found or has_runnable(w) or used_up:
         return True
@@ -72,6 +74,7 @@ cdef inline bint must_ask(worker *w, bint found, bint used_up) noexcept nogil:
 # ---- the thread ------------------------------------------------------------------------------------------------------
 
 cdef void *worker_main(void *arg) noexcept nogil:
+    """A worker's thread."""
     cdef worker *w = <worker *>arg
     cdef epoll_event events[MAX_EVENTS]
     cdef worker_event kind
@@ -85,7 +88,7 @@ cdef void *worker_main(void *arg) noexcept nogil:
         timeout = 0 if used_up or has_runnable(w) or w.dead != NULL else arm_sources(w)
         found = timeout == 0 and poll_sources(w)
         n = epoll_wait(w.epfd, events, MAX_EVENTS, timeout) if must_ask(w, found, used_up) else 0
-        # The events point to queue pairs, and the calls below may end queue pairs.
+        # The events point to queue pairs, and the calls below may end queue pairs: so the sources come first.
         for k in range(w.nsources):
             w.sources[k].calls.take_events(w.sources[k], events, n)
         w.turn_left = TURN_BYTES
@@ -113,7 +116,7 @@ cdef void *worker_main(void *arg) noexcept nogil:
             free_dead(w)
     for k in range(w.nsources):
         w.sources[k].calls.end(w.sources[k])
-    # The joining thread owns the rest.
+    # From here on the joining thread owns the worker.
     w.thread.owner = 0
     return NULL
 

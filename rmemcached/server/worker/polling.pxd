@@ -11,7 +11,7 @@ cdef struct polling:
     int64_t polled               # ns of polling; the source counts and clears them
     int64_t credit               # ns left for polling, by `share`
     int64_t earned               # when the credit was last added to
-    polling_pause pause          # no polling before `again`: the core was wanted
+    polling_pause pause          # no polling before `again`: somebody else wanted the core
 
 # Before a sleep: whether to poll instead. If so, yields the core once.
 cdef bint polling_on(polling *p) noexcept nogil

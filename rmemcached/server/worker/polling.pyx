@@ -1,5 +1,5 @@
 cdef enum:
-    CREDIT_MAX = 10000000        # ns of polling at once, after a time without polling
+    CREDIT_MAX = 10000000        # ns of polling that a worker can save up
 
 
 cdef void polling_end(polling *p, int64_t now) noexcept nogil:
@@ -23,8 +23,8 @@ cdef bint may_poll(polling *p, int64_t now) noexcept nogil:
 
 
 cdef bint polling_on(polling *p) noexcept nogil:
-    """Where busy processes share the core, each yield costs their time slices, and a sleeping worker is woken sooner.
-    Then the worker does not poll for a while.
+    """Where busy processes share the core, each yield lasts as long as their time slices, and a sleeping worker is
+    woken sooner. Then the worker does not poll for a while.
     """
     cdef int64_t now
     if p.expected == 0:

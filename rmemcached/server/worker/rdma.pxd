@@ -30,5 +30,5 @@ cdef void rdma_source_destroy(rdma_source *r) noexcept nogil
 cdef void change_device(worker *w, device_change *change) noexcept nogil
 # Whether there is any device to agree on a queue pair with.
 cdef bint has_device(const rdma_source *r) noexcept nogil
-# The connection has got a queue pair.
+# Enters the connection's new queue pair.
 cdef void connection_paired(connection *cn, rdma_conn *rc) noexcept nogil

@@ -1,9 +1,9 @@
 cdef enum:
-    TURN_WORK = 512 * 1024       # octets moved by queue pairs in a turn; with more, tests/hostile finds others delayed
-    RING_LOOKS = 32              # between two turns of a polling worker
+    TURN_WORK = 512 * 1024       # octets moved by queue pairs in a turn; with more, tests/hostile finds delayed clients
+    RING_LOOKS = 32              # looks at the rings in a turn of a polling worker, at most
 
 
-# ---- devices come and go ---------------------------------------------------------------------------------------------
+# ---- taking devices, and giving devices up ---------------------------------------------------------------------------
 
 cdef bint has_device(const rdma_source *r) noexcept nogil:
     cdef unsigned int k
@@ -45,7 +45,7 @@ cdef void give_up_device(rdma_source *r, unsigned int transport, const char *lin
         if cn.rdma != NULL and rdma_conn_thread(cn.rdma) == t:
             connection_rdma_failed(cn, line)
         cn = following
-    # The lanes of earlier connections need the device, too.
+    # Lanes of earlier ended connections still need the device, so they end now, too.
     w.lanes_left = UINT32_MAX
     end_lanes(w)
     w.lanes_left = 0
@@ -106,7 +106,8 @@ cdef void end_late_setups(rdma_source *r) noexcept nogil:
 # ---- the source's table ----------------------------------------------------------------------------------------------
 
 cdef bint rdma_begin(source *s) noexcept nogil:
-    """Divides the turn among the devices busy in the last. An idle one may have the share of one more busy device."""
+    """Divides the turn among the devices that were busy in the last turn. An idle device gets the share of a further
+    busy device."""
     cdef rdma_source *r = <rdma_source *>s
     cdef unsigned int k, share
     cdef unsigned int busy = 0
@@ -132,6 +133,7 @@ cdef unsigned int pending_devices(const rdma_source *r) noexcept nogil:
 
 
 cdef inline void count_polled(rdma_source *r) noexcept nogil:
+    """Counts the polled time for the device of the expected request."""
     if r.polling.polled == 0:
         return
     if r.threads[r.expecting] != NULL:
@@ -146,6 +148,7 @@ cdef bint polls_on(rdma_source *r) noexcept nogil:
 
 
 cdef int rdma_arm(source *s) noexcept nogil:
+    """source_calls.arm"""
     cdef rdma_source *r = <rdma_source *>s
     cdef unsigned int k
     cdef bint busy = False
@@ -160,7 +163,7 @@ cdef int rdma_arm(source *s) noexcept nogil:
 
 
 cdef bint has_rings(const rdma_source *r) noexcept nogil:
-    """Whether a second look may find work: only epoll reports soft_iw's streams."""
+    """Whether a second look may find work: a look at rings may, but only epoll reports soft_iw's streams."""
     cdef unsigned int k
     for k in range(<unsigned int>RDMA_DEVICES):
         if r.threads[k] != NULL and rdma_thread_polls(r.threads[k]):
@@ -169,12 +172,13 @@ cdef bint has_rings(const rdma_source *r) noexcept nogil:
 
 
 cdef bint rdma_poll(source *s, bint hurry) noexcept nogil:
+    """source_calls.poll"""
     cdef rdma_source *r = <rdma_source *>s
     cdef int looks = RING_LOOKS if r.polling.since and not hurry and has_rings(r) else 1
     cdef bint found = False
     cdef unsigned int k
     assert_owner(r.w.thread.owner)
-    # Each look may do a turn's work.
+    # Each look may do a turn's work, so the first success ends the looks.
     while looks and not found:
         for k in range(<unsigned int>RDMA_DEVICES):
             found |= r.threads[k] != NULL and rdma_thread_poll(r.threads[k])
@@ -219,6 +223,7 @@ cdef void rdma_take_events(source *s, const epoll_event *events, int n) noexcept
 
 
 cdef void run_devices(rdma_source *r, unsigned int which, int64_t now) noexcept nogil:
+    """Serves the devices of `which`, and notes until when to poll for a request."""
     cdef unsigned int k
     cdef int64_t expected
     for k in range(<unsigned int>RDMA_DEVICES):
@@ -250,6 +255,7 @@ cdef void serve_devices(rdma_source *r, unsigned int ready) noexcept nogil:
 
 
 cdef void rdma_serve(source *s) noexcept nogil:
+    """source_calls.serve"""
     cdef rdma_source *r = <rdma_source *>s
     cdef unsigned int ready = r.found | r.left | pending_devices(r)
     assert_owner(r.w.thread.owner)
@@ -257,11 +263,12 @@ cdef void rdma_serve(source *s) noexcept nogil:
     if ready:
         serve_devices(r, ready)
     end_late_setups(r)
-    # The last queue pair may have ended while work was left, or the worker was polling.
+    # The last queue pair may have ended while work was left, or the worker was polling. Then the source stays active.
     r.base.active = r.queue_pairs != 0 or r.left != 0 or r.polling.expected != 0
 
 
 cdef void rdma_end(source *s) noexcept nogil:
+    """source_calls.end"""
     cdef rdma_source *r = <rdma_source *>s
     cdef unsigned int k
     assert_owner(r.w.thread.owner)

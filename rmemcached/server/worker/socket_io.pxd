@@ -1,6 +1,6 @@
 # The path of a request over a socket: recv, drive_machine, sendmsg. The worker's thread.
 #
-# While output waits for room in the socket, the worker reads no input from the socket: a slow reader pays with its own
+# While output waits for room in the socket, the worker reads no input from the socket: so a slow reader delays its own
 # replies alone. After reqs_per_event commands a connection gives way, and goes on in the worker's next turn. Long
 # replies wait in a queue when the turn's bytes are used up. They leave in the queue's order, each as a whole if
 # possible. The requests of connections with long replies wait there as well, because a long reply made too early is

@@ -1,5 +1,5 @@
 cdef enum:
-    TURN_LEAST = 64 * 1024       # of payloads, and of replies if they are no longer: in a turn in any case
+    TURN_LEAST = 64 * 1024       # bytes: a served connection's least share; longer transfers may wait for another turn
     RECEIVE_SIZE = 256 * 1024    # of a payload at once: TCP acknowledges nothing during a copy, and BBR slows down
     BULK_READ_SIZE = 2048        # read at once where a payload larger than the read buffer may follow
 
@@ -19,7 +19,7 @@ cdef inline void turn_used(worker *w, size_t n) noexcept nogil:
     w.turn_left -= min(n, w.turn_left)
 
 
-# ---- out -------------------------------------------------------------------------------------------------------------
+# ---- output ----------------------------------------------------------------------------------------------------------
 
 cdef flush_result connection_flush(connection *cn) noexcept nogil:
     """Sends the queued output."""
@@ -42,7 +42,7 @@ cdef flush_result connection_flush(connection *cn) noexcept nogil:
         for i in range(count):
             total += iov[i].iov_len
         if total == left and cn.w.turn_left == 0 and not cn.flags & CONNECTION_BLOCKED:
-            # The reply is long. Sending a part in each turn would cost a system call each time.
+            # The reply is long, and waits in the queue: a part in each turn would cost a system call each time.
             cn.long_replies = True
             return FLUSH_TURN_OVER
         if count == 1:
@@ -190,7 +190,7 @@ cdef bint queue_for_turn(connection *cn) noexcept nogil:
     return True
 
 
-# ---- in --------------------------------------------------------------------------------------------------------------
+# ---- input -----------------------------------------------------------------------------------------------------------
 
 cdef inline ssize_t receive_payload(connection *cn) noexcept nogil:
     """Reads straight into the item. Returns recv's result."""
@@ -237,7 +237,7 @@ cdef inline ssize_t receive_input(connection *cn, bint *filled) noexcept nogil:
     n = recv(cn.fd, space, room, 0)
     if n > 0:
         if c.state == conn_swallow:
-            # A part of a refused value.
+            # A part of a refused value counts as a part of a payload.
             connection_moved(cn)
         counter_add(&w.thread.stats.bytes_read, <uint64_t>n)
         c.rbytes += <size_t>n
@@ -274,7 +274,7 @@ cdef void connection_readable(connection *cn) noexcept nogil:
     while True:
         if c.rlbytes and c.rbytes == 0:
             if taken == 0 and queue_for_turn(cn):
-                # The payload waits behind its command, read just now.
+                # The command has been read just now; its payload waits in the queue.
                 return
             n = receive_payload(cn)
             if n > 0:
@@ -308,10 +308,11 @@ cdef void connection_readable(connection *cn) noexcept nogil:
         return
 
 
-# ---- ahead -----------------------------------------------------------------------------------------------------------
+# ---- reading ahead ---------------------------------------------------------------------------------------------------
 
 cdef inline bint may_read_ahead(const connection *cn) noexcept nogil:
-    """Whether the connection waits for a command, has no part of one yet, and had little input and output before."""
+    """Whether the connection waits for a command, has no part of the command yet, and had little input and output
+    before."""
     return (cn.fd >= 0 and cn.flags == 0 and cn.rbuf == NULL and cn.c.state == conn_read and not cn.long_input
             and not cn.bulk and not cn.long_replies)
 
@@ -334,7 +335,7 @@ cdef void read_ahead(worker *w, const epoll_event *events, int n) noexcept nogil
             continue
         got = recv(cn.fd, space, READ_AHEAD_SIZE, 0)
         if got <= 0:
-            # connection_readable finds the same.
+            # There is nothing to take ahead. connection_readable gets the same result, and acts on it.
             continue
         counter_add(&w.thread.stats.bytes_read, <uint64_t>got)
         cn.c.rcurr = space

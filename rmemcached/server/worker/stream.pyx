@@ -26,7 +26,7 @@ cdef void hand_over_stream(connection *cn, unsigned int transport, uint32_t numb
     # worker of an even number would get no queue pairs.
     if w.turns_back != NULL:
         fetch_add(w.turns_back, 1)
-    # An open socket would stay in this epoll set.
+    # The socket stays open, and would stay in this epoll set.
     epoll_ctl(w.epfd, EPOLL_CTL_DEL, fd, NULL)
     if number == w.number:
         rdma_thread_attach(w.rdma.threads[transport], fd, c.rcurr, c.rbytes)

@@ -4,7 +4,7 @@
 cdef enum:
     TICK_MS = 1000               # of the longest sleep while there is anything to look for
 
-# The peer has sent a part of a payload, or taken a part of a reply.
+# Notes the time: the peer has sent a part of a payload, or taken a part of a reply.
 cdef void connection_moved(connection *cn) noexcept nogil
 # Called after each turn of the loop. Looks for all such connections, each kind when it is due by the store's clock.
 cdef void enforce_timeouts(worker *w) noexcept nogil

@@ -66,14 +66,15 @@ cdef uint32_t last_activity(const connection *cn, uint32_t now) noexcept nogil:
         stalled = rdma_conn_stalled_since(cn.rdma)
         if rdma_conn_has_views(cn.rdma):
             last = now
-        # Whatever else the peer does: READs and WRITEs of all lanes wait behind the stalled operations, and hold their
-        # items.
+        # Stalled operations count, whatever else the peer does: READs and WRITEs of all lanes wait behind them, and
+        # hold their items.
         if stalled:
             last = min(last, stalled)
     return last
 
 
 cdef void close_one(connection *cn) noexcept nogil:
+    """Closes a connection because of idle_timeout. The line of -v names a stalled transfer."""
     cdef thread_stats *stats = &cn.w.thread.stats
     cdef const char *why = b""
     if cn.untaken:
@@ -109,7 +110,7 @@ cdef void close_idle(worker *w) noexcept nogil:
                 counter_add(&w.thread.stats.idle_kicks, rdma_conn_end_idle(cn.rdma, w.idle_timeout, &oldest))
             last = last_activity(cn, now)
             if cn.fd < 0:
-                # Its queue pair has failed meanwhile.
+                # The connection has just ended, with its queue pair.
                 pass
             elif now <= last + <uint64_t>w.idle_timeout:
                 oldest = min(oldest, last)

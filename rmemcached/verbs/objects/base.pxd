@@ -13,7 +13,7 @@ from rmemcached.verbs.verbs cimport verbs_provider
 
 # A VerbsError for the caller to raise: `what` names the failed call, `error` is its errno value.
 cdef object failure(str what, int error)
-# Raises VerbsError (EOPNOTSUPP) unless the provider is the software devices'.
+# Raises VerbsError (EOPNOTSUPP) unless the provider is soft_provider().
 cdef int need_soft(const verbs_provider *provider, str what) except -1
 
 cdef class Base:

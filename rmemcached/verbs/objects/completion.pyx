@@ -75,7 +75,8 @@ cdef class CompChannel(Base):
         return self.handle().fd
 
     def begin_turn(self, work):
-        """Begins a turn: posts and polls up to the next call move about `work` octets (soft.pxd has the terms).
+        """Begins a turn: posts and polls up to the next call move about `work` octets. soft.pxd has the conditions, at
+        soft_channel_begin_turn.
 
         Returns whether the last turn was used up. Only the software devices have turns.
         """
@@ -83,7 +84,7 @@ cdef class CompChannel(Base):
         return soft_channel_begin_turn(self.handle(), work) <= 0
 
     def get_event(self):
-        """Takes and acknowledges an event; returns its CQ, or None if there is none and the fd is non-blocking."""
+        """Takes and acknowledges an event; returns its CQ, or None without an event if the fd is non-blocking."""
         cdef ibv_comp_channel *channel = self.handle()
         cdef ibv_cq *cq = NULL
         cdef void *context = NULL
@@ -154,7 +155,8 @@ cdef class CQ(Base):
         return self.handle().cqe
 
     def arm(self, bint solicited_only=False):
-        """ibv_req_notify_cq: the next completion makes one event on the channel."""
+        """ibv_req_notify_cq: the next completion (solicited_only: the next solicited or failed completion) makes one
+        event on the channel."""
         cdef int error = ibv_req_notify_cq(self.handle(), solicited_only)
         if error:
             raise failure("req_notify_cq", error)
@@ -166,7 +168,7 @@ cdef class CQ(Base):
             raise failure("resize_cq", error)
 
     def poll(self, int count=16):
-        """Up to `count` completions as a list. Makes progress if there is none; with count 0 it does nothing else."""
+        """Up to `count` completions as a list. Makes progress if there is none; with count 0 only makes progress."""
         cdef ibv_cq *cq = self.handle()
         cdef ibv_wc *entries
         cdef int i, n

@@ -33,7 +33,7 @@ class EventType(enum.IntEnum):
     QP_LAST_WQE_REACHED = IBV_EVENT_QP_LAST_WQE_REACHED
 
 
-# All remaining events are about the device or a port of the device.
+# Events of other kinds are about the device or one of its ports.
 cdef frozenset KINDS = frozenset(EventType)
 
 
@@ -110,7 +110,7 @@ cdef class Context(Base):
 
     def limit_windows(self, *, uint32_t pair_regions=256, uint32_t regions=16384, uint64_t pair_bytes=1 << 36,
                       uint64_t bytes=1 << 40, bint paid=False, uint32_t nobody=0xFFFFFFFF):
-        """Limits the mappings of peers' memory by this soft_shm0, for one queue pair and in all.
+        """Limits the mappings of peers' memory by this soft_shm0, for each queue pair and in total.
 
         The program calls it before it attaches a queue pair. READs and WRITEs of regions beyond the limits go through
         the ring. With `paid` the device maps only memory whose pages the peer has touched itself and cannot take back,
@@ -134,7 +134,7 @@ cdef class Context(Base):
             raise failure("limit_windows", error)
 
     def windows(self):
-        """Present mappings of peers' memory by this soft_shm0: regions and bytes. And the number of declined offers."""
+        """A dict: regions and bytes of peers' memory mapped now by this soft_shm0, and number of declined offers."""
         cdef soft_shm_usage usage
         if self.p != soft_provider() or soft_shm_query(self.handle(), &usage) != 0:
             raise failure("windows", EINVAL)

@@ -97,8 +97,7 @@ cdef class MR(Base):
 
     @staticmethod
     def of_list(PD pd not None, buffers):
-        """A region of a software device over the memory of several objects, for READs by peers only: they see one
-        range.
+        """A region of a software device over the memory of several objects: one range, for READs by peers only.
 
         The objects have contiguous buffers, held by the region until close().
         """

@@ -367,7 +367,7 @@ cdef class QP(Base):
         self.modify(State.RTS, timeout=14, retry_cnt=7, rnr_retry=7, sq_psn=0, max_rd_atomic=ord)
 
     def ready(self, access=0, dest_qp_num=0, ird=16, ord=16):
-        """Moves the queue pair from RESET to RTS. For the software devices: the peer has no address here."""
+        """Moves the queue pair from RESET to RTS. For software devices only: no address of the peer is set."""
         self.to_init(access)
         self.to_rtr(dest_qp_num, ird)
         self.to_rts(ord)
@@ -410,14 +410,14 @@ cdef class QP(Base):
     def limit(self, uint32_t allowed, *, uint64_t wr_id):
         """Software devices only, before the first stream: the queue pair takes at most `allowed` receives of its SRQ.
 
-        `allow` raises the limit. A flushed receive completion with this wr_id reports ERR."""
+        `allow` raises the limit. A flushed receive completion with this wr_id reports the state ERR."""
         need_soft(self.p, "limit")
         if self.srq is None:
             raise ValueError("the queue pair has no SRQ")
         soft_qp_limit(self.handle(), allowed, wr_id)
 
     def allow(self, uint32_t more):
-        """Lets a limited queue pair take so many receives more."""
+        """Raises the limit of a limited queue pair by `more` receives."""
         need_soft(self.p, "allow")
         soft_qp_allow(self.handle(), more)
 

@@ -19,7 +19,7 @@ cdef void async_event(soft_context *context, soft_async *events, int kind) noexc
 # Called before an object is freed: drops its undelivered events and waits until the program has acknowledged the rest.
 cdef void async_forget(soft_context *context, soft_async *events) noexcept nogil
 
-# Entries of the provider's table.
+# Entries of the provider's table: libibverbs' ibv_* functions.
 cdef int soft_get_async_event(ibv_context *context, ibv_async_event *event) noexcept nogil
 cdef void soft_ack_async_event(ibv_async_event *event) noexcept nogil
 cdef const char *soft_event_type_str(ibv_event_type event) noexcept nogil

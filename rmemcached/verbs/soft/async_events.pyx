@@ -71,6 +71,7 @@ cdef void async_forget(soft_context *context, soft_async *events) noexcept nogil
 
 
 cdef bint async_take(soft_context *context, ibv_async_event *event) noexcept nogil:
+    # Takes an event of the oldest object with pending events. False: there is none.
     cdef soft_async *events
     cdef int kind = 0
     lock_ranked(&context.async_lock, RANK_EVENTS)

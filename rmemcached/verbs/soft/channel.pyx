@@ -112,13 +112,13 @@ cdef ibv_qp *soft_event_qp(const epoll_event *event) noexcept nogil:
 cdef bint soft_channel_event(const epoll_event *event, uint32_t coming) noexcept nogil:
     cdef bint taken
     cdef soft_qp *qp = <soft_qp *> soft_event_qp(event)
-    # An epoll set holds each descriptor of a queue pair once.
+    # The queue pair has only this domain in the epoll set, which holds each descriptor once.
     cdef soft_domain *domain = qp.domains[0]
     assert_that(domain.mark and event.data.u64 & SOFT_EVENT)
     domain_lock(domain)
     assert_owner(domain.owner)
     # A few events are taken even after rings and posts have used up the turn. A level-triggered event comes again in
-    # the next turn.
+    # the next turn; a bell's event does not.
     taken = event.data.u64 & EVENT_BELL or not domain_is_over(domain) or domain.seen < <uint32_t> domain.fabric.batch
     if taken:
         domain.looked = True

@@ -11,7 +11,7 @@ cdef struct soft_cq:
     soft_domain own
     pthread_mutex_t lock             # guards the next six; not taken by a thread that is alone in the domain
     ibv_wc *ring
-    uint32_t size                    # power of two, at least ibv.cqe
+    uint32_t size                    # power of two; ibv.cqe has the same value
     uint32_t head
     uint32_t count                   # read unlocked
     int armed
@@ -31,7 +31,7 @@ cdef bint cq_add(soft_cq *cq, const ibv_wc *wc, bint solicited) noexcept nogil
 # Drops the completions of a queue pair that is destroyed or reset.
 cdef void cq_purge(soft_cq *cq, uint32_t qp_num) noexcept nogil
 
-# Whether a poll, by a fabric's own poll_cq, has to make progress; whether there is nothing to take.
+# For a fabric's own poll_cq: whether the poll has to make progress; whether there is nothing to take.
 cdef bint cq_wants_progress(soft_cq *cq, int num_entries) noexcept nogil
 cdef bint cq_is_empty(const soft_cq *cq) noexcept nogil
 # Takes completions. -EOVERFLOW: there are none, and some were lost for want of room.
@@ -41,7 +41,7 @@ cdef int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
 cdef int soft_poll_cq(ibv_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
 cdef int soft_req_notify_cq(ibv_cq *cq, int solicited_only) noexcept nogil
 
-# Entries of the provider's table.
+# Entries of the provider's table: libibverbs' ibv_* functions.
 cdef ibv_cq *soft_create_cq(ibv_context *context, int cqe, void *cq_context, ibv_comp_channel *channel,
                             int comp_vector) noexcept nogil
 cdef int soft_destroy_cq(ibv_cq *cq) noexcept nogil

@@ -1,7 +1,7 @@
 # Completion queues; see cq.pxd.
 
 cdef enum:
-    POLLS_MAX = 64                   # polls in a row without progress
+    POLLS_MAX = 64                   # polls in a row that only take completions
 
 
 cdef inline void cq_lock(soft_cq *cq) noexcept nogil:
@@ -192,7 +192,7 @@ cdef inline int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
         relaxed_store(&cq.count, cq.count - 1)
         n += 1
     if cq.count == 0:
-        # The same few entries serve again, however large the queue is.
+        # The ring starts again at its first entry, so a large queue touches only few entries.
         cq.head = 0
     result = -EOVERFLOW if n == 0 and cq.overrun else n
     cq_unlock(cq)
@@ -200,9 +200,9 @@ cdef inline int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
 
 
 cdef inline bint cq_wants_progress(soft_cq *cq, int num_entries) noexcept nogil:
-    """False if the program polls the channel. After POLLS_MAX polls, progress is made in spite of waiting completions.
+    """False if the program calls soft_channel_poll itself. After POLLS_MAX polls True in spite of waiting completions.
 
-    Otherwise a program whose own sends fill the queue would starve its peers.
+    Without this limit a program whose own sends fill the queue would starve its peers.
     """
     cdef uint32_t polls = <uint32_t> relaxed_load(&cq.polls) + 1
     if cq.domain.mark:
@@ -263,7 +263,8 @@ cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_c
         if relaxed_load(&domain.polling) or domain_is_over(domain):
             errno.errno = EAGAIN
             return -1
-        # A caller that does not block has found the descriptor readable; a blocking caller has found the queue empty.
+        # A caller that does not block has found the descriptor readable, so there is work. A blocking caller has found
+        # the queue empty, so the wait comes first.
         if relaxed_load(&domain.blocking):
             flags = fcntl(ibchannel.fd, F_GETFL)
             relaxed_store(&domain.blocking, flags >= 0 and not flags & O_NONBLOCK)
@@ -279,7 +280,7 @@ cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_c
         found = domain_take_event(domain)
         if found != NULL:
             break
-        # domain_take_event does so only when it takes an event.
+        # domain_take_event updates the descriptor only when it takes an event.
         domain_update_fd(domain)
         if relaxed_load(&domain.work_pending):
             continue

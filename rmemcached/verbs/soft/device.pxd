@@ -26,7 +26,7 @@ cdef struct soft_pd:
     ibv_pd ibv
     uint32_t users                   # MRs, SRQs and QPs
 
-# Entries of the provider's table.
+# Entries of the provider's table: libibverbs' ibv_* functions.
 cdef ibv_context *soft_open_device(ibv_device *device) noexcept nogil
 cdef int soft_close_device(ibv_context *context) noexcept nogil
 cdef int soft_query_device(ibv_context *context, ibv_device_attr *out) noexcept nogil

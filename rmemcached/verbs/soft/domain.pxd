@@ -14,7 +14,7 @@ Each poll is a turn, and each post may do TX_TURN more. If the program begins th
 
 cdef enum:
     DOMAIN_TURN = 4 << 20            # work in one turn of a domain
-    SHARE_MIN = 32 << 10             # of a queue pair, also at the turn's end: epoll has reported it already
+    SHARE_MIN = 32 << 10             # least share, also at the turn's end: epoll has reported the queue pair already
     PROGRESS_BATCH = 16              # descriptors of one epoll_wait, at most
     WORK_FPDU = 1024                 # a frame counts as so many octets besides its own
     WORK_CALL = 4096                 # a system call that sends or receives
@@ -32,7 +32,7 @@ cdef struct soft_link:               # a queue pair in a domain's list
     soft_qp *qp
     soft_domain *domain              # NULL: in no list
     bint watched                     # the stream is in the domain's epoll set; guarded by soft_qp.lock
-    bint left_over                   # atomic, for the fabric: a turn of its other domain left work
+    bint left_over                   # atomic, for the fabric: a turn of the queue pair's other domain left work
 
 cdef struct soft_domain:
     soft_domain *next                # of the context; guarded by its thread_lock
@@ -90,21 +90,24 @@ cdef void domain_watch(soft_domain *domain) noexcept nogil
 # The epoll data of an event of the queue pair.
 cdef uint64_t domain_event(const soft_domain *domain, const soft_qp *qp, uint32_t kind) noexcept nogil
 
-# The next six belong to a turn. `progress` is held.
-# A new turn, unless the program begins the turns.
+# The next six belong to a turn. `progress` is held, but domain_is_over needs no lock.
+# Begins a new turn, unless the program begins the turns.
 cdef void domain_begin_turn(soft_domain *domain) noexcept nogil
-# Begins a turn likewise, unless soft_channel_poll begins turns: all polls between two calls share a turn then.
+# Begins a turn likewise, but not for a joined channel. There soft_channel_poll begins the turns, and all work between
+# two of its calls shares a turn.
 cdef void domain_next_turn(soft_domain *domain) noexcept nogil
 # Whether the turn is over. Each turn looks once at the queue pairs, even after posts have used up its work.
 cdef bint domain_is_over(const soft_domain *domain) noexcept nogil
-# The share of a queue pair: `most`, or a fair part of the turn's work if other queue pairs are still to come.
+# The share of a queue pair: an equal part of the turn's remaining work, but no less than SHARE_MIN and no more than
+# `most`.
 cdef uint32_t domain_share(const soft_domain *domain, uint32_t most) noexcept nogil
 # Takes work off the turn.
 cdef void domain_worked(soft_domain *domain, uint32_t work) noexcept nogil
-# The fabric's `transmit` for the queue pair's share. soft_qp.lock is held, too.
+# Calls the fabric's `transmit` with the queue pair's share. soft_qp.lock is held, too.
 cdef void domain_transmit(soft_domain *domain, soft_qp *qp) noexcept nogil
 
-# The fabric's `transmit` for a post. Needs soft_qp.lock; if the program begins the turns, only its thread may call.
+# Calls the fabric's `transmit` for a post. Needs soft_qp.lock; if the program begins the turns, only its thread may
+# call.
 cdef void domain_post(soft_qp *qp) noexcept nogil
 # Takes work of a post off the turn, if the program begins the turns. Needs soft_qp.lock; if the program begins the
 # turns, only its thread may call.
@@ -115,7 +118,8 @@ cdef void share_spend(uint32_t *share, uint64_t work) noexcept nogil
 # Clears work_pending. Afterwards the caller sees all that another thread stored before it set work_pending.
 cdef void domain_clear_pending(soft_domain *domain) noexcept nogil
 
-# Takes `progress` and makes progress. If another thread holds it, `waits` decides between waiting and returning.
+# Takes `progress` and makes progress. If another thread holds `progress`, the call waits (`waits`) or returns at once.
+# The fabric's function gets `waits`, too.
 cdef void domain_progress(soft_domain *domain, bint waits) noexcept nogil
 
 # Hand an event of a queue pair, or a batch from epoll, to the fabric. domain_take_batch returns the number of events of

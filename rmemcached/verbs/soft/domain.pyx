@@ -155,7 +155,7 @@ cdef void domain_post(soft_qp *qp) noexcept nogil:
     cdef soft_domain *domain = qp.send_cq.domain
     assert_held(&qp.lock)
     if domain.turn:
-        # Each busy queue pair has its part of the turn.
+        # Each busy queue pair has an equal part of the turn.
         qp.tx.share = <uint32_t> max(min(domain.left, max(domain.turn // domain.busy, <uint32_t> SHARE_MIN)), 0)
     qp.tx.used = 0
     qp.fabric.transmit(qp)
@@ -237,7 +237,7 @@ cdef uint32_t domain_poll_descriptors(soft_domain *domain) noexcept nogil:
         return 0
     if not domain.watched:
         domain_watch(domain)
-    # epoll puts reported descriptors behind unreported descriptors.
+    # epoll puts reported descriptors behind unreported descriptors, so the next call reports others.
     while n == domain.fabric.batch and seen < PROGRESS_EVENTS and (seen == 0 or domain.left > 0):
         found += domain_poll_batch(domain, &n)
         seen += n

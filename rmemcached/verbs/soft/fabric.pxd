@@ -43,7 +43,7 @@ cdef struct soft_fabric:
     # The next six are called with soft_domain.progress held.
     # Receives and sends as much as possible without blocking. `waits`: the caller waits for the descriptor next.
     void (*progress)(soft_domain *domain, bint waits) noexcept nogil
-    # Makes progress for the progress thread. `arm`: as `arm` below, too. Returns whether there was work.
+    # Makes progress for the progress thread. `arm`: does the entry `arm`'s work, too. Returns whether there was work.
     bint (*serve)(soft_domain *domain, bint arm) noexcept nogil
     # From now on the descriptor signals new work. If work is there already, sets domain.work_pending.
     void (*arm)(soft_domain *domain) noexcept nogil                          # optional
@@ -51,7 +51,7 @@ cdef struct soft_fabric:
     void (*ready)(soft_qp *qp, uint32_t events, soft_domain *domain) noexcept nogil
     # epoll has reported EVENT_BELL for the queue pair.
     void (*rung)(soft_qp *qp, soft_domain *domain) noexcept nogil            # optional
-    # The queue pair leaves the domain.
+    # The queue pair leaves the domain: the fabric forgets the queue pair there.
     void (*leave)(soft_domain *domain, soft_qp *qp) noexcept nogil           # optional
 
     # The next nine are called with soft_qp.lock held.
@@ -87,7 +87,7 @@ cdef const soft_fabric *fabric_of(const ibv_device *device) noexcept nogil
 # Fills in the device of a fabric.
 cdef void fabric_device(ibv_device *device, const char *name) noexcept
 
-# Entries of the provider's table.
+# Entries of the provider's table: libibverbs' ibv_* functions.
 cdef ibv_device **soft_get_device_list(int *num_devices) noexcept nogil
 cdef void soft_free_device_list(ibv_device **devices) noexcept nogil
 cdef const char *soft_get_device_name(ibv_device *device) noexcept nogil

@@ -28,11 +28,11 @@ cdef struct soft_mr:
     uint32_t users                   # accesses under way, and streams holding the region; dereg_mr waits for 0
 
 cdef enum:                           # why mr_get refuses
-    MR_STAG
+    MR_STAG                          # there is no such region, or its STag is invalidated
     MR_STREAM                        # the region belongs to another PD
     MR_ACCESS
     MR_BOUNDS
-    MR_WRAP
+    MR_WRAP                          # the range wraps around the address space
 
 # A hash of an STag. The table of regions uses its upper MR_SHARD_BITS and its lowest bits.
 cdef uint32_t mr_hash(uint32_t stag) noexcept nogil
@@ -58,7 +58,7 @@ cdef bint mr_invalidate(soft_pd *pd, uint32_t stag) noexcept nogil
 cdef void *mr_alloc_memory(soft_context *context, size_t size, int access, void **state) noexcept nogil
 cdef void mr_free_memory(void *memory, size_t size, void *state) noexcept nogil
 
-# Entries of the provider's table. mr.pyx also defines soft_alloc_mr, soft_reg_list and soft_mr_renew, declared in
-# soft.pxd.
+# Entries of the provider's table: libibverbs' ibv_* functions. mr.pyx also defines soft_alloc_mr, soft_reg_list and
+# soft_mr_renew, declared in soft.pxd.
 cdef ibv_mr *soft_reg_mr(ibv_pd *pd, void *addr, size_t length, int access) noexcept nogil
 cdef int soft_dereg_mr(ibv_mr *mr) noexcept nogil

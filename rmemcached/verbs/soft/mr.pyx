@@ -47,7 +47,7 @@ cdef ibv_mr *soft_reg_mr(ibv_pd *ibpd, void *addr, size_t length, int access) no
 
 
 cdef bint mr_list_is_spread(const mr_part *parts, uint32_t count) noexcept nogil:
-    """Whether each FPDU has octets of no more parts than a gather list has."""
+    """Whether no FPDU can have octets of more than MAX_SGE parts, the limit of a gather list."""
     cdef uint32_t i
     for i in range(<uint32_t> MAX_SGE, count):
         if parts[i - 1].end - parts[i - MAX_SGE].end < PART_WINDOW:
@@ -156,7 +156,7 @@ cdef int soft_dereg_mr(ibv_mr *ibmr) noexcept nogil:
     unlock_rw_ranked(&shard.lock, RANK_QUEUE)
     if load_acquire(&mr.users) and context.fabric.release != NULL:
         context.fabric.release(mr)
-    # Each access is short: a copy, or a system call that does not block.
+    # The wait is short, as each access is: a copy, or a system call that does not block.
     while load_acquire(&mr.users):
         sched_yield()
     fetch_sub(&(<soft_pd *> ibmr.pd).users, 1)

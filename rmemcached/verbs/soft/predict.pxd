@@ -3,8 +3,8 @@
 A message's FPDUs have the same size, and the sinks of READs are known. So rdmap_rx can plan, behind the open FPDU
 (the FPDU with a parsed header and a trailer to come) or between two FPDUs, where the next headers and payloads will be.
 It reads each payload straight to its target, and the octets between two payloads into a gap. Then it parses the
-received octets in order. Octets outside their planned place are copied back and go through the receive buffer, as if
-received there.
+received octets in order. If the plan was wrong, octets in a wrong place are copied back and go through the receive
+buffer, as if received there.
 
 The plan thus places payload before the header is checked. So it uses only memory whose content the peer decides anyway:
 the rest of the sinks of READs under way, and regions registered with SOFT_ACCESS_SCRATCH.

@@ -275,7 +275,8 @@ cdef bint rx_take_predicted(soft_qp *qp, const rx_target *target, const rx_plan 
         if qp.rx.left == 0:
             qp.rx.state = RX_TRAILER
         if header.payload != fpdu.payload:
-            # The following octets begin there, and may lie in several elements of the scatter list.
+            # The payload has another length than planned. Find the octet behind it: the planned payload may be several
+            # elements of the scatter list.
             index = fpdu.iov + 1
             skip = placed
             while left and skip >= target.iov[index].iov_len:

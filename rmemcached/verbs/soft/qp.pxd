@@ -73,7 +73,7 @@ cdef struct soft_qp:
     bint limited                     # `allowed` bounds the receives from the SRQ; constant with a stream
     uint64_t last_wr_id              # if limited: of the completion that reports ERR; constant, too
     uint32_t allowed                 # written by the program's thread; read by any
-    uint32_t taken                   # receives of the SRQ
+    uint32_t taken                   # receives taken from the SRQ
 
     tx_state tx
     rx_state rx
@@ -102,15 +102,16 @@ cdef void qp_error(soft_qp *qp, uint32_t culprit, int sq_status, int rq_status) 
 # Moves the queue pair to ERR because the stream has broken, with no request to blame. Makes IBV_EVENT_QP_FATAL, unless
 # the queue pair is in RESET or ERR already.
 cdef void qp_lost(soft_qp *qp) noexcept nogil
-# Sends a Terminate, if possible, and moves the queue pair to ERR. sq_status is for the oldest READ under way.
+# Sends a Terminate (as tx_terminate), if possible, and moves the queue pair to ERR. The oldest READ under way completes
+# with sq_status, the oldest receive with rq_status, unless these are IBV_WC_SUCCESS.
 cdef void qp_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received, int sq_status,
                        int rq_status) noexcept nogil
 
 # Fills in a receive. The caller holds the lock of its queue.
 cdef void rwqe_fill(soft_rwqe *rwqe, ibv_sge *sges, const ibv_recv_wr *wr) noexcept nogil
 
-# Entries of the provider's table, and post_recv. qp.pyx also defines soft_query_counters, soft_share_counters,
-# soft_qp_limit, soft_qp_allow, soft_qp_terminated, soft_qp_fault and others, declared in soft.pxd.
+# Entries of the provider's table (libibverbs' ibv_* functions), and post_recv. qp.pyx also defines soft_query_counters,
+# soft_share_counters, soft_qp_limit, soft_qp_allow, soft_qp_terminated, soft_qp_fault and others, declared in soft.pxd.
 cdef int soft_post_recv(ibv_qp *qp, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noexcept nogil
 cdef ibv_qp *soft_create_qp(ibv_pd *pd, ibv_qp_init_attr *init) noexcept nogil
 cdef int soft_destroy_qp(ibv_qp *qp) noexcept nogil

@@ -58,14 +58,14 @@ cdef bint qp_make_queues(soft_qp *qp, ibv_qp_init_attr *init) noexcept nogil:
     cdef ibv_qp_cap *cap = &init.cap
     cdef uint32_t recvs
     if init.srq != NULL:
-        # In place of a receive queue there is an entry for the receive taken from the SRQ.
+        # No receive queue; ring_size(0) is 1, so there is one entry, for the receive taken from the SRQ.
         cap.max_recv_wr = 0
         cap.max_recv_sge = 0
     qp.cap = cap[0]
     qp.rq_sge = cap.max_recv_sge if init.srq == NULL else (<soft_srq *> init.srq).max_sge
     recvs = ring_size(cap.max_recv_wr)
     qp.rq_mask = recvs - 1
-    # No size is zero.
+    # malloc(0) may return NULL: no size here is zero.
     qp.rq = <soft_rwqe *> malloc(recvs * sizeof(soft_rwqe))
     qp.rq_sges = <ibv_sge *> malloc((<size_t> recvs * qp.rq_sge + 1) * sizeof(ibv_sge))
     return (qp.rq != NULL and qp.rq_sges != NULL
@@ -106,7 +106,7 @@ cdef void qp_list(soft_context *context, soft_qp *qp) noexcept nogil:
     cdef soft_qp *other = qp
     lock_ranked(&context.lock, RANK_DOMAIN)
     while other != NULL:
-        # 24 bits, and not in use. InfiniBand reserves 0 and 1.
+        # The number has 24 bits, and no other queue pair has it. InfiniBand reserves 0 and 1.
         context.next_qp_num = (context.next_qp_num + 1) & QP_NUM_MASK
         if context.next_qp_num < 2:
             continue
@@ -185,6 +185,7 @@ cdef ibv_qp *soft_create_qp(ibv_pd *ibpd, ibv_qp_init_attr *init) noexcept nogil
 
 
 cdef void qp_free(soft_qp *qp) noexcept nogil:
+    # Frees a queue pair in no list, perhaps half-made.
     pthread_mutex_destroy(&qp.lock)
     free(qp.sq)
     free(qp.sq_sges)
@@ -337,7 +338,7 @@ cdef void qp_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint
 
 
 cdef int qp_allowed(int before, int after, int *required, int *optional) noexcept nogil:
-    """The attributes required and allowed for a state transition of an RC queue pair, as drivers check them."""
+    """The attributes required and allowed for an RC queue pair's transition of states. EINVAL: no such transition."""
     cdef int either = IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE
     either |= IBV_QP_MIN_RNR_TIMER
     required[0] = 0
@@ -369,7 +370,7 @@ cdef int qp_allowed(int before, int after, int *required, int *optional) noexcep
 
 
 cdef bint qp_values_valid(const ibv_qp_attr *attr, int mask) noexcept nogil:
-    """Whether this device, and the attributes' fields on an InfiniBand wire, can have these values."""
+    """Whether the values are possible for this device, and fit the fields of InfiniBand packets."""
     if (mask & IBV_QP_PORT and attr.port_num != 1) or (mask & IBV_QP_PKEY_INDEX and attr.pkey_index != 0):
         return False
     if mask & IBV_QP_ACCESS_FLAGS and attr.qp_access_flags & ~<unsigned int> (
@@ -466,7 +467,7 @@ cdef int soft_query_qp(ibv_qp *ibqp, ibv_qp_attr *attr, int mask, ibv_qp_init_at
     attr.sq_draining = qp.ibv.state == IBV_QPS_SQD and not qp_drained(qp)
     attr.cap = qp.cap
     if qp.stream.phase == STREAM_OPEN:
-        # The values negotiated with the peer.
+        # An open stream has the values negotiated with the peer.
         attr.max_rd_atomic = <uint8_t> qp.ord
         attr.max_dest_rd_atomic = <uint8_t> qp.ird
     unlock_ranked(&qp.lock, RANK_QP)

@@ -1,8 +1,8 @@
 """Receiving: the octets of the stream are parsed into FPDUs, checked, and placed. No octet from the peer is trusted.
 
 Without CRC the payload of SENDs, WRITEs and READ responses goes from the stream straight to its target. Headers,
-trailers, and payload received together with a header pass through the receive buffer. With CRC whole FPDUs do, unless
-rx_may_place_early allows a direct placement.
+trailers, and payload received together with a header pass through the receive buffer. With CRC whole FPDUs pass through
+the buffer, unless rx_may_place_early allows a direct placement.
 
 A fabric receives in a loop: rx_prepare decides where the next octets go, the fabric reads them, rx_take parses them.
 All functions need soft_qp.lock.
@@ -31,11 +31,11 @@ cdef struct rx_state:                # soft_qp.rx; guarded by soft_qp.lock
     uint8_t state
     ddp_header header                # of the open FPDU
     uint8_t raw[HEADER_MAX]          # the same, as received
-    uint32_t left                    # payload octets of the FPDU to come
+    uint32_t left                    # payload octets of the open FPDU still to come
     uint32_t trailer                 # pad and CRC behind it
     bint checked                     # its CRC was right before any octet was placed
     uint32_t crc                     # else: CRC state of its placed octets
-    uint32_t segment                 # payload of the last tagged FPDU before its message's last
+    uint32_t segment                 # payload of the last tagged FPDU that did not end its message
     uint64_t to                      # WRITE: where the next octet goes
     uint32_t offset                  # SEND: octets of the message placed
     uint8_t send                     # opcode of the open SEND message
@@ -56,7 +56,7 @@ cdef struct rx_reception:            # one read of the stream; on the stack of t
     uint32_t want                    # octets of all elements
 
 # A queue pair has a receive buffer while a fabric receives, and as long as the buffer holds octets. The queue pairs of
-# a domain share a spare buffer, so it stays hot. rx_get_buffer leaves NULL without memory.
+# a domain share a spare buffer, so it stays hot. rx_get_buffer sets rx.buffer, without memory to NULL.
 cdef void rx_get_buffer(soft_qp *qp) noexcept nogil
 # Before receiving: gives the queue pair a buffer, if it has none. False: no memory, and the queue pair is in error.
 cdef bint rx_borrow(soft_qp *qp) noexcept nogil
@@ -76,7 +76,8 @@ cdef bint rx_parse(soft_qp *qp) noexcept nogil
 
 # A message has come in. Makes an event if it is the first in RTR.
 cdef void rx_established(soft_qp *qp) noexcept nogil
-# Ends the stream with a Terminate of this error, because of the peer's fault, and moves the queue pair to ERR.
+# Ends the stream with a Terminate of this error and moves the queue pair to ERR. soft_qp_fault then blames the peer,
+# unless the error is TERM_LOCAL_CATASTROPHIC.
 cdef void rx_fail(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received) noexcept nogil
 
 # The rest is for predict.

@@ -27,7 +27,7 @@ cdef void rx_fail(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t 
 
 
 cdef uint32_t rx_write_error(int why) noexcept nogil:
-    # DDP has no code for a missing right. "Invalid STag" is siw's choice too.
+    # The error of a WRITE refused by mr_get. DDP has no code for a missing right. "Invalid STag" is siw's choice, too.
     if why == MR_BOUNDS:
         return TERM_TAGGED_BOUNDS
     if why == MR_STREAM:
@@ -38,6 +38,7 @@ cdef uint32_t rx_write_error(int why) noexcept nogil:
 
 
 cdef uint32_t rx_read_error(int why) noexcept nogil:
+    # The error of a READ refused by mr_get.
     if why == MR_BOUNDS:
         return TERM_PROTECTION_BOUNDS
     if why == MR_STREAM:
@@ -376,7 +377,7 @@ cdef void rx_terminate(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
     qp.terminated = True
     qp.terminated_opcode = culprit
     qp.terminated_status = status
-    # Among the begun requests: the oldest incomplete request of this kind.
+    # The culprit is the oldest incomplete request of this kind among the begun requests.
     while index != qp.sq_tail and (index != qp.tx.cursor.next_wqe or qp.tx.cursor.kind == TX_REQUEST):
         swqe = &qp.sq[index & qp.sq_mask]
         if swqe.state != SWQE_DONE and (
@@ -457,7 +458,7 @@ cdef int rx_parse_header(soft_qp *qp) noexcept nogil:
         qp.rx.need = HEADER_MAX - there
         return RX_MORE
     header = TAGGED_HEADER if qp.rx.header.tagged else UNTAGGED_HEADER
-    # For a Terminate, which shows the wrong header. A tagged header is shorter; the rest is zeros.
+    # Keep the header: a Terminate shows a wrong header to the peer. A tagged header is shorter; the rest is zeros.
     memset(qp.rx.raw, 0, sizeof(qp.rx.raw))
     memcpy(qp.rx.raw, p, header)
     if not rx_check(qp, qp.rx.raw):
@@ -521,7 +522,7 @@ cdef void rx_make_room(soft_qp *qp, rx_reception *r) noexcept nogil:
     cdef uint32_t there = qp.rx.end - qp.rx.start
     r.room = qp.rx.need if qp.rx.need > qp.rx.read_size else qp.rx.read_size
     if qp.crc:
-        # A little more than this FPDU: the next FPDU's header, but not much payload to be moved.
+        # Read a little more than this FPDU: the next FPDU's header, but not much payload, which would have to be moved.
         r.room += RX_READ_MIN
     if r.room > qp.rx.capacity - qp.rx.end and qp.rx.start:
         memmove(qp.rx.buffer, qp.rx.buffer + qp.rx.start, there)

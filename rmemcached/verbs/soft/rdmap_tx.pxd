@@ -23,7 +23,7 @@ cdef enum:                           # tx_cursor.kind
 # The position of transmission. Counters run freely and wrap.
 cdef struct tx_cursor:
     uint8_t kind
-    bint response_turn               # READ responses and the send queue alternate, message by message
+    bint response_turn               # a READ response comes next: responses and requests alternate by messages
     uint32_t next_wqe                # send queue entry
     uint32_t next_response
     uint32_t offset                  # payload octets of the message before the next FPDU
@@ -71,10 +71,10 @@ cdef struct tx_batch:                # on the stack of the sending thread
 
 cdef enum:                           # results of building an FPDU
     TX_BUILT
-    TX_FULL                          # the batch has no room for it
+    TX_FULL                          # the batch has no room for the FPDU
     TX_FAULT_REGION                  # the memory may not be read (any more)
     TX_FAULT_DEPTH                   # a READ, and the peer accepts none
-    TX_FAULT_MEMORY
+    TX_FAULT_MEMORY                  # there is no memory for a copy
 
 # Octets of payload in the longest FPDU of a WRITE or READ response.
 cdef uint32_t tx_tagged_room(uint32_t mulpdu) noexcept nogil

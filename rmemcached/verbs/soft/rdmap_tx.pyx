@@ -1,7 +1,7 @@
 # Sending: from send queue entries and READ responses to FPDUs; see rdmap_tx.pxd.
 
 cdef enum:
-    CRC_PIECE = 10240                # larger than the copies that compilers inline
+    CRC_PIECE = 10240                # octets; larger than the copies that compilers inline
     BOUNCE_SIZE = TX_BYTES_CRC + ULPDU_MAX + 1  # the last FPDU of a batch may be a long one
 
 
@@ -103,7 +103,7 @@ cdef inline void tx_put_send_header(uint8_t *header, const soft_swqe *swqe, cons
 
 
 cdef int tx_read_request(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, uint32_t *crc) noexcept nogil:
-    """The FPDU of a READ. The sink is checked now, so the response meets no fault."""
+    """Builds the FPDU of a READ. The sink, the memory for the response, is checked now: the response finds no fault."""
     cdef uint32_t index = cur.next_wqe & qp.sq_mask
     cdef const soft_swqe *swqe = &qp.sq[index]
     cdef const ibv_sge *sges = qp.sq_sges + <size_t> index * qp.cap.max_send_sge
@@ -140,7 +140,7 @@ cdef int tx_read_request(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *fra
 
 
 cdef int tx_request(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, uint32_t *crc) noexcept nogil:
-    """Header and payload of the next FPDU of a send queue entry."""
+    """Builds header and payload of the next FPDU of a send queue entry."""
     cdef uint32_t index = cur.next_wqe & qp.sq_mask
     cdef soft_swqe *swqe = &qp.sq[index]
     cdef uint8_t *header = b.arena + b.used
@@ -214,7 +214,7 @@ cdef uint32_t tx_copy_region(const soft_mr *mr, uint64_t source, uint32_t length
 
 
 cdef int tx_response(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, uint32_t *crc) noexcept nogil:
-    """Header and payload of the next FPDU of a READ response."""
+    """Builds header and payload of the next FPDU of a READ response."""
     cdef const soft_response *response = &qp.responses[cur.next_response & qp.responses_mask]
     cdef uint32_t room = tx_tagged_room(cur.mulpdu)
     cdef uint32_t payload = response.length - cur.offset
@@ -272,7 +272,7 @@ cdef inline bint tx_may_start(const soft_qp *qp, const tx_cursor *cur) noexcept 
 
 
 cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil:
-    """READ responses and requests take turns."""
+    """READ responses and requests alternate."""
     cdef bint response = cur.next_response != qp.responses_tail
     cdef const soft_swqe *swqe
     cdef bint request
@@ -302,7 +302,7 @@ cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil:
 
 
 cdef void tx_skip_written(tx_batch *b, tx_frame *frame) noexcept nogil:
-    """Leaves out the octets of the first FPDU taken by the stream before."""
+    """Leaves out the octets of the first FPDU that the stream has already taken."""
     cdef size_t skip = frame.written
     cdef int i = 0
     while b.iov[i].iov_len <= skip:

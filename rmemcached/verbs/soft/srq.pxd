@@ -7,7 +7,7 @@ cdef struct soft_rwqe:               # a receive
 
 cdef struct soft_srq:
     ibv_srq ibv
-    pthread_mutex_t lock             # guards the rest, but `users`
+    pthread_mutex_t lock             # guards all fields below but `users` and async_events
     soft_rwqe *ring                  # of mask + 1
     ibv_sge *sges                    # max_sge for each
     uint32_t mask
@@ -24,7 +24,8 @@ cdef struct soft_srq:
 # (rdmap_rx.pyx, shm/message.pyx). False: the SRQ is empty, or the queue pair may not take more. soft_qp.lock is held.
 cdef bint srq_take(soft_qp *qp) noexcept nogil
 
-# Entries of the provider's table, and post_srq_recv. srq.pyx also defines soft_srq_newest_first, declared in soft.pxd.
+# Entries of the provider's table (libibverbs' ibv_* functions), and post_srq_recv. srq.pyx also defines
+# soft_srq_newest_first, declared in soft.pxd.
 cdef ibv_srq *soft_create_srq(ibv_pd *pd, ibv_srq_init_attr *init) noexcept nogil
 cdef int soft_destroy_srq(ibv_srq *srq) noexcept nogil
 cdef int soft_modify_srq(ibv_srq *srq, ibv_srq_attr *attr, int mask) noexcept nogil

@@ -49,6 +49,7 @@ cdef int soft_destroy_srq(ibv_srq *ibsrq) noexcept nogil:
 
 
 cdef void srq_check_limit_locked(soft_srq *srq) noexcept nogil:
+    # Makes the event, once, when fewer receives than the limit are left.
     assert_held(&srq.lock)
     if srq.tail - srq.head < srq.limit:
         srq.limit = 0

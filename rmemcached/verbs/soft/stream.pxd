@@ -26,10 +26,11 @@ cdef void stream_join(soft_qp *qp) noexcept nogil
 # set to `error`.
 cdef int stream_undo(soft_qp *qp, int error) noexcept nogil
 
-# How many READs may be under way: the number in the options, limited by the queue pair's attribute; 0: that limit.
+# How many READs may be under way: `wanted` (from the options), but no more than `limit` (the queue pair's attribute);
+# 0: `limit`.
 cdef uint16_t stream_depth(uint32_t wanted, uint32_t limit) noexcept nogil
 
-# The next nine need qp.lock.
+# The next eight need qp.lock.
 
 # The peer has to answer from now on until the deadline.
 cdef void stream_await_peer(soft_qp *qp) noexcept nogil
@@ -40,7 +41,8 @@ cdef bint stream_open(soft_qp *qp) noexcept nogil
 # Closes the stream, if there is one. Nothing on it is read or written any more.
 cdef void stream_close(soft_qp *qp) noexcept nogil
 
-# Adds the stream, and a timer for its deadline, to the epoll set of the link's domain. False with errno: neither.
+# Adds the stream, and a timer for its deadline, to the epoll set of the link's domain. False with errno: neither is
+# there then.
 cdef bint stream_watch(soft_qp *qp, soft_link *link) noexcept nogil
 # Adds the timer alone.
 cdef bint stream_start_timer(soft_qp *qp, soft_link *link) noexcept nogil
@@ -48,5 +50,5 @@ cdef void stream_stop_timer(soft_qp *qp) noexcept nogil
 # Notes whether a sender waits until the stream can be written.
 cdef void stream_want_writable(soft_qp *qp, bint wanted) noexcept nogil
 
-# The timer has run out. domain.progress is held.
+# The timer has run out. domain.progress is held. Takes qp.lock.
 cdef void stream_deadline(soft_qp *qp, soft_domain *domain) noexcept nogil

@@ -64,7 +64,7 @@ cdef bint stream_open(soft_qp *qp) noexcept nogil:
     cdef uint8_t *larger
     assert_held(&qp.lock)
     if qp.crc:
-        # The buffer holds whole FPDUs: each CRC is checked before the FPDU is used.
+        # The buffer must hold a whole FPDU, whose CRC is checked before its use.
         larger = <uint8_t *> realloc(qp.rx.buffer, RX_BUFFER_CRC)
         if larger == NULL:
             return False

@@ -96,7 +96,7 @@ cdef void *thread_main(void *argument) noexcept nogil:
             continue
         epoll_wait(context.thread_epoll, events, THREAD_EVENTS, -1)
         last = now_ns()
-        # Woken so soon: polling would have found this work earlier.
+        # If the wake-up came so soon, polling would have found the work earlier.
         if last - now < most:
             patience = most
     return NULL

@@ -22,8 +22,8 @@ cdef int bell_make(soft_qp *qp) noexcept nogil:
 
 
 cdef bint bell_is_trusted(const soft_qp *qp) noexcept nogil:
-    """A peer without a pid here is not trusted: another container's PID namespace hides it, and whatever its user, the
-    peer cannot send signals to this process.
+    """A peer without a pid here is not trusted: another container's PID namespace hides the peer. Whatever its user,
+    the peer cannot send signals to this process.
     """
     cdef ucred peer
     cdef socklen_t length = sizeof(peer)
@@ -54,12 +54,12 @@ cdef void bell_ring(soft_qp *qp) noexcept nogil:
     assert_held(&qp.lock)
     relaxed_store(&shm.rings, shm.rings + 1)
     if shm.peer_bell >= 0:
-        # A full counter means an earlier ring, and a wake-up for the peer already.
+        # If the bell's counter is full, earlier rings have woken the peer already.
         eventfd_signal(shm.peer_bell)
         return
     memset(&record, 0, sizeof(record))
     record.kind = SHM_WAKEUP
-    # A full socket is readable for the peer anyway.
+    # A full socket is readable for the peer, and so wakes the peer anyway.
     shm_send_record(qp, &record, NULL, 0)
 
 

@@ -3,7 +3,7 @@
 A process that does not trust its peers closes their descriptors in threads of their own. `close` may wait for the peer
 (a file of FUSE; a TCP socket with SO_LINGER; a UNIX socket with such a descriptor under way), and closing the last
 reference to memory of many GB takes time for each page. Such a context has two threads: the first closes memory, and
-only takes time; the second closes all else, and may wait for ever.
+only takes time; the second closes all else, and may wait for ever. A *piece* is a descriptor or mapping to be closed.
 """
 
 cdef enum:
@@ -11,19 +11,20 @@ cdef enum:
     CLOSER_ANY
     CLOSERS
     CLOSER_MANY = 256                # waiting descriptors; above this number a peer may add few
-    CLOSER_EACH = 8                  # of one queue pair, at most,
-    CLOSER_FEW = 2                   # the same while CLOSER_MANY descriptors or more wait
+    CLOSER_EACH = 8                  # waiting pieces of one queue pair, at most,
+    CLOSER_FEW = 2                   # and at most, while CLOSER_MANY descriptors or more wait
     CLOSER_STUCK = 50000000          # nanoseconds in one close; a longer close is taken for stuck
     CLOSER_RETRY = 100000000         # nanoseconds until another look at a record after the last descriptor was used
 
 cdef struct shm_closing              # a waiting piece; see closer.pyx
 
-# A stream with its records held in its socket. Meanwhile the epoll sets watch the socket only for its end.
+# A stream's unread records may have to stay in its socket for a while: the stream is held. Meanwhile the epoll sets
+# watch the socket only for its end.
 cdef struct shm_hold:                # shm_stream.hold; guarded by the lock of the closer of memory
     shm_hold *next                   # in shm_closer.held, as the next two
     shm_hold *prev
     soft_qp *qp
-    int64_t until                    # CLOCK_MONOTONIC nanoseconds; 0: until fewer of its pieces wait
+    int64_t until                    # CLOCK_MONOTONIC nanoseconds; 0: until fewer of the stream's pieces wait
     bint held                        # in the list; read unlocked
 
 cdef struct shm_closer:
@@ -55,7 +56,7 @@ cdef uint64_t closer_take_fd(shm_context *shared, int fd) noexcept nogil
 # Unmaps a peer's region, and takes it off the context's usage. The context's limits bound the number of waiting
 # regions.
 cdef void closer_take_window(shm_context *shared, void *base, size_t length) noexcept nogil
-# Whether a peer may pass memory: few pieces of its earlier memory wait. Needs soft_qp.lock.
+# Whether the peer may pass more memory, since few pieces of its earlier memory wait. Needs soft_qp.lock.
 cdef bint closer_keeps_up(const soft_qp *qp) noexcept nogil
 # Whether the context has such threads.
 cdef bint closer_runs(const shm_context *shared) noexcept nogil

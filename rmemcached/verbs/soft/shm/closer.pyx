@@ -1,7 +1,7 @@
 # soft_shm: threads for closing the descriptors and mappings of peers; see closer.pxd.
 
 cdef enum:
-    CLOSER_SMALL = 1 << 20           # octets of a file in memory freed at once
+    CLOSER_SMALL = 1 << 20           # octets of a file in memory that the caller's thread frees itself
     CLOSER_PIECE = 512 << 10         # octets of pages given up at a time
 
 cdef struct shm_closing:
@@ -37,6 +37,7 @@ cdef void closer_free(shm_closer *closer) noexcept nogil:
 
 
 cdef void hold_watch(const shm_hold *hold, uint32_t events) noexcept nogil:
+    # Sets the events for which the domains' epoll sets watch the stream's socket.
     cdef epoll_event event
     cdef int i
     event.events = events
@@ -46,6 +47,7 @@ cdef void hold_watch(const shm_hold *hold, uint32_t events) noexcept nogil:
 
 
 cdef void hold_end(shm_closer *closer, shm_hold *hold) noexcept nogil:
+    # Takes the stream off the closer's list of held streams.
     assert_held(&closer.lock)
     if hold.prev != NULL:
         hold.prev.next = hold.next
@@ -180,7 +182,8 @@ cdef void closers_stop(shm_context *shared) noexcept nogil:
 
 
 cdef uint64_t closer_put(shm_closer *closer, int fd, shm_context *shared, void *base, size_t length) noexcept nogil:
-    """Returns the number of the piece. 0: the caller has to close it."""
+    """Leaves a descriptor, or a mapping (fd is -1), to the thread. Returns the number of the piece; 0: the caller must
+    close the piece."""
     cdef shm_closing *piece
     cdef uint64_t number = 0
     if closer == NULL:
@@ -225,6 +228,7 @@ cdef void closer_take_window(shm_context *shared, void *base, size_t length) noe
 
 
 cdef bint pieces_done(const shm_closer *closer, const shm_stream *shm) noexcept nogil:
+    # Whether enough of the stream's pieces are closed, so the peer may pass memory again.
     cdef uint32_t most = CLOSER_EACH if <int64_t> relaxed_load(&closer.waiting) < CLOSER_MANY else CLOSER_FEW
     # The thread finishes pieces in the order of their numbers.
     return shm.closing[(shm.nclosing - most) % CLOSER_EACH] <= load_acquire(&closer.done)

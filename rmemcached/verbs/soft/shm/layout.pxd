@@ -25,11 +25,11 @@ cdef enum:
     SHM_REGISTRY_SIZE = SHM_SLOTS * 4
 
 cdef struct shm_page:
-    # The first line changes when data comes outside the ring.
+    # The first cache line is about data outside the ring, and the stream's end.
     uint32_t records                 # ever sent through the socket
     uint32_t closed                  # not 0: nothing more will come
     uint8_t line0[56]
-    # The second line is about the opposite direction.
+    # The second cache line is about the opposite direction.
     uint64_t head                    # octets of the peer's ring ever consumed; not updated for each cell
     uint32_t wakeup                  # changes to ask for a wake-up; odd: also after the peer has consumed octets
     uint32_t unused
@@ -52,13 +52,13 @@ cdef enum:                           # flags of a message
 ctypedef uint32_t shm_generation
 
 cdef enum:                           # shm_record.kind
-    SHM_HELLO = 0x524d4301           # with two descriptors, page and ring and the registry, and perhaps the bell
+    SHM_HELLO = 0x524d4301           # with descriptors of the memory (page and ring), the registry, perhaps the bell
     SHM_WAKEUP = 0x524d4302
     SHM_OFFER = 0x524d4303           # with a descriptor: a region's memory
     SHM_ANSWER = 0x524d4304          # to an offer, repeated except for `access`
     SHM_SEALED = 0x524d4305          # repeats the answer: the memory is sealed
 
-cdef enum:                           # shm_record.access, of
+cdef enum:                           # bits of shm_record.access, with the record's kind
     SHM_ANSWERS = 1                  # HELLO: this end understands answers, and so gets an answer to each offer
     SHM_HAS_BELL = 2                 # HELLO: a third descriptor comes, this end's bell
     SHM_MAPPED = 1                   # ANSWER: the region is mapped; the peer uses the mapping after the owner's seal

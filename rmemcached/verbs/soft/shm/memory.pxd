@@ -7,7 +7,7 @@ source is missing.
 """
 
 cdef enum:
-    SHM_LOOK_PAGES = 4096            # of a mapping, with its extra page: the kernel looks at so many at a time
+    SHM_LOOK_PAGES = 4096            # of a mapping with its extra page, at most: the kernel looks at so many at a time
     SHM_LOOK_MAX = (SHM_LOOK_PAGES - 1) * PAGE_SIZE
     SHM_SLICE = 4 << 20              # octets of a larger file examined at a time
 
@@ -18,7 +18,7 @@ cdef void *shm_make(const char *name, size_t size, int *fd) noexcept nogil
 # Whether a descriptor sent by a peer can be mapped at all: a memfd that cannot shrink below this size, so no access to
 # the memory ends in SIGBUS.
 cdef bint shm_mappable(int fd, size_t size) noexcept nogil
-# Whether the file has only pages for this size, and cannot grow: this bounds the work on the whole file.
+# Whether the file has only pages for this size, and cannot grow: so the work on the whole file is bounded.
 cdef bint shm_has_size(int fd, size_t size) noexcept nogil
 # Whether no page can be taken out of the file, and no process can map it for writing from now on.
 cdef bint shm_is_sealed(int fd) noexcept nogil

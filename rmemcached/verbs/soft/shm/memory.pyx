@@ -50,7 +50,8 @@ cdef bint shm_has_size(int fd, size_t size) noexcept nogil:
     cdef struct_stat status
     if seals < 0 or not seals & F_SEAL_GROW or fstat(fd, &status) < 0 or status.st_size < 0:
         return False
-    # Pages behind the file's end can have been there before the seal. A huge page may reach beyond the end.
+    # A file keeps pages behind its end that were made before the seal: so count its pages. A huge page may reach beyond
+    # the end.
     return (shm_pages(<size_t> status.st_size) == shm_pages(size)
             and <uint64_t> status.st_blocks * 512 <= <uint64_t> size + HUGE_PAGE)
 
@@ -62,7 +63,7 @@ cdef bint shm_is_sealed(int fd) noexcept nogil:
 
 cdef void *shm_map(int fd, size_t size) noexcept nogil:
     cdef size_t whole = shm_pages(size) + PAGE_SIZE
-    # With mlockall(MCL_FUTURE) the kernel would fill and lock a readable mapping here.
+    # With mlockall(MCL_FUTURE) the kernel would fill and lock a readable mapping here. So the rights come later.
     cdef void *memory = mmap(NULL, whole, PROT_NONE, MAP_SHARED, fd, 0)
     if memory == MAP_FAILED:
         return NULL
@@ -84,7 +85,8 @@ cdef size_t shm_present(const void *memory, size_t at, size_t size) noexcept nog
     if mincore(<uint8_t *> memory + at, (pages + 1) * PAGE_SIZE, found) < 0:
         return 0
     # If this process could not open the file for writing, the kernel reports every page as present, even the extra
-    # page, which never is. The kernel decides once for all pages of a look. The file's owner may change the mode.
+    # page, which never is. The kernel decides once for all pages of a look, so the extra page shows a useless answer,
+    # also if the file's owner changes the mode.
     if found[pages] & 1:
         return 0
     while n < pages and found[n] & 1:
@@ -98,7 +100,7 @@ cdef bint shm_slice_present(int fd, const void *memory, size_t at, size_t size, 
     cdef int64_t pages = cached_pages(fd, at, length)
     cdef size_t i
     assert_that(at % PAGE_SIZE == 0 and length > 0)
-    # cachestat fails where mincore would report every page as present.
+    # cachestat fails where mincore would report every page as present: so its answer is true.
     if pages >= 0:
         return <size_t> pages * PAGE_SIZE >= length
     if not trusted or mincore(<uint8_t *> memory + at, length, found) < 0:

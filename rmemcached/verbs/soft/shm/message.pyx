@@ -92,6 +92,7 @@ cdef bint shm_post_message(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
 
 
 cdef ibv_send_wr *shm_post_messages(soft_qp *qp, ibv_send_wr *wr) noexcept nogil:
+    # Puts requests into the ring as messages. Returns the first request for the send queue, or NULL.
     cdef ibv_send_wr *first = wr
     assert_held(&qp.lock)
     while wr != NULL and shm_can_post_message(qp) and shm_post_message(qp, wr):
@@ -213,8 +214,8 @@ cdef int shm_poll_messages(soft_cq *cq, soft_qp *qp, int num_entries, ibv_wc *wc
 cdef int shm_poll(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
     """Makes progress for a program polling an empty queue. Returns the number of completions in `wc`.
 
-    The function looks at the rings several times while it holds the lock. So it sees new cells at once, and another
-    polling thread would do the same.
+    The function looks at the rings several times while it holds the lock. So it sees new cells at once. A polling
+    thread without the lock loses nothing: its poll would do the same.
     """
     cdef soft_domain *domain = cq.domain
     cdef shm_domain *shared = shm_domain_of(domain)

@@ -17,8 +17,8 @@ cdef struct soft_shm_limits:
     # kernel has no cachestat (before 6.5). Such a context has threads for closing the descriptors of peers;
     # soft_shm_attach fails with EBUSY while they are stuck.
     bint paid
-    # The user id of peers without a user id here (kernel.overflowuid), if there are any. This process rings no bells of
-    # users except its own and root: such a peer could make the ring take as long as it likes.
+    # The kernel shows this user id (kernel.overflowuid) for peers without a user id here. This process rings no bells
+    # of users except its own and root: any other peer could make ringing take as long as the peer likes.
     uint32_t nobody
 
 cdef struct soft_shm_usage:
@@ -27,9 +27,9 @@ cdef struct soft_shm_usage:
     uint64_t declined                # offers, since the context was opened
 
 # Sets the limits, before a queue pair of the context gets its stream. 0 or an errno value. EBUSY: a region is mapped
-# already. EINVAL: another device, or limits that are too high. EAGAIN, ENOMEM: no thread that unmaps (`paid`).
+# already. EINVAL: another device, or limits that are too high. EAGAIN, ENOMEM: the threads of `paid` do not start.
 # By default `nobody` is UINT32_MAX, and the limits are 256 regions and 2^36 octets for each queue pair, and 16384 and
 # 2^40 for all.
 cdef int soft_shm_limit(ibv_context *context, const soft_shm_limits *limits) noexcept nogil
-# The regions mapped now, to show. Any thread. 0, or EINVAL: another device.
+# The regions mapped now, for display. Any thread. 0, or EINVAL: another device.
 cdef int soft_shm_query(ibv_context *context, soft_shm_usage *out) noexcept nogil

@@ -1,4 +1,7 @@
-"""soft_shm: records through the queue pair's socket, some of them with descriptors. All but one need soft_qp.lock."""
+"""soft_shm: records through the queue pair's socket, some of them with descriptors.
+
+All functions but shm_may_read need soft_qp.lock.
+"""
 
 cdef enum:
     SHM_FDS = 3                      # descriptors of a record, at most
@@ -13,10 +16,10 @@ cdef struct shm_reader:              # the received part of the next record
 # Sends a record, with nfds descriptors. False: the socket does not take it now.
 cdef bint shm_send_record(soft_qp *qp, const shm_record *record, const int *fds, int nfds) noexcept nogil
 # Reads records and carries them out, as long as the share of this turn lasts and few pieces of the peer's earlier
-# memory wait for closing. The socket, or the count of records ahead, reports unread records. While this process has no
+# memory wait for closing. For the rest the socket stays readable, and shm_may_read true. While this process has no
 # descriptor left for the records of an untrusted peer, they stay in the socket (shm_stream.hold).
 cdef void shm_read_records(soft_qp *qp, uint32_t *share) noexcept nogil
-# Whether the peer has counted records not yet read, and they are not held back. Needs no lock.
+# Whether the peer has counted records not yet read here, and the stream is not held. Needs no lock.
 cdef bint shm_may_read(const shm_stream *shm) noexcept nogil
 # Closes an unmapped descriptor of memory, in a closer thread where closing may take long. A waiting piece counts for
 # the queue pair.

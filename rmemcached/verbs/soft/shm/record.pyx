@@ -1,7 +1,7 @@
 # soft_shm: records through the socket; see record.pxd.
 
 cdef enum:
-    # Two system calls. The first may wake up a peer with a full socket, the second walks over the socket's whole
+    # Reading takes two system calls. One may wake up a peer with a full socket, the other walks over the socket's whole
     # content (Linux does so for MSG_PEEK).
     WORK_RECORD = 64 << 10
     CONTROL_WORDS = 2 + SHM_FDS      # of 8 bytes: a header has two, and a descriptor is shorter than one
@@ -166,7 +166,7 @@ cdef ssize_t shm_receive_guarded(soft_qp *qp) noexcept nogil:
     while recvmsg(qp.stream.fd, &message, MSG_DONTWAIT) < 0:
         if errno.errno != EINTR:
             return -1
-    # The peek shows the descriptors of the next message that has any, perhaps not of the message just received.
+    # The peek shows the descriptors of the next message with descriptors, perhaps not of the message just received.
     if not message.msg_flags & MSG_CTRUNC:
         shm_close_seen(reader, before)
     return n

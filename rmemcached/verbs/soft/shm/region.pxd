@@ -51,7 +51,7 @@ cdef struct shm_arrival:
 # The shm_context of a context of soft_shm.
 cdef shm_context *shm_context_of(const soft_context *context) noexcept nogil
 
-# Entries of the fabric's table.
+# Entries of the fabric's table; fabric.pxd says what they do.
 cdef bint shm_open_context(soft_context *context) noexcept nogil
 cdef void shm_close_context(soft_context *context) noexcept nogil
 cdef void *shm_alloc_memory(soft_context *context, size_t size, int access, void **state) noexcept nogil

@@ -6,7 +6,7 @@ cdef enum:
     SHM_SWEEP_ALL = 64               # windows closed at most when there is no room
     SHM_PIECE = 1 << 20              # octets copied at a time
     WORK_OFFER = 256 << 10           # a dozen system calls, and page tables
-    WORK_COPY = 512
+    WORK_COPY = 512                  # a READ or WRITE by memcpy, besides its octets
     WORK_SLICE = 256 << 10           # a look at a slice of a region
 
 
@@ -23,7 +23,7 @@ cdef bint shm_open_context(soft_context *context) noexcept nogil:
     if shared.registry == NULL:
         free(shared)
         return False
-    # A peer may read only pages that this process has touched.
+    # A peer with soft_shm_limits.paid refuses a registry with pages that this process has not touched.
     populate_read(<const char *> shared.registry, SHM_REGISTRY_SIZE)
     shared.limits.pair_regions = SHM_WINDOWS_MAX
     shared.limits.regions = SHM_WINDOWS_DEFAULT
@@ -116,7 +116,7 @@ cdef void shm_free_memory(void *memory, size_t size, void *state) noexcept nogil
 
 
 cdef shm_generation shm_next_generation(shm_context *shared) noexcept nogil:
-    """0 is none. soft_context.lock is held."""
+    """A new generation; never 0, which means none. soft_context.lock is held."""
     shared.next_generation += 1
     if shared.next_generation == 0:
         shared.next_generation = 1
@@ -151,7 +151,7 @@ cdef void shm_withdraw(soft_mr *mr) noexcept nogil:
     assert_write_held(&mr_shard_of(context, mr.ibv.lkey).lock)
     if region != NULL and region.generation and shared.registry[region.slot] == region.generation:
         store_release(&shared.registry[region.slot], 0)
-        # The program's next write must not be seen before, as in shm_renew.
+        # As in shm_renew: no peer may see the program's next write before the registry's change.
         full_fence()
 
 
@@ -169,11 +169,11 @@ cdef void shm_renew(soft_mr *mr) noexcept nogil:
         return
     lock_ranked(&context.lock, RANK_DOMAIN)
     generation = shm_next_generation(shared)
-    # Streams of this context may be offering the region.
+    # Streams of this context may be offering the region, and read the generation without this lock.
     relaxed_store(&region.generation, generation)
     store_release(&shared.registry[region.slot], generation)
     unlock_ranked(&context.lock, RANK_DOMAIN)
-    # A peer looks at the registry after each copy. The caller's next write must not be seen before.
+    # A peer looks at the registry after each copy. So no peer may see the caller's next write before this generation.
     full_fence()
 
 
@@ -185,7 +185,8 @@ cdef void shm_offer(soft_qp *qp, soft_mr *mr) noexcept nogil:
     cdef shm_record record
     cdef int remote = mr.access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)
     assert_held(&qp.lock)
-    # A mapping can always be read, and a mapping of a region cannot have the queue pair's narrower rights.
+    # A mapping can always be read, so the region must allow reads. A mapping has all rights of the region, so the queue
+    # pair must allow them all.
     if (generation == 0
             or shm.offered[region.slot % SHM_OFFERS] == generation or shm.unanswered.kind
             or not remote & IBV_ACCESS_REMOTE_READ or remote & ~<int> qp.attr.qp_access_flags):
@@ -199,7 +200,7 @@ cdef void shm_offer(soft_qp *qp, soft_mr *mr) noexcept nogil:
     record.access = <uint32_t> (remote & ~<int> IBV_ACCESS_REMOTE_WRITE if shm_is_sealed(region.memfd) else remote)
     record.addr = <uint64_t> mr.ibv.addr
     record.length = mr.ibv.length
-    # A peer may take only paid memory.
+    # A peer with soft_shm_limits.paid takes only memory with all pages present.
     if mr.mapped <= SHM_OFFER_PRESENT:
         populate_read(<const char *> mr.ibv.addr, mr.mapped)
     if shm_send_record(qp, &record, &region.memfd, 1):
@@ -242,6 +243,7 @@ cdef bint shm_offer_answered(soft_qp *qp, const shm_record *record) noexcept nog
 
 
 cdef shm_window *shm_find_window(shm_stream *shm, uint32_t stag) noexcept nogil:
+    # The window of the peer's region with this STag, perhaps deregistered; or NULL.
     cdef uint32_t i = mr_hash(stag) >> 16
     cdef shm_window *window
     if shm.windows == NULL:
@@ -256,6 +258,7 @@ cdef shm_window *shm_find_window(shm_stream *shm, uint32_t stag) noexcept nogil:
 
 
 cdef bint shm_window_valid(const shm_stream *shm, const shm_window *window) noexcept nogil:
+    # Whether the peer has neither deregistered nor renewed the region since its offer.
     return <shm_generation> load_acquire(&shm.registry[window.slot]) == window.generation
 
 
@@ -368,18 +371,19 @@ cdef bint shm_answer_offer(soft_qp *qp, const shm_record *offer, uint32_t answer
 
 
 cdef void shm_decline_offer(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil:
-    # Correct peers seldom make such offers: this one ends the peer's turn.
+    # Correct peers seldom make an offer that is declined: so the offer ends the peer's turn.
     share[0] = 0
     fetch_add(&shm_context_of(qp.context).usage.declined, 1)
     shm_answer_offer(qp, record, 0)
 
 
 cdef void shm_drop_arrival(soft_qp *qp) noexcept nogil:
+    # Gives up the arrived region, if there is one.
     cdef shm_arrival *arrival = &shm_of(qp).arrival
     assert_held(&qp.lock)
     if arrival.base == NULL:
         return
-    # This process touched no page of the mapping; but its descriptor may be the last.
+    # Unmapping is short, since this process touched no page. But closing may take long: the descriptor may be the last.
     shm_unmap(arrival.base, arrival.offer.length)
     arrival.base = NULL
     relaxed_store(&arrival.looking, False)
@@ -411,7 +415,7 @@ cdef bint shm_make_window(soft_qp *qp, const shm_record *record, void *base) noe
 
 
 cdef void shm_spend_offer(soft_qp *qp, uint32_t *share, uint64_t length) noexcept nogil:
-    """Takes the work for an offer, a look at each page included, off the share; the rest off the domain's turn."""
+    """Takes an offer's work, with a look at each page, off the share. Work beyond the share goes to shm.excess."""
     cdef uint64_t work = WORK_OFFER + (length // 8 if length <= SHM_LOOK_MAX else 0)
     assert_held(&qp.lock)
     shm_of(qp).excess += <uint32_t> (work - min(<uint64_t> share[0], work))
@@ -503,7 +507,7 @@ cdef void shm_take_arrival(soft_qp *qp, bint present, uint32_t *share) noexcept 
         arrival.base = NULL
         present = shm_make_window(qp, &arrival.offer, base)
         if present:
-            # The mapping keeps the file.
+            # The mapping keeps the file, so this close is short.
             close(arrival.fd)
         else:
             shm_close_passed(qp, arrival.fd)
@@ -661,7 +665,7 @@ cdef bint shm_execute_direct(soft_qp *qp, uint32_t *share) noexcept nogil:
     while share[0] and qp.tx.cursor.kind == TX_NONE and tx_may_start(qp, &qp.tx.cursor):
         window = shm_direct_window(qp, &qp.tx.cursor)
         if window == NULL:
-            # The ring carries the octets copied so far again.
+            # The ring carries the whole request, also the octets copied so far.
             shm.copied = 0
             break
         index = qp.tx.cursor.next_wqe & qp.sq_mask

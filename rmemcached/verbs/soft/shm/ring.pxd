@@ -17,7 +17,8 @@ cdef uint32_t shm_flags(uint64_t word) noexcept nogil
 cdef uint32_t shm_cell_size(uint32_t length) noexcept nogil
 
 # Whether the pages of the peer's ring are present for the cell at `at` and the word behind it. A correct peer has
-# touched them before it shows the cell. True if the context does not require this.
+# touched them before it shows the cell. May raise shm.ring_present. Always True in a context without
+# soft_shm_limits.paid, which does not look at pages.
 cdef bint shm_cell_present(shm_stream *shm, uint32_t at, uint32_t size) noexcept nogil
 
 # Copy octets into our ring, or out of the peer's, from the position `at` on. They return the position behind the
@@ -25,7 +26,7 @@ cdef bint shm_cell_present(shm_stream *shm, uint32_t at, uint32_t size) noexcept
 cdef uint32_t shm_write(shm_stream *shm, uint32_t at, const void *data, size_t length) noexcept nogil
 cdef uint32_t shm_read(const shm_stream *shm, uint32_t at, void *data, size_t length) noexcept nogil
 
-# Whether our ring has room. Reads the peer's head only if there seems to be none.
+# Whether our ring has room. Reads the peer's head only if there seems to be no room.
 cdef bint shm_room(shm_stream *shm, size_t size) noexcept nogil
 # Shows the peer the cell at the tail, once its octets are written. The caller has made sure of the room.
 cdef void shm_publish_cell(shm_stream *shm, uint32_t length, uint32_t kind, uint32_t flags) noexcept nogil

@@ -1,7 +1,7 @@
 # soft_shm: the rings of a stream; see ring.pxd.
 
 cdef enum:
-    SHM_LAPS = 4                     # of the ring, read at a time
+    SHM_LAPS = 4                     # of the ring, read by one shm_recv at most
 
 
 cdef inline uint32_t shm_stamp(uint64_t position) noexcept nogil:
@@ -75,7 +75,7 @@ cdef inline void shm_publish_cell(shm_stream *shm, uint32_t length, uint32_t kin
     cdef uint64_t *next_word
     if at >= SHM_RING_SIZE:
         at -= SHM_RING_SIZE
-    # The peer looks there next, and may find octets of an earlier lap, equal to the next stamp by chance.
+    # The peer looks at the next word now, and must not find octets of an earlier lap equal to the next stamp by chance.
     next_word = <uint64_t *> (shm.our_ring + at)
     if <uint32_t> relaxed_load(next_word) == shm_stamp(following):
         relaxed_store(next_word, ~<uint64_t> shm_stamp(following))
@@ -194,7 +194,7 @@ cdef ssize_t shm_recv(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
     for i in range(count):
         done = 0
         while done < iov[i].iov_len:
-            # The peer may fill the ring as fast as this end reads, with cells of one octet.
+            # `most`: with cells of one octet the peer may fill the ring as fast as this end reads.
             if shm.chunk_left == 0 and (shm.head >= most or not shm_open_chunk(shm)):
                 break
             n = min(iov[i].iov_len - done, shm.chunk_left)

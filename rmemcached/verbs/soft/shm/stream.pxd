@@ -1,4 +1,7 @@
-"""soft_shm: a queue pair's stream over a UNIX socket and two rings, and the table of this fabric."""
+"""soft_shm: a queue pair's stream over a UNIX socket and two rings, and the table of this fabric.
+
+fabric.pxd says what each function of the table does, and with which locks held.
+"""
 
 cdef struct shm_stream:              # soft_qp.fabric_state; guarded by soft_qp.lock
     shm_link links[2]                # for soft_qp.domains; wait.pxd says what guards them
@@ -13,14 +16,14 @@ cdef struct shm_stream:              # soft_qp.fabric_state; guarded by soft_qp.
     uint64_t head                    # octets consumed of theirs: whole cells; read unlocked
     uint64_t head_published          # the value of head visible to the peer
     uint64_t head_woken              # the value of head at the last check whether the peer waits for space
-    uint32_t tail_at                 # the same positions in the rings
-    uint32_t head_at                 # read unlocked
+    uint32_t tail_at                 # position of `tail` in our ring
+    uint32_t head_at                 # position of `head` in theirs; read unlocked
     uint32_t chunk_left              # octets still to be read of the cell at the head, of kind SHM_STREAM
     uint32_t chunk_at                # if any: position of the first of them
     uint32_t chunk_size              # octets of the ring taken by the cell
     uint32_t copied                  # octets of the request at the cursor already copied through a window
     bint unfinished                  # a turn has ended with requests and room in the ring left; read unlocked
-    uint64_t write_tail              # where the last WRITE through the ring ends
+    uint64_t write_tail              # where the last WRITE through the ring ends, counted as `tail`
     uint32_t records_sent
     uint32_t records_seen            # read unlocked
     uint32_t wakeups_requested
@@ -31,7 +34,7 @@ cdef struct shm_stream:              # soft_qp.fabric_state; guarded by soft_qp.
     bint wakeup_pending              # our request is not answered yet
     bint wakeup_for_space            # our request is also about consumption
     bint eof                         # the socket's end was read
-    const char *broken               # the peer's violation that no correct peer commits, or NULL
+    const char *broken               # why the stream has to end (soft_qp_fault), or NULL
     shm_reader reader
     shm_hold hold                    # whether records stay in the socket
     uint64_t closing[CLOSER_EACH]    # the last pieces of memory left to the closing thread
@@ -42,7 +45,7 @@ cdef struct shm_stream:              # soft_qp.fabric_state; guarded by soft_qp.
     uint32_t swept                   # the next entry to be checked for a deregistered region
     uint64_t window_bytes            # of the entries in use
     shm_arrival arrival
-    uint32_t excess                  # work of offers beyond the share
+    uint32_t excess                  # work of offers beyond the share; goes to soft_domain.aside
     shm_generation offered[SHM_OFFERS]  # by slot; offered again after a collision
     bint answers                     # the peer answers offers: this end sends the next offer after the last answer
     shm_record unanswered            # the offer without an answer; its kind is 0 without
@@ -52,7 +55,8 @@ cdef struct shm_stream:              # soft_qp.fabric_state; guarded by soft_qp.
 # The shm_stream of a queue pair.
 cdef shm_stream *shm_of(const soft_qp *qp) noexcept nogil
 
-# A HELLO has come: maps the peer's memory and opens the stream. False: no correct peer sends it. Needs qp.lock.
+# A HELLO has come: maps the peer's memory and opens the stream. False: no correct peer sends it, or the system refuses
+# the mapping (shm.broken). Needs qp.lock.
 cdef bint shm_hello(soft_qp *qp, const shm_record *record) noexcept nogil
 
 # Receive and send as much as possible. `socket`: the socket is readable. domain.progress is held. shm_progress_locked

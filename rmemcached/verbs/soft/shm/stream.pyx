@@ -25,8 +25,8 @@ cdef bint shm_open_stream(soft_qp *qp, const shm_page *page, const shm_generatio
 
 
 cdef bint shm_take_ring(soft_qp *qp, void *ring) noexcept nogil:
-    """Makes the peer's ring readable, and notes its present part, if the limits require it. False: nothing is
-    present."""
+    """Makes the peer's ring readable. With limits.paid, notes its present part. False: seals, size or pages are not as
+    required."""
     cdef shm_stream *shm = shm_of(qp)
     cdef int fd = shm.reader.fds[0]
     shm.ring_present = SHM_SIZE
@@ -129,7 +129,7 @@ cdef bint shm_is_unix_stream(int fd) noexcept nogil:
 
 
 cdef int shm_introduce(soft_qp *qp, int fd) noexcept nogil:
-    """Sends our HELLO and waits for the peer's. 0 or an errno value."""
+    """Sends our HELLO. From now on the peer's HELLO is due (stream_await_peer). 0 or an errno value."""
     cdef shm_stream *shm = shm_of(qp)
     cdef shm_record hello
     cdef int fds[SHM_FDS]
@@ -140,7 +140,7 @@ cdef int shm_introduce(soft_qp *qp, int fd) noexcept nogil:
     if shm.ours == NULL:
         return errno.errno
     shm.our_ring = <uint8_t *> shm.ours + SHM_RING_AT
-    # The peer may read only pages touched by this end.
+    # A peer with soft_shm_limits.paid needs a page touched by this end.
     relaxed_store(&shm.ours.closed, 0)
     fds[1] = shm_context_of(qp.context).registry_fd
     memset(&hello, 0, sizeof(hello))
@@ -332,7 +332,8 @@ cdef void shm_progress_locked(soft_qp *qp, bint socket, soft_domain *domain) noe
     while qp.stream.fd >= 0:
         if shm.arrival.looking and domain.aside > 0:
             shm_look_on(qp, &share)
-        # An offer takes more than a share: few queue pairs have an offer examined in a turn, and all are served.
+        # An offer takes more work than a share. So only few queue pairs have an offer examined in a turn, but all are
+        # served.
         if (domain.aside > 0 and (socket or shm.theirs != NULL and shm_may_read(shm))
                 or socket and shm.theirs == NULL):
             shm_read_records(qp, &share)
@@ -370,7 +371,7 @@ cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept n
 
 
 cdef void shm_note_end(soft_qp *qp) noexcept nogil:
-    """The peer has gone. Records held back in the socket matter no more."""
+    """The peer has gone: a held stream is at its end, since records in its socket matter no more."""
     cdef shm_stream *shm
     lock_ranked(&qp.lock, RANK_QP)
     if qp.stream.fd >= 0:
@@ -380,7 +381,7 @@ cdef void shm_note_end(soft_qp *qp) noexcept nogil:
 
 
 cdef void shm_descriptor_ready(soft_qp *qp, uint32_t events, soft_domain *domain) noexcept nogil:
-    """A woken stream is polled from now on."""
+    """The fabric's `ready`: a woken stream is polled from now on."""
     assert_domain(domain)
     if events & (EPOLLHUP | EPOLLERR):
         shm_note_end(qp)

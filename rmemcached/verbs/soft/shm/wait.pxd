@@ -29,7 +29,7 @@ cdef struct shm_domain:              # soft_domain.fabric_state; guarded by doma
 # The shm_domain of a domain of soft_shm.
 cdef shm_domain *shm_domain_of(const soft_domain *domain) noexcept nogil
 
-# Entries of the fabric's table.
+# Entries of the fabric's table; fabric.pxd says what they do.
 cdef bint shm_open_domain(soft_domain *domain) noexcept nogil
 cdef void shm_close_domain(soft_domain *domain) noexcept nogil
 cdef void shm_domain_progress(soft_domain *domain, bint waits) noexcept nogil
@@ -43,8 +43,8 @@ cdef void shm_start_polling(soft_domain *domain, soft_qp *qp) noexcept nogil
 
 # The next five need soft_qp.lock.
 
-# A turn has ended with work left. Domains that poll the stream find the rest. Domains where it waits are told, and poll
-# the stream from now on, too.
+# Called when a turn has ended with work left. Domains that poll the stream find the rest. Domains where the stream
+# waits are told, and poll the stream from now on, too.
 cdef void shm_tell_rest(soft_qp *qp) noexcept nogil
 
 # Whether the stream waits in any of its domains.

@@ -105,7 +105,7 @@ cdef void shm_wake_peer(soft_qp *qp, bint consumed) noexcept nogil:
     shm.wakeup_answered = request
 
 
-# Polled streams. The progress lock is held.
+# Polled streams. The progress lock is held, except in shm_polls.
 
 
 cdef void shm_start_polling(soft_domain *domain, soft_qp *qp) noexcept nogil:
@@ -266,7 +266,7 @@ cdef bint shm_make_progress(soft_domain *domain, bint waits) noexcept nogil:
     found = shm_poll_rings(domain)
     if shm_sockets_due(domain) or waits:
         found |= shm_poll_sockets(domain)
-    # A program with an armed queue may wait next.
+    # A program with an armed queue may wait next. So its streams ask their peers for wake-ups.
     if (domain.event_fd >= 0 and shm_domain_of(domain).polled != NULL and not relaxed_load(&domain.polling)
             and (waits or relaxed_load(&domain.armed))):
         shm_arm(domain)

@@ -1,4 +1,7 @@
-"""soft_iw: a queue pair's stream over a TCP socket, and the table of this fabric."""
+"""soft_iw: a queue pair's stream over a TCP socket, and the table of this fabric.
+
+fabric.pxd says what each function of the table does, and with which locks held.
+"""
 
 cdef struct tcp_stream:              # soft_qp.fabric_state; guarded by soft_qp.lock
     uint8_t *start_frame             # MPA frame, or ready-to-receive FPDU, still to be sent; NULL: none
@@ -6,7 +9,7 @@ cdef struct tcp_stream:              # soft_qp.fabric_state; guarded by soft_qp.
     uint32_t start_sent
     bint pausing                     # the stream is open, but FPDUs are not sent before stream.deadline
     bint same_core                   # the peer seems to run on this core
-    # Initiator: its request.
+    # The request of this end, as the initiator.
     bint want_crc
     bint enhanced
     bint peer_to_peer

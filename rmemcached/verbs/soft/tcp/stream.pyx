@@ -3,7 +3,7 @@
 cdef enum:
     TCP_BATCH_SAME_CORE = 240 << 10  # octets of one sendmsg to a peer on the same core: four FPDUs of loopback's size
     TCP_TRY = 2                      # up to so many streams are tried without asking epoll
-    TCP_BATCH = 8                    # of one epoll_wait; each sends a frame of up to 64 KB, also at the turn's end
+    TCP_BATCH = 8                    # streams of one epoll_wait; each sends up to 64 KB, also at the turn's end
     TCP_DRAIN = 16 << 20             # octets discarded before a close
     TCP_YIELD_LONG = 200000          # nanoseconds; a longer sched_yield was another thread's time slice
     TCP_YIELD_PAUSE = 1000000000     # nanoseconds without sched_yield after such a long call
@@ -55,7 +55,7 @@ cdef int tcp_attach(soft_qp *qp, int fd, bint initiator) noexcept nogil:
     assert_held(&qp.lock)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
     if tcp_is_local(fd):
-        # Nothing is congested. Pacing by estimated bandwidth, as in BBR, would delay large messages.
+        # Loopback is not congested, and pacing by an estimated bandwidth, as in BBR, would delay large messages.
         setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, b"reno", 4)
     if not stream_buffers(qp):
         return tcp_undo(qp, ENOMEM)
@@ -120,7 +120,7 @@ cdef void tcp_send_start(soft_qp *qp) noexcept nogil:
 cdef void tcp_measure(soft_qp *qp) noexcept nogil:
     """Fits FPDUs to TCP's segments, which grow with the peer's window, and finds out where the peer runs.
 
-    Over loopback the last segment was received on the core of its sender.
+    Over loopback the last segment was received on the core of its sender, the peer.
     """
     cdef tcp_stream *tcp = tcp_of(qp)
     cdef int segment = 0
@@ -168,7 +168,7 @@ cdef ssize_t tcp_write(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
 
 cdef void tcp_end_writing(soft_qp *qp) noexcept nogil:
     assert_held(&qp.lock)
-    # A close with unread octets resets the connection, and the peer may lose the last octets sent.
+    # A close with unread octets would reset the connection, and the peer could lose the Terminate: so discard them.
     shutdown(qp.stream.fd, SHUT_WR)
     recv(qp.stream.fd, NULL, TCP_DRAIN, MSG_TRUNC | MSG_DONTWAIT)
 
@@ -276,7 +276,7 @@ cdef bint tcp_transmit_share(soft_qp *qp, uint32_t *share) noexcept nogil:
             tx_fault(qp, TX_FAULT_REGION)
             return False
         if n < 0 and errno.errno != EAGAIN and errno.errno != ENOBUFS:
-            # The receiving side finds the reason, perhaps behind an unread Terminate.
+            # The receiving side finds the reason, perhaps in an unread Terminate.
             qp.tx.broken = True
             stream_want_writable(qp, False)
             break
@@ -321,6 +321,7 @@ cdef int tcp_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noex
 
 
 cdef ssize_t tcp_read(soft_qp *qp, rx_target *target) noexcept nogil:
+    # Reads with one system call.
     cdef msghdr message
     cdef ssize_t n
     assert_held(&qp.lock)

@@ -1,4 +1,4 @@
-"""In place of vllm/v1/kv_offload/tiering/base.py of vLLM 0.33.0, where that is not installed: a tier's methods."""
+"""In place of vllm/v1/kv_offload/tiering/base.py of vLLM 0.33.0, where vLLM is not installed: a tier's methods."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
