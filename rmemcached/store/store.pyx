@@ -21,7 +21,7 @@ from rmemcached.logger cimport (
     logger_none,
 )
 from rmemcached.sys.atomics cimport (
-    exchange, fetch_add, fetch_sub, full_fence, load_acquire, prefetch, relaxed_load, relaxed_store,
+    exchange, fetch_add, fetch_sub, load_acquire, prefetch, relaxed_load, relaxed_store,
     relaxed_store_pointer, store_release, write_fence,
 )
 from rmemcached.sys.clock cimport coarse_ms, now_ns, now_seconds, ns_timespec

@@ -1,7 +1,7 @@
 """Run by test_lab.py in two guests on a wire: a daemon in the first, its clients in the second.
 
-    crossing.py serve      prints its errors and ends with the guest
-    crossing.py use        ends with status 0 if all went well
+crossing.py serve      prints its errors and ends with the guest
+crossing.py use        ends with status 0 if all went well
 """
 
 from __future__ import annotations
