@@ -57,7 +57,7 @@ PACKAGES = (
 # Packages whose source folder is beside rmemcached/, with a link in their place.
 LINKED = ("client", "bench")
 
-# header -> its Debian package
+# Needed headers, and the Debian package of each.
 HEADERS = {
     "Python.h": "python3-dev",
     "infiniband/verbs.h": "libibverbs-dev",
@@ -117,7 +117,7 @@ WITHOUT_GIL = (
 
 
 def compiler() -> list[str]:
-    """The C compiler's command words, as distutils will choose them."""
+    """Returns the words of the C compiler's command, as distutils will choose the compiler."""
     return (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
 
 
@@ -271,7 +271,8 @@ def build() -> None:
         from Cython.Build import cythonize
         from Cython.Compiler import Options
 
-        # Cython's warnings, too: a structure made without a member has garbage there.
+        # A -Werror in CFLAGS holds for Cython's warnings, too: it warns of a structure made without a member, which
+        # would have garbage there.
         Options.warning_errors = "-Werror" in os.environ.get("CFLAGS", "")
         found = extensions()
         for without_gil in (False, True):

@@ -1,4 +1,4 @@
-"""The Python client of rmemcached: pymemcache's methods, over RDMA between ends with RDMA.
+"""The Python client of rmemcached: pymemcache's methods, over RDMA where client and server have RDMA.
 
 >>> from rmemcached.client import Client
 >>> with Client("127.0.0.1", 11211) as client:

@@ -58,11 +58,13 @@ def ketama_name(node: str) -> str:
 class KetamaHash:
     """Consistent hashing that places keys like libmemcached with MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED.
 
-    The same as pylibmc's ``behaviors={"ketama_weighted": True}`` and PHP's Memcached::OPT_LIBKETAMA_COMPATIBLE, if the
-    servers have the same names there. The key is hashed without its prefix. The library uhashring makes the circle.
+    Keys have the same servers as with pylibmc's ``behaviors={"ketama_weighted": True}`` and PHP's
+    Memcached::OPT_LIBKETAMA_COMPATIBLE, if the servers have the same names in both programs. The key is hashed without
+    its prefix. The library uhashring makes the circle.
 
     Args:
-        weights: {name of the node: how often it is chosen}, numbers from 1 up. 1 for nodes without an entry.
+        weights: {name of the node: its weight}, integers from 1 up; a node of weight 2 gets twice as many keys as a
+            node of weight 1. 1 for nodes without an entry.
 
     Thread-safe. Raises ImportError without uhashring, and ValueError for a wrong weight.
     """

@@ -33,13 +33,15 @@ COMMANDS = (
 # fmt: on
 BLOCKING = {"get_view"}  # absent from AsyncClient
 LONGEST = 3_600_000_000_000  # nanoseconds of the longest time in a histogram
-DIGITS = 2  # of a time in a histogram
+DIGITS = 2  # significant digits of a time in a histogram
 
 
 class Metrics(NamedTuple):
-    """Statistics of a command of a client. Times are in seconds, with two digits, and include calls that raised.
+    """Statistics of a command of a client.
 
-    A cancelled call counts as an error. get_or_set counts in addition to its meta commands.
+    calls, errors: numbers. mean, p50, p90, p99, p999 (percentiles) and longest: times in seconds, with two significant
+    digits. The times include calls that raised. A cancelled call counts as an error. get_or_set counts in addition to
+    its meta commands.
     """
 
     calls: int

@@ -66,7 +66,7 @@ def deserialize_simple(value: Any, flags: int) -> Any:
 def get_python_memcache_serializer(
     pickle_version: int = DEFAULT_PICKLE_VERSION,
 ) -> Callable[[Any, Any], tuple[Any, int]]:
-    """A serializer function: bytes, str and int as they are, others pickled by pickle_version of the protocol."""
+    """Returns a serializer function like python_memcache_serializer, with this version of pickle's protocol."""
     return PickleSerde(pickle_version).serialize
 
 
@@ -87,7 +87,8 @@ def python_memcache_deserializer(key: Any, value: Any, flags: int) -> Any:
 
 
 class PickleSerde:
-    """bytes, str and int as they are, all other objects pickled by a version of pickle's protocol."""
+    """bytes, str and int are stored as they are, all other objects as pickles. pickle_version: the version of pickle's
+    protocol, by default the highest."""
 
     def __init__(self, pickle_version: int = DEFAULT_PICKLE_VERSION) -> None:
         self.pickle_version = pickle_version
@@ -105,7 +106,11 @@ pickle_serde = PickleSerde()
 
 
 class CompressedSerde:
-    """Another serde's values, compressed if they are longer than min_compress_len bytes and get shorter."""
+    """Another serde's values, compressed if they are longer than min_compress_len bytes and do not get longer.
+
+    min_compress_len: 400 by default; 0: nothing is compressed. serde: `pickle_serde` by default. compress, decompress:
+    functions from bytes to bytes, zlib's by default.
+    """
 
     def __init__(
         self,
@@ -176,12 +181,13 @@ def malformed(key: Any) -> ValueError:
 
 
 class Pickle5Serde:
-    """Objects pickled by protocol 5. Large buffers in the objects (NumPy's arrays, pickle.PickleBuffer) are stored
-    behind the pickle: the serde copies the buffers neither into the pickle for storing, nor out of it after fetching.
+    """Objects pickled by protocol 5. Buffers of min_buffer bytes or more in the objects (NumPy's arrays,
+    pickle.PickleBuffer) are stored behind the pickle: the serde copies the buffers neither into the pickle for storing,
+    nor out of it after fetching. min_buffer: 1024 by default.
 
     Objects returned by `get` hold read-only views of the value's memory, as long as the views are needed; with
-    writable=True each buffer is a copy. docs/client-values.md has the layout. Raises ValueError for a damaged value,
-    and the errors of pickle.
+    writable=True (default: False) each buffer is a copy. docs/client-values.md has the layout. Raises ValueError for a
+    damaged value, and the errors of pickle.
     """
 
     takes_views = True
@@ -337,11 +343,12 @@ class NumpySerde:
 
 
 class ZstdSerde:
-    """Another serde's values, compressed by zstd if they have min_size bytes or more and get shorter.
+    """Another serde's values, compressed by zstd if they have min_size bytes (default: 1024) or more and get
+    shorter.
 
-    level: zstd's. max_size: bytes; values with a larger length in the frame, or without a length, are refused with
-    ValueError. Needs the library zstandard (``pip install 'rmemcached[zstd]'``), else the constructor raises
-    ImportError.
+    serde: `pickle_serde` by default. level: zstd's, 3 by default. max_size: bytes (default: 1 GB); values with a larger
+    length in the frame, or without a length, are refused with ValueError. Needs the library zstandard (``pip install
+    'rmemcached[zstd]'``), else the constructor raises ImportError.
     """
 
     takes_views = True

@@ -94,7 +94,7 @@ def is_url(server: object) -> bool:
 
 
 def is_place(text: str) -> bool:
-    """Whether the text is a host, perhaps with a port: text after a colon is no password then."""
+    """Whether the text looks like a host, perhaps with a port. If not, text after a colon may be a password."""
     port = text.partition(":")[2]
     if text.startswith("[") or (":" not in port and (not port or (port.isdigit() and len(port) <= 5))):
         return True

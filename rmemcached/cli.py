@@ -224,6 +224,7 @@ def check_left_behind() -> int:
 
 
 def serve(settings: Settings, action: Action) -> int:
+    """Starts the daemon, and serves until a signal comes. Returns the exit status. Raises UsageError."""
     try:
         from rmemcached.server.server import Server
     except ModuleNotFoundError as error:

@@ -72,7 +72,8 @@ def show_device(
 
 
 def show_by_pyverbs() -> list[str]:
-    """Every device of libibverbs. Raises ImportError; ModuleNotFoundError is without pyverbs."""
+    """Shows every device of libibverbs, and returns their names. Raises ImportError if pyverbs cannot be loaded, and
+    ModuleNotFoundError if pyverbs is not installed."""
     from pyverbs.device import Context, get_device_list
     from pyverbs.pyverbs_error import PyverbsRDMAError
 

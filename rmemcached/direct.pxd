@@ -16,10 +16,12 @@ cdef enum:
     DIRECT_LIFE = 1 << 21        # bytes before the arena, in its file; the mutex comes first
     DIRECT_LENGTH_BITS = 41      # the memory is shorter than 2 to this power
     DIRECT_SLOTS = 20
-    DIRECT_SLOT_BITS = 48        # a chunk's number (direct_header.place_bits), then
-    DIRECT_CLASS_BITS = 6        # ... its slab class, then
-    DIRECT_SEALED_BITS = 1       # ... whether the item has a seal; uppermost,
-    DIRECT_TAG_MOST = 16         # ... as far as there is room, the upper bits of the hash
+    # A slot has, from the lowest bit on: the number of the item's chunk (direct_chunks.place_bits), the slab class,
+    # whether the item has a seal, and the tag: as many of the hash's upper bits as there is room for.
+    DIRECT_SLOT_BITS = 48
+    DIRECT_CLASS_BITS = 6
+    DIRECT_SEALED_BITS = 1
+    DIRECT_TAG_MOST = 16
     DIRECT_TAG_LEAST = 4
     DIRECT_PLACE_MOST = DIRECT_SLOT_BITS - DIRECT_CLASS_BITS - DIRECT_SEALED_BITS - DIRECT_TAG_LEAST
     DIRECT_CLASSES = 1 << DIRECT_CLASS_BITS
@@ -41,7 +43,7 @@ cdef enum direct_item_flag:
     DIRECT_WITH_FLAGS = 256      # the client's, 4 bytes
     DIRECT_TOKEN_SENT = 512
     DIRECT_STALE = 2048
-    DIRECT_FREQUENCY_ONE = 8192  # fetches, 0 to 3 (S3-FIFO)
+    DIRECT_FREQUENCY_ONE = 8192  # 1 in S3-FIFO's count of fetches, 0 to 3
 
 cdef extern from *:
     """
@@ -49,10 +51,10 @@ cdef extern from *:
     """
     const char *DIRECT_MAGIC "RMC_DIRECT_MAGIC"
 
-cdef enum direct_algorithm:      # when a get matters to eviction
+cdef enum direct_algorithm:      # when a get matters to eviction, so that the daemon wants to hear of a hit
     DIRECT_SEGMENTED             # while the item is not active
-    DIRECT_S3FIFO                # before the item's third fetch, and a minute after the last
-    DIRECT_FLAT                  # at the first get, and a minute after the last
+    DIRECT_S3FIFO                # while the item's count is less than 3, and a minute after its last noted use
+    DIRECT_FLAT                  # at the first get, and a minute after the item's last noted use
 
 cdef struct direct_bucket:
     uint64_t version             # odd: a writer is changing the bucket
@@ -60,9 +62,10 @@ cdef struct direct_bucket:
     uint16_t upper[DIRECT_SLOTS]     # ... and the upper 16
 
 cdef struct direct_chunks:       # where the chunks of items are, and how slots name them
-    uint64_t arena               # where the slab pages begin, from the header
-    uint32_t chunk_bits          # lowest bits of a chunk's number, for its number in the page; above is the page's,
-    uint32_t place_bits          # ... up to here
+    uint64_t arena               # bytes from the header to the first slab page
+    # A chunk's number has place_bits: in the lowest chunk_bits its number in the page, above the page's number.
+    uint32_t chunk_bits
+    uint32_t place_bits
     uint32_t sizes[DIRECT_CLASSES]   # bytes of a chunk of each slab class
 
 cdef struct direct_header:
@@ -72,9 +75,9 @@ cdef struct direct_header:
     uint32_t sealed              # items have seals
     uint64_t length              # of header, index, and the part of the arena covered by the index
     uint64_t base                # the daemon's address of this header
-    uint64_t index               # where the first bucket is, from here
+    uint64_t index               # bytes from the header to the first bucket
     uint64_t most                # most buckets the index has room for
-    uint64_t alive               # where the daemon's robust mutex has the word written by the kernel, from here
+    uint64_t alive               # bytes from the header to the word of the robust mutex that the kernel writes
     hash_secrets hash
     direct_chunks chunks
     char pad[248]
@@ -180,11 +183,13 @@ cdef inline uint64_t direct_mix(uint64_t x) noexcept nogil:
     return x ^ x >> 31
 
 cdef inline uint64_t direct_times(uint32_t time, uint32_t exptime) noexcept nogil:
-    """The times' part of an item's seal, combined by exclusive or: the times change without the data."""
+    """The times' part of an item's seal. The parts are combined by exclusive or, so a change of the times changes the
+    seal without another hash of the data.
+    """
     return direct_mix((<uint64_t>time << 32 | exptime) + 0x9e3779b97f4a7c15ULL)
 
 cdef inline uint64_t direct_cas(uint64_t cas) noexcept nogil:
-    """The CAS value's part, combined in the same way."""
+    """The CAS value's part of an item's seal, combined in the same way as the times' part."""
     return direct_mix(cas ^ 0xd1342543de82ef95ULL)
 
 cdef inline const char *direct_key(const direct_item *it) noexcept nogil:
@@ -223,7 +228,7 @@ cdef struct direct_memory:       # a daemon's memory, mapped into this process
     uint64_t most
     direct_chunks chunks
     const uint32_t *alive
-    uint64_t daemon              # its address of the header
+    uint64_t daemon              # the daemon's address of the header
     bint tells                   # mincore tells this process the resident pages of the daemon
     uint64_t used                # bytes of the arena in use at the time of direct_map, and no more than have pages
 
@@ -243,11 +248,12 @@ cdef struct direct_hit:          # a found value; no field is certain before dir
 cdef enum direct_answer:
     DIRECT_ASK                   # only the daemon can say
     DIRECT_FOUND
-    DIRECT_TORN                  # the item was changing: another try may find it
+    DIRECT_TORN                  # the item was changing: another try may find the value
     DIRECT_FOREIGN               # the item has another key
 
 # Maps a daemon's memory by the daemon's two descriptors: of header and index, and of the arena. The caller closes both.
-# Returns 0, or a negative errno: EPROTO if the files are not a daemon's memory, or have another layout.
+# Returns 0, or a negative errno: EPROTO if the files are not a daemon's memory, or have another layout; the errno of
+# mmap if there are too few addresses.
 cdef int direct_map(direct_memory *m, int index_fd, int arena_fd) noexcept nogil
 # Ends the mapping. No thread may read any more.
 cdef void direct_unmap(direct_memory *m) noexcept nogil
@@ -260,9 +266,11 @@ cdef bint direct_is_alive(const direct_memory *m) noexcept nogil
 # Whether direct reads can succeed: the daemon lives, and has set its clock in the last seconds (without a moving clock
 # nobody knows the expired items). False in another time namespace, where the clock seems to stand still.
 cdef bint direct_is_read(const direct_memory *m) noexcept nogil
-# Looks for the key. Any thread may call this.
+# Looks for the key. DIRECT_FOUND: *hit describes a value, for direct_copy. DIRECT_ASK: the index has no valid item with
+# the key. DIRECT_TORN: the bucket was changing. Any thread may call this and direct_copy.
 cdef direct_answer direct_find(const direct_memory *m, const char *key, size_t nkey, direct_hit *hit) noexcept nogil
-# Copies hit.length bytes. DIRECT_FOUND: the bytes are the key's value at a moment of the call.
+# Copies the value of direct_find's hit, hit.length bytes. DIRECT_FOUND: the bytes are the key's value at a moment of
+# the call. DIRECT_TORN, and DIRECT_ASK (the daemon has ended): the bytes are useless.
 cdef direct_answer direct_copy(const direct_memory *m, const direct_hit *hit, char *to) noexcept nogil
 
 # --- for clients that copy the memory by READs ---
@@ -300,12 +308,13 @@ cdef struct direct_report:
     direct_named named[DIRECT_NAMED]
     unsigned int used            # of named
     uint64_t recent[4 * DIRECT_NAMED]    # places named lately, with the number of times in the lower bits
-    uint32_t told                # the daemon's clock at the last line,
-    int64_t told_ms              # ... and ours
+    uint32_t told                # the daemon's clock at the last line
+    int64_t told_ms              # coarse_ms() at the last line
 
-# Begins a report of all zeros. The header is mapped, or a recent copy.
+# Begins a report, which the caller has set to all zeros. In all three functions the header is mapped, or a recent copy.
 cdef void direct_report_begin(direct_report *r, const direct_header *h) noexcept nogil
-# Notes a hit. True: the caller should send a line now.
+# Notes a hit whose value the caller returns to its program. True: the caller should send a line now.
 cdef bint direct_note(direct_report *r, const direct_header *h, const direct_hit *hit) noexcept nogil
-# Writes a line about all noted hits, with its \r\n, into DIRECT_LINE bytes. Returns its length; 0: nothing to report.
+# Writes a line about the noted hits, with its \r\n, into DIRECT_LINE bytes, and begins the report anew; counts without
+# room wait for the next line. For a client about to send. Returns the line's length; 0: nothing to report.
 cdef size_t direct_line(direct_report *r, const direct_header *h, char *out) noexcept nogil

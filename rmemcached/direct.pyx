@@ -24,10 +24,10 @@ cdef enum:
     HEAD_MOST = 512              # bytes of an item before its data
     CHUNK_LEAST = 512            # bytes in each chunk of a value but the last; daemons have no shorter chunks
     PAGE = 4096                  # of the system: with pages of another size the daemon does not start
-    PREFAULT_PAGES = 8192        # at a time: a millisecond
+    PREFAULT_PAGES = 8192        # pages of a call of direct_prefault, which takes about a millisecond
     STALL_MS = 2000              # without a move of the daemon's clock, after which clients ask the daemon
-    UPDATE_INTERVAL = 60         # seconds
-    NAMED_MS = 100               # after which the daemon is told of an item
+    UPDATE_INTERVAL = 60         # seconds; ITEM_UPDATE_INTERVAL of the store
+    NAMED_MS = 100               # a hit to be named is told at once if the last line is older
 
 
 # ---- the mapping -----------------------------------------------------------------------------------------------------
@@ -71,7 +71,8 @@ cdef int memory_of(int fd, uint64_t *length, uint64_t *there) noexcept nogil:
 
 
 cdef bint map_part(char *at, uint64_t length, int fd) noexcept nogil:
-    # With mlockall(MCL_FUTURE) the kernel would fill a readable mapping at once, holes and all.
+    # With mlockall(MCL_FUTURE) the kernel would fill a readable mapping at once, holes and all. So the mapping becomes
+    # readable only after munlock.
     if mmap(at, length, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0) == MAP_FAILED \
             or munlock(at, length) != 0 or mprotect(at, length, PROT_READ) != 0:
         return False
@@ -118,7 +119,8 @@ cdef int direct_map(direct_memory *m, int index_fd, int arena_fd) noexcept nogil
 
 
 cdef bint direct_prefault(const direct_memory *m, uint64_t *at, uint64_t *mapped) noexcept nogil:
-    # Reading a page missing in the daemon would make the page, at the reader's expense.
+    # Reading a page missing in the daemon would make the page, at the reader's expense. So mincore tells the pages to
+    # read.
     cdef unsigned char there[PREFAULT_PAGES]
     cdef uint64_t used = relaxed_load(&(<direct_header *>m.header).used) if m.tells else m.used
     cdef uint64_t end = min(used, m.length - m.chunks.arena, at[0] + PREFAULT_PAGES * PAGE) & ~<uint64_t>(PAGE - 1)
@@ -339,7 +341,7 @@ cdef inline uint32_t clock_of(const direct_header *h) noexcept nogil:
 
 
 cdef inline bint may_be_named(direct_report *r, const direct_header *h, const direct_hit *hit) noexcept nogil:
-    """Whether naming one more hit tells the daemon anything beyond the hits named already."""
+    """Whether naming this hit tells the daemon anything beyond the hits named already. If so, counts the naming."""
     cdef uint64_t *known = &r.recent[(hit.place >> 3) * 0x9e3779b97f4a7c15ULL >> 56]
     cdef uint64_t most = 3 if relaxed_load(&(<direct_header *>h).algorithm) == DIRECT_S3FIFO else 2
     # A place is a multiple of 8, so the lower three bits have room for the number of times.

@@ -70,8 +70,8 @@ cdef void log_change(const conn *c, conn_states was, conn_states state) noexcept
 
 
 cdef void log_state(const conn *c, conn_states was) noexcept nogil:
-    """Writes a change of state like memcached's -vvv. Before a wait memcached sends replies, in conn_mwrite: this makes
-    two more lines.
+    """Writes a change of state like memcached's -vvv. Before a wait memcached sends replies in conn_mwrite, and so
+    writes two more lines.
     """
     if was == conn_new_cmd and c.state == conn_waiting:
         log_change(c, conn_new_cmd, conn_mwrite)

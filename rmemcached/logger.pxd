@@ -49,7 +49,7 @@ cdef enum close_reasons:         # why a connection ended
 cdef enum:
     LOG_LINE_MAX = 1280          # bytes of a rendered line, its NUL included
     LOG_TEXT_MAX = 512           # bytes of a text entry, its NUL included
-    LOG_PAD = 64
+    LOG_PAD = 64                 # bytes between fields of different threads: a cache line
 
 cdef enum log_reader_state:
     READER_AWAKE = 0
@@ -93,7 +93,7 @@ cdef struct log_item:            # an item of the store, or the key of a command
     int32_t nbytes               # as in item.nbytes, with the line end; 0: no item
     unsigned int clsid
 
-# ring_size: bytes of each writing thread's buffer. NULL: no memory, or no descriptor (errno).
+# Makes the server's logger. ring_size: bytes of each writing thread's ring. NULL: no memory, or no descriptor (errno).
 cdef logger *logger_create(size_t ring_size) noexcept nogil
 # Frees the logger. No thread may log any more.
 cdef void logger_destroy(logger *log) noexcept nogil
@@ -105,8 +105,11 @@ cdef inline bint log_wants(const logger *log, uint32_t eflags) noexcept nogil:
     return (<uint32_t>relaxed_load(&(<logger *>log).flags) & eflags) != 0
 
 # --- writing; any thread ---
-# The entries of the calling thread show *sfd as cfd=. Each entry reads *sfd, so the variable must outlive the thread.
+# From now on the entries of the calling thread, a worker, show *sfd as cfd=. Each entry reads *sfd, so the variable
+# must outlive the thread.
 cdef void log_thread_sfd(const int *sfd) noexcept nogil
+# The functions below append an entry to the calling thread's ring, and wake the reader if need be. A full ring drops
+# the entry. Each function is for the event in its name.
 cdef void log_item_get(logger *log, log_fetch_status status, const log_item *it) noexcept nogil
 # status: a store_item_type; cmd: a store_op, 0: none; ttl: seconds, 0: never expires
 cdef void log_item_store(logger *log, int status, int cmd, const log_item *it, uint32_t ttl) noexcept nogil
@@ -117,7 +120,7 @@ cdef void log_deletion(logger *log, log_delete_cmd cmd, const log_item *it) noex
 cdef void log_conn_new(logger *log, const log_peer *peer, int sfd, uint32_t lane) noexcept nogil
 cdef void log_conn_close(logger *log, const log_peer *peer, int sfd, uint32_t lane,
                          close_reasons reason) noexcept nogil
-# Writes a line of "type=... name=value ...", and cuts a text longer than LOG_TEXT_MAX - 1 bytes.
+# For an event given as text, "type=... name=value ...". Cuts a text longer than LOG_TEXT_MAX - 1 bytes.
 cdef void log_text(logger *log, uint32_t eflags, const char *text) noexcept nogil
 
 # --- reading; a single thread, with log.lock held ---
@@ -125,6 +128,7 @@ cdef void log_text(logger *log, uint32_t eflags, const char *text) noexcept nogi
 cdef void log_round(logger *log) noexcept nogil
 # The round's next entry, oldest gid first, or NULL. The entry stays in the ring until log_done.
 cdef log_entry *log_next(logger *log, log_ring **ring) noexcept nogil
+# Takes the entry of log_next out of its ring.
 cdef void log_done(log_ring *ring, log_entry *e) noexcept nogil
 # Whether any ring has an entry.
 cdef bint log_waiting(logger *log) noexcept nogil
@@ -134,7 +138,7 @@ cdef size_t log_render(const log_entry *e, char *out) noexcept nogil
 cdef uint64_t log_next_gid(logger *log) noexcept nogil
 # Wakes a sleeping or napping reader. Any thread, with or without the lock.
 cdef void log_wake(logger *log) noexcept nogil
-# Sums of all rings. Any thread with log.lock.
+# Adds up the counters of all rings. Any thread with log.lock.
 cdef void log_get_stats(logger *log, log_stats *out) noexcept nogil
 
 # Writes the key in the letters of a URI: all bytes but letters, digits and -._~ as %XX. out has room for three bytes

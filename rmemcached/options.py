@@ -441,8 +441,8 @@ def takes_nothing(name: str) -> bool:
 
 
 def why_not_direct(settings: Settings) -> str:
-    """Why no client reads items directly without an option, as a name of DIRECT_OFF. Empty: clients of the daemon's own
-    user and of root do.
+    """Why no client may read items directly if the command line has no rdma_direct: a name of DIRECT_OFF. Empty:
+    clients of the daemon's own user and of root may.
     """
     if not settings.rdma or settings.rdma_shm == "none":
         return "shared_memory"

@@ -10,9 +10,9 @@ line for the client. Exceptions: a descriptor is -1; a parser of a stream's requ
 are needed) or -1 (no request); a parser of an exchange returns NULL, or the fault. A failed queue pair is marked
 (queue_fail), and reported at the end of its service (rdma_failed_fn).
 
-The first part of this file is for the server. The headers of the parts of this C unit follow, lowest first (rdma/pace,
-rdma/messages, rdma/thread, rdma/completions, rdma/queue, rdma/setup, rdma/lane_table, rdma/pins, rdma/lane,
-rdma/lanes), and then the connection itself.
+The first part of this file is for the server. The headers of the parts of this C unit follow, each after the
+headers whose structures it contains (rdma/pace, rdma/messages, rdma/thread, rdma/completions, rdma/queue, rdma/setup,
+rdma/lane_table, rdma/pins, rdma/lane, rdma/lanes), and then the connection itself.
 """
 
 from libc.stddef cimport size_t
@@ -37,6 +37,7 @@ cdef struct rdma_conn
 cdef struct rdma_lane
 cdef struct kept_completion
 
+# drive_machine (rmemcached/drive_machine.pxd).
 ctypedef conn_want (*drive_fn)(conn *c) noexcept nogil
 # A connection's queue pair has failed. line: the reason, with \r\n; NULL: the peer went away. The layer does not touch
 # the connection afterwards, so the function may call rdma_conn_stop.
@@ -60,7 +61,7 @@ cdef struct rdma_lane_hooks:
 # soft_channel_event. NULL: out of resources.
 cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint32_t number, int epfd, drive_fn drive,
                                      rdma_failed_fn failed, const rdma_lane_hooks *lanes) noexcept nogil
-# Called when its connections have been destroyed.
+# Frees the part, after the end of its connections. In the worker's thread, or after the thread's end in another.
 cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil
 # The descriptor of completions of a device of the system: readable while completions are to be served. -1: a software
 # device, see above.
@@ -101,9 +102,10 @@ cdef int64_t rdma_thread_expected(const rdma_thread *t) noexcept nogil
 # The worker has polled for a request on this device: counts the nanoseconds.
 cdef void rdma_thread_polled(rdma_thread *t, int64_t ns) noexcept nogil
 
-# Whether there are queue pairs without READY. If so, the worker calls rdma_thread_end_late each second: the call ends
-# connections without READY for longer than limits.ready_timeout, a few at a time. True: there are more.
+# Whether there are queue pairs without READY. If so, the worker calls rdma_thread_end_late each second.
 cdef bint rdma_thread_waits(const rdma_thread *t) noexcept nogil
+# Ends connections without READY for longer than limits.ready_timeout, a few at a time. True: there are more, and
+# the next call is due in the next turn.
 cdef bint rdma_thread_end_late(rdma_thread *t) noexcept nogil
 
 # --- streams: of transports with a second connection ---
@@ -150,9 +152,10 @@ cdef void rdma_conn_probe(rdma_conn *rc) noexcept nogil
 # then the connection fails without a line. The next turn is due soon.
 cdef void rdma_conn_finish(rdma_conn *rc) noexcept nogil
 # Destroys the queue pair: afterwards no RDMA touches an item, and of the owner's functions only rdma_lane_hooks.ended
-# is called. rdma_conn_free frees the rest, at most *lanes lanes, and subtracts these from *lanes; the caller repeats
-# the call until it returns True.
+# is called.
 cdef void rdma_conn_stop(rdma_conn *rc) noexcept nogil
+# Frees the rest, after rdma_conn_stop: at most *lanes lanes, whose number the call subtracts from *lanes. False: lanes
+# are left, and the caller repeats the call in a later turn.
 cdef bint rdma_conn_free(rdma_conn *rc, unsigned int *lanes) noexcept nogil
 
 
@@ -179,7 +182,7 @@ cdef struct rdma_conn:
     uint32_t last_active         # store time of the peer's last message, or of the last completed transfer
     rdma_pace pace
     sockaddr_in6 local           # if by_cm: the server's address
-    # rdma/setup's
+    # fields of rdma/setup
     uint8_t token[RDMA_TOKEN_LENGTH]
     bint in_setup                # in the list of connections without READY
     bint streamless              # in the table of connections without a stream
@@ -190,7 +193,7 @@ cdef struct rdma_conn:
     rdma_conn *setup_prev
     rdma_conn *setup_next
     rdma_conn *streamless_next
-    # rdma/lane's
+    # fields of rdma/lane
     uint32_t lane_bytes          # bytes of payload that the client keeps for a lane
     lane_table table             # by id
     rdma_lane *first_lane        # of all lanes. Written under t.lanes.lock
@@ -202,18 +205,18 @@ cdef struct rdma_conn:
     lane_close *first_close      # waiting CLOSE messages
     lane_close *last_close
     int64_t turn_left            # commands left for lanes in this turn; negative: the lanes have done more
-    unsigned int pins            # of all lanes
+    unsigned int pins            # items with views of the client, of all lanes
     bint lost                    # the peer is gone; its earlier commands are done before the connection is given up
     uint32_t turn                # the turn (rdma_thread.turn) of turn_left and completions_left
     unsigned int completions_left    # completions left for the connection in this turn
-    # rdma/completions'
+    # fields of rdma/completions
     bint entered                 # the connection is in t.numbers
     uint32_t number              # of the queue pair
     rdma_conn *number_next
     uint32_t nkept               # completions in t.kept
     uint32_t first_kept          # the oldest; the next are linked
     uint32_t last_kept
-    # rdma/thread's
+    # fields of rdma/thread
     bint listed                  # the connection is in t.ready
     rdma_conn *ready_next
     rdma_conn *ready_prev

@@ -292,7 +292,7 @@ cdef void report_failure(rdma_conn *rc) noexcept nogil:
     cdef ibv_wc_status status
     cdef int opcode
     if q.failure == NULL and transport.terminated != NULL and transport.terminated(q.qp, &opcode, &status):
-        # A WRITE completes here before the Terminate of a refusing client arrives.
+        # A refused WRITE has completed here before the client's Terminate came: only the Terminate tells the failure.
         q.failure = b"RDMA WRITE failed" if opcode == <int>IBV_WR_RDMA_WRITE else b"SEND failed"
         q.failure_status = status
         if opcode == <int>IBV_WR_RDMA_WRITE:
@@ -302,7 +302,7 @@ cdef void report_failure(rdma_conn *rc) noexcept nogil:
         if q.failure != NULL:
             q.failure_status = IBV_WC_SUCCESS
     if q.failure != NULL or q.failure_status != IBV_WC_WR_FLUSH_ERR:
-        # Otherwise there is no error: the client has ended the queue pair, often before its lifeline.
+        # A flush alone is no error: the client has ended the queue pair, often before its lifeline.
         counter_add(&t.counters.qp_errors, 1)
     if q.failure == NULL:
         t.failed(rc.owner, NULL)

@@ -16,7 +16,7 @@ DIRECT_OFF = {
     "-X": "-X keeps keys from clients: -o rdma_direct=own shows them to the daemon's own user",
     "overcommit_memory": "vm.overcommit_memory is 2, so that pages may be missing where clients read",
 }
-"""Why no client on this host reads items without asking, by the word in `stats rdma`."""
+"""Why no client on this host has direct reads, by the word in `stats rdma`."""
 HASH_ALGORITHM = "xxh3"
 """The hash function of keys (store_hash), whatever -o hash_algorithm asks for."""
 
@@ -101,9 +101,9 @@ class Settings:
     """With temp_lru, items with a life of at most so many seconds go to the TEMP queue."""
     lru_crawler: bool = True
     lru_crawler_sleep: int = 100
-    """Microseconds between two items of a crawl."""
+    """Microseconds of sleep after each 1000 items of a crawl."""
     lru_crawler_tocrawl: int = 0
-    """Items a crawl looks at in each class; 0: all."""
+    """Items a crawl looks at in each LRU queue; 0: all."""
     tail_repair_time: int = 0
     """Seconds after which a tail item whose reference leaked is freed by force; 0: never."""
     slab_reassign: bool = True

@@ -74,8 +74,8 @@ The process
  [{d.hot_max_factor}, {d.warm_max_factor}]
    temporary_ttl=<s>      items that live no longer than this have a queue of their own [none]
    lru_crawler, no_lru_crawler   the thread that frees expired items [on]
-   lru_crawler_sleep=<us>, lru_crawler_tocrawl=<n>   its pause per item [{d.lru_crawler_sleep}], items\
- per class [{d.lru_crawler_tocrawl}: all]
+   lru_crawler_sleep=<us>, lru_crawler_tocrawl=<n>   its pause per 1000 items\
+ [{d.lru_crawler_sleep}], items per LRU queue [{d.lru_crawler_tocrawl}: all]
    tail_repair_time=<s>   free items whose references leaked after so many seconds [{d.tail_repair_time}: never]
    slab_reassign, no_slab_reassign   pages may move between classes [yes]
    slab_automove=<0|1|2>, no_slab_automove   ... by themselves [{d.slab_automove}]

@@ -8,7 +8,8 @@ from rmemcached.client.api._session cimport Session
 
 # The bytes of a str or of bytes; subclasses will do. Raises TypeError.
 cdef bytes as_bytes(object text, str encoding=*)
-# Sends a line and returns the line of the answer. An answer other than `wanted` is an error.
+# Sends a line and returns the line of the answer. Raises the exception of an error line, and MemcacheClientError for an
+# answer other than `wanted` (None: any answer will do). name: the command's, for exceptions.
 cdef bytes command(Session session, bytes line, bytes name, bytes wanted=*)
 cdef dict stats(Session session, tuple args)
 cdef bytes version(Session session)

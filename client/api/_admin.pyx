@@ -40,7 +40,6 @@ cdef bint goes_on(bytes line):
 
 
 cdef bytes as_bytes(object text, str encoding="ascii"):
-    # The text may be of a subclass.
     if isinstance(text, str):
         return text.encode(encoding)
     if isinstance(text, bytes):
@@ -104,7 +103,7 @@ cdef dict stats(Session session, tuple args):
     except Exception as error:
         if not session.ignore_exc:
             if isinstance(error, MemcacheError) and error.command == "stats":
-                # Names the statistics.
+                # The exception also names the wanted statistics.
                 error.command = b" ".join([b"stats", *words]).decode("ascii", "backslashreplace")
             raise
         return {}
@@ -141,7 +140,7 @@ cdef bint flush_all(Session session, object delay, object noreply) except -1:
 
 
 cdef bytes read_until(Connection c, bytes token):
-    # The bytes before the token, from the line just read on.
+    # Returns the bytes from the line just read up to the token. Reads more input until the token has come.
     cdef Stream s = c.stream
     cdef char *start
     cdef char *found
@@ -171,20 +170,22 @@ cdef bytes raw_command(Session session, object given, object end_tokens):
         put_bytes(s, line + b"\r\n")
         c.exchange()
         text = answer(s)
-        # The caller gets BUSY as the text of an answer of one line.
+        # BUSY is a refusal for a caller with end_tokens of more than a line. Without them BUSY is the text returned.
         refused = is_error(text) or token != b"\r\n" and is_refusal(text)
         if not refused:
             text = read_until(c, token)
         if s.unmarked or s.rpos != s.rend or goes_on(line) or (
                 not refused and token == b"\r\n" and text.startswith((b"VA", b"STAT"))):
-            # More is to come. The next command needs another connection.
+            # More of the answer may come. With an earlier epoch `leave` closes the connection, and the next command
+            # gets another connection.
             c.epoch -= 1
             s.rpos = s.rend
         else:
-            # Anything that still comes belongs to this command, not to the next.
+            # Input that still comes belongs to this command. Counted here as a command without a reply, so the next
+            # command drops the input.
             s.noreplies += 1
         if s.iov_next < s.iov_count:
-            # The server has answered before it had all of the line.
+            # The server has answered before the end of the line had come: sends the rest.
             c.send()
         if refused:
             c.refused_by(text, errors)
@@ -202,7 +203,7 @@ cdef int quit(Session session) except -1:
         s.put("quit\r\n", 6)
         c.send()
     except MemcacheUnexpectedCloseError:
-        # The server ended the connection before this side had confirmed the send.
+        # After the command the server may end the connection while `send` still waits: no error.
         return 0
     finally:
         session.drop(c)

@@ -83,7 +83,8 @@ def _prefault(DirectMemory memory, uint64_t at, uint64_t mapped):
 
 
 def _forget(task):
-    # Retrieves the exception: perhaps nobody has awaited the task to its end.
+    # Retrieves the task's exception. Perhaps nobody has awaited the task to its end, and asyncio logs an exception that
+    # nobody has retrieved.
     if not task.cancelled():
         task.exception()
 
@@ -105,9 +106,9 @@ cdef class AsyncClient:
     connection. The next call makes a new connection. With ``noreply`` a call returns when its request has been queued,
     and its errors are dropped.
 
-    Where the server allows direct reads (`direct`), gets read its memory at once. But a get sends a request while an
-    earlier request may still change the key's item. Now and then a get lets other tasks run, so a task with nothing but
-    gets does not keep the loop to itself.
+    Where the server allows direct reads (`direct`), gets read the server's memory at once. But a get sends a request
+    while an earlier request may still change the key's item. Now and then a get lets other tasks run, so a task with
+    nothing but gets does not keep the loop to itself.
 
     An AsyncClient belongs to the event loop of its connection. Another loop gets a connection of its own after `close`,
     or when the first loop does not run any more. Works on asyncio's loops and on uvloop. Not thread-safe. After a fork
@@ -117,7 +118,7 @@ cdef class AsyncClient:
     cdef Client client
     cdef AsyncConnection connection
     cdef object connecting       # the task that makes the connection, or None
-    cdef object logged
+    cdef object logged           # the last text in the log about the connection
     cdef dict __dict__
     cdef object __weakref__
 
@@ -211,7 +212,7 @@ cdef class AsyncClient:
         return None
 
     async def _room(self, size):
-        # A connection with room for another request, whose value has `size` bytes.
+        # Returns a connection with room for another request, whose value has `size` bytes. Connects, or waits for room.
         loop = asyncio.get_running_loop()
         while True:
             c = self._usable(loop)
@@ -304,14 +305,15 @@ cdef class AsyncClient:
             c.readers.remove(call)
 
     cdef AsyncConnection reads_from(self):
-        # The connection, if its server's memory can be read; None: ask.
+        # The connection, if its server's memory can be read. None: the caller must send a request.
         cdef AsyncConnection c = self.connection
         if c is None or c.reader is None or c.loop is not get_running_loop():
             return None
         return c
 
     cdef object look(self, AsyncConnection c, object key, object default, bint with_cas, bint raw):
-        # The result of a get of the key, or MISS: the client must ask. default: the result of an error with ignore_exc.
+        # The result of a get, by a direct read. MISS: the caller must send a request. default: the result of an error
+        # with ignore_exc.
         cdef bytes encoded = self.client.encoded_key(key)
         cdef uint32_t flags = 0
         cdef uint64_t cas = 0
@@ -328,7 +330,7 @@ cdef class AsyncClient:
         return (value, cas_bytes(cas)) if with_cas else value
 
     cdef object look_into(self, object key, object target):
-        # Copies the value to the target. Returns its length; or MISS.
+        # Copies the value to the target by a direct read. Returns its length. MISS: the caller must send a request.
         cdef bytes encoded = self.client.encoded_key(key)
         cdef AsyncConnection c = self.reads_from()
         cdef Py_buffer *memory = PyMemoryView_GET_BUFFER(target)
@@ -581,8 +583,8 @@ cdef class AsyncClient:
         cdef bint more = True
         if c is None or not c.usable or not c.reader.is_alive():
             c = await self._room(0)
-            # Only a request shows the end of a connection's server. Every server with RDMA knows mn; another server may
-            # not know meta commands.
+            # Only a request shows whether the connection's server still runs. Every server with RDMA knows mn; another
+            # server may not know meta commands.
             await (self.meta_noop() if c.stream.remote else self.version())
             c = self.reads_from()
         memory = None if c is None else c.reader.memory
@@ -615,7 +617,7 @@ cdef class AsyncClient:
 
     async def get_many_into(self, pairs):
         """As `Client.get_many_into`, with the same copy as `get_into`. Requests all values at once. Other tasks have
-        their turn between pieces of the copy: a call cancelled there has written some pieces."""
+        their turn between pieces of the copy: a call cancelled meanwhile has written some pieces."""
         cdef list keys = []
         cdef list targets = []
         cdef list values = []
@@ -668,19 +670,19 @@ cdef class AsyncClient:
     # --- dumps: each on a connection of its own ---
 
     def metadump(self, classes="all"):
-        """As `Client.metadump`, for `async for`. `aclose` ends the dump early."""
+        """As `Client.metadump`, but returns an async generator, for `async for`. Its `aclose` ends the dump early."""
         return self._lines(self.client.metadump, classes)
 
     def mgdump(self, classes="all"):
-        """As `Client.mgdump`, for `async for`. `aclose` ends the dump early."""
+        """As `Client.mgdump`, but returns an async generator, for `async for`. Its `aclose` ends the dump early."""
         return self._lines(self.client.mgdump, classes)
 
     def watch(self, *streams, timeout=None):
-        """As `Client.watch`, for `async for`. `aclose` ends the watch."""
+        """As `Client.watch`, but returns an async generator, for `async for`. Its `aclose` ends the watch."""
         return self._lines(functools.partial(self.client.watch, timeout=timeout), *streams)
 
     async def _lines(self, method, *arguments):
-        # A thread waits for the next line, until shut_down of the connection.
+        # A thread waits for each line. After a cancellation the thread still waits, until shut_down.
         end = object()
         lines = await self._in_thread(method, *arguments)
         try:

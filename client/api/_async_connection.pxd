@@ -27,7 +27,7 @@ cdef class Group:
     cdef list results            # or exceptions, in the order of the requests
     cdef Py_ssize_t left         # results that have not come yet
 
-    # Notes a result. The last result completes the future.
+    # Called by `resolve`: puts a result in its place. The last result completes the future.
     cdef int put(self, Py_ssize_t place, object result) except -1
 
 
@@ -46,55 +46,66 @@ cdef class AsyncConnection:
     cdef list exposed            # values in memory for the server, until no request is under way
     cdef bytes body              # a value under reception; None: between values
     cdef bint behind_value       # classic: only the value's END has not come yet
-    cdef object timer
+    cdef object timer            # the loop's handle of the next `_look_at_time`; None: no call is planned
     cdef object progress         # the loop's time of the last input or output
     cdef int64_t looked          # coarse_ms() at the loop's last look at the connection
     cdef object error            # why the connection was closed
     cdef DirectReader reader     # of the server's memory; None: gets send requests
     cdef dict changing           # with a reader: key -> number of unanswered requests that may change its item
-    cdef Py_ssize_t eager        # bytes of direct reads left before other tasks have their turn (no eager values)
+    cdef Py_ssize_t eager        # bytes of direct reads left before other tasks have their turn; not of eager values
     cdef bint renews             # the next turn of the loop refills eager
     cdef object readers          # deque of calls waiting until `eager` is above 0, each an object: the first goes on
 
     # Whether a call must wait for `room` before it submits a request.
     cdef bint full(self)
-    # The value of a key by a direct read. None: the call must send a request, also while an earlier request may change
-    # the item.
+    # The value of a key by a direct read. None: the caller must send a request, since the memory does not tell, or
+    # since an earlier request may still change the item.
     cdef bytes read(self, bytes key, uint32_t *flags, uint64_t *cas)
-    # Reads likewise, to memory: the value's length, or -1. A value longer than the memory is not copied.
+    # Reads likewise, to the caller's memory of `room` bytes: the value's length; -1: the caller must send a request. A
+    # value longer than the memory is not copied.
     cdef Py_ssize_t read_into(self, bytes key, char *to, Py_ssize_t room) except -2
     # Whether gets of the key may read the memory now.
     cdef bint may_read(self, bytes key)
-    # Takes a direct read of so many bytes off `eager`, and queues the report of direct reads if due.
+    # Called by `read` and `read_into` after a direct read: takes so many bytes off `eager`, and queues the report of
+    # direct reads if due.
     cdef int has_read(self, Py_ssize_t length) except -1
-    # Whether the call lets the loop run other tasks first, and asks again. call: an object of `readers`, or None.
+    # Whether the caller must let the loop run other tasks first, and then ask again. Has `eager` refilled if used up.
+    # call: the caller's object in `readers`; None: the caller has no object there.
     cdef bint gives_way(self, object call) except -1
-    # Appends the line with the report of direct reads.
+    # Appends the line with the report of direct reads to the output.
     cdef int put_hits(self) except -1
-    # Sends the report before the connection is closed.
+    # Called by `close`: sends the report of direct reads, as much as can be sent at once.
     cdef int tell_all(self) except -1
-    # Counts a request that may change its key's item; by: 1, or -1.
+    # Counts a request that may change its key's item. by: 1 after submit, -1 after the answer.
     cdef int count_change(self, Request r, int by) except -1
-    # Formats a request, which the loop's next turn sends. The caller has room. The answer goes to r.future or r.group.
+    # Formats a request, which the loop's next turn sends. The caller has checked that there is room. The answer goes to
+    # r.future or r.group.
     cdef int submit(self, Request r) except -1
+    # Whether no output is left in the stream.
     cdef bint all_sent(self)
-    # Sends as much as the transport takes now.
+    # Sends as much as the transport takes now. While output is left, the loop calls when there is room.
     cdef int send_some(self) except -1
     # Takes input and its answers, for TURN_NS at most.
     cdef int receive(self) except -1
-    # Takes the answers from the input read.
+    # Takes all complete answers from the input, and finishes their requests.
     cdef int take_answers(self) except -1
+    # Takes input of the value under reception. True: the value was complete, and its request is finished.
     cdef bint take_body(self) except -1
+    # Begins the reception of the value behind the VA line just read. False: take_answer must read the answer, because
+    # no value follows in the stream, or none should.
     cdef bint begin_value(self, Request r) except -1
+    # Ends the first request with a result or exception. Raises if surplus input follows the last request's answer.
     cdef int finish(self, Request r, object result) except -1
-    # Gives a request's result or exception to its waiting caller.
+    # Called by `finish` and `fail`: gives a request's result or exception to its waiting caller, after the serde.
     cdef int resolve(self, Request r, object result) except -1
     # Called when no request is under way: arms the stream for the next input, and gives memory back.
     cdef int rest(self) except -1
+    # Wakes as many calls in `waiting` as there is room for. Each of them checks `full` again.
     cdef int make_room(self) except -1
-    # Closes the connection. All requests under way get the error.
+    # Closes the connection. All requests under way get the error, and waiting calls wake up.
     cdef int fail(self, object error) except -1
 
 
-# (connection, log text about it) for a client; in a thread that may wait. logged: the last text in the log.
+# Makes a connection for a client, and authenticates it. AsyncClient calls the function in a thread, since it waits.
+# Returns (connection, the text about it in the log). logged: the last such text; a repeated text is not logged again.
 cdef tuple open_connection(Client client, object logged)

@@ -40,7 +40,7 @@ from rmemcached.client.transport.connection import open_stream
 
 cdef enum:
     OUTPUT_MOST = 1 << 20    # bytes of requests not sent yet, beyond which calls wait
-    VALUE_MOST = 0x7FFFFFFF  # bytes; a longer value in a reply is not believed
+    VALUE_MOST = 0x7FFFFFFF  # bytes; a reply with a longer value counts as broken
     TURN_NS = 1000000        # ns of reception before other tasks of the loop have their turn,
     TURN_MOST = 1 << 20      # ... and bytes of values copied for requests
     EAGER_MOST = 1 << 20     # bytes of direct reads before other tasks have their turn,
@@ -108,7 +108,6 @@ cdef class AsyncConnection:
         return future
 
     cdef int make_room(self) except -1:
-        # Wakes as many waiting calls as there is room for. Each checks full again.
         cdef Py_ssize_t free = ANSWERS_MOST - len(self.answers)
         cdef Py_ssize_t copies = TURN_MOST - (0 if self.memory is None else <Py_ssize_t>self.memory.copied)
         cdef Py_ssize_t size
@@ -171,7 +170,7 @@ cdef class AsyncConnection:
         cdef bytes key = r.encoded
         cdef object count
         if r.kind == REQUEST_GET or r.kind == REQUEST_GETS:
-            # Only gat and gats change the expiry time.
+            # Of the gets only gat and gats, with `expire`, change the item.
             if r.expire is None:
                 return 0
         elif r.kind == REQUEST_META:
@@ -241,7 +240,6 @@ cdef class AsyncConnection:
         return 0
 
     cdef int tell_all(self) except -1:
-        # Sends the report before the connection is closed, as much of it as can be sent at once.
         if (self.reader is not None and self.reader.report.total and self.connection is not None
                 and self.connection.generation == fork_count()):
             if self.stream.buffers == NULL:
@@ -251,7 +249,7 @@ cdef class AsyncConnection:
         return 0
 
     def look_again(self):
-        """Makes the next step soon, without an event."""
+        """Has the loop call `_step` in its next turn, without an event."""
         if not self.flushing and self.connection is not None:
             self.flushing = True
             self.loop.call_soon(self._flush)
@@ -465,7 +463,7 @@ cdef class AsyncConnection:
         # result: the value of the answer, or an exception, also for a request without an answer (fail).
         cdef bint failed = isinstance(result, BaseException)
         if r.data is not None and self.stream.iov_next != self.stream.iov_count:
-            # The server may refuse a value before all of it was sent.
+            # The server has refused the value before all of it was sent: the stream still needs the rest.
             self.exposed.append(r.data)
         if r.sinks:
             self.memory.release_sink()
@@ -474,7 +472,7 @@ cdef class AsyncConnection:
             try:
                 result = load_result(self.client, r, result)
             except BaseException as error:
-                # This catches exceptions that end the program or a task, too: the caller would wait for ever.
+                # Also catches exceptions that end the program or a task: otherwise the caller would wait for ever.
                 result = error
                 failed = True
         if failed and r.ignores and self.client.ignore_exc and isinstance(result, Exception):
@@ -493,7 +491,6 @@ cdef class AsyncConnection:
     # --- time, and the end ---
 
     cdef int rest(self) except -1:
-        # No request is under way.
         cdef Stream s = self.stream
         if s.buffers != NULL and self.all_sent():
             if self.memory is not None:
@@ -508,8 +505,8 @@ cdef class AsyncConnection:
         """Fails the connection if the timeout has passed without progress; else looks again later."""
         self.timer = None
         if self.connection is not None and self.answers:
-            # A busy loop may not have read the input yet. Do not send into a full socket: its last free bytes are no
-            # progress of the server.
+            # A busy loop may not have read the input yet. Nothing is sent into a full socket: output into its last free
+            # bytes would look like progress of the server.
             self._step(not self.writing or is_writable(self.descriptors[0]))
         if self.connection is None or not self.answers:
             return
@@ -563,7 +560,7 @@ cdef class AsyncConnection:
         """Whether requests can be submitted, in this process."""
         if self.connection is None or self.connection.generation != fork_count():
             return False
-        # A loop that was busy, or did not run, has not seen the end.
+        # A loop that was busy, or did not run, has not seen that the server has ended the connection.
         if not self.answers and coarse_ms() - self.looked >= IDLE_MS and self.stream.has_gone():
             self.fail(self.connection.named(MemcacheUnexpectedCloseError("the server has ended the connection")))
         return self.connection is not None

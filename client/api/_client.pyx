@@ -63,19 +63,20 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
     Args:
         server: (host, port), "host", "host:port", "[v6]:port", or the path of a UNIX socket ("/path" or "unix:/path").
-            ``Client("host", port)`` is understood as well, with a port of digits in a text, too; or a URL, see below.
+            Or a URL, see below. ``Client("host", port)`` works as well; the port may be a str of digits.
         serde: an object with ``serialize(key, value) -> (value, flags)`` and ``deserialize(key, value, flags)``.
-            rmemcached.client.serde has some. With a true attribute ``takes_views`` it may get a read-only memoryview
-            in place of bytes as the value. The value of serialize may be a Gathered.
-        serializer, deserializer: the two as functions, where there is no serde.
+            rmemcached.client.serde has ready serdes. A serde with a true attribute ``takes_views`` may get a read-only
+            memoryview as the value, in place of bytes. The value returned by serialize may be a Gathered.
+        serializer, deserializer: functions like a serde's two methods. They are used if there is no serde.
         connect_timeout, timeout: seconds for connecting, and for each wait for the server. None: no limit.
         no_delay: TCP_NODELAY. True by default: without TCP_NODELAY a command behind a command with noreply waits for
             the server's ACK.
-        ignore_exc: get, gets, gat, gats, get_many, gets_many and stats return the result of a miss in place of raising.
+        ignore_exc: stats and the methods that return values (get, get_view, get_many, meta_get, ...) return the result
+            of a miss in place of raising. Wrong arguments still raise.
         socket_module: gevent.socket, eventlet.green.socket, or another module with socket and getaddrinfo: over TCP
             greenlets run while a call waits. None: the standard library's module, with the same effect if it is
-            patched, as by gevent.monkey. "auto" is "tcp" then. Another transport blocks the greenlets of its thread,
-            and the logger rmemcached.client warns.
+            patched, as by gevent.monkey. With such a module, or with the patch, "auto" is "tcp". Another transport
+            blocks the greenlets of its thread, and the logger rmemcached.client warns.
         socket_keepalive: a KeepaliveOpts, or None.
         key_prefix: bytes put before every key.
         default_noreply: the value of ``noreply`` in calls without this argument (cas, incr and decr: False).
@@ -111,17 +112,18 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     into them directly. With ``noreply`` a call does not wait for the server: it returns as after a success, and does
     not raise errors of the server.
 
-    The first command makes a connection. The next command makes a new one after `close`, after an error that leaves the
-    connection unusable, and after the server has closed a connection unused for 20 ms or more. Thread-safe: calls of
-    different threads run at the same time, each on a connection of its own, which the client keeps for later calls.
-    Where a transport has lanes, these connections share queue pairs. The commands of a thread reach the server in their
-    order. After a fork the child makes its own connections, and leaves the parent's alone. copy.copy, copy.deepcopy and
-    pickle make a client with the same options and no connection.
+    The first command makes a connection. After `close`, after an error that leaves the connection unusable, and after
+    the server has closed a connection unused for 20 ms or more, the next command makes a new connection. Thread-safe:
+    calls of different threads run at the same time, each on a connection of its own, which the client keeps for later
+    calls. Where a transport has lanes (docs/glossary.md), these connections share queue pairs. The commands of a thread
+    reach the server in their order. After a fork the child makes its own connections, and leaves the parent's alone.
+    copy.copy, copy.deepcopy and pickle make a client with the same options and no connection.
 
     Every command raises, where its own text says nothing else:
 
     - MemcacheIllegalInputError, and TypeError for a key: the arguments cannot be sent. Nothing was sent.
-    - MemcacheClientError, MemcacheServerError: the server's error line. The connection stays.
+    - MemcacheClientError, MemcacheServerError: the server has answered with an error line. The connection stays open,
+      unless the line begins with ERROR.
     - MemcacheUnknownCommandError, MemcacheUnknownError: the answer is ERROR, or is not one of memcached's. These
       errors and those below close the connection.
     - MemcacheUnexpectedCloseError, OSError: the connection has ended, or cannot be made. TimeoutError: the server does
@@ -197,7 +199,6 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         vars(self).update(attributes)
 
     cdef dict _options(self):
-        # The arguments for an equal client.
         return {
             "server": self.server,
             "serde": self.serde,
@@ -245,15 +246,15 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     @property
     def direct(self):
         """Whether gets read the server's items directly, without a request (docs/direct-reads.md). False without a
-        connection, and while the server stands still. If it is False on this host, the log and `stats rdma` give the
-        reason.
+        connection, and while the server's process is stopped or gets no processor: its clock is two seconds late then.
+        If `direct` is False with a server on this host, the log and `stats rdma` give the reason.
         """
         cdef DirectMemory memory = self.memory()
         return memory is not None and memory.is_read()
 
     @property
     def sock(self):
-        """A socket object of the connection used last, or None without a connection. It is closed with the connection.
+        """A socket object of the connection used last, or None without a connection. Closing the connection closes it.
 
         Use it for inspection, and not to read from it. Over RDMA it is a socket of the queue pair's TCP connection.
         """
@@ -303,9 +304,9 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         return found if self._generation == fork_count() else 0
 
     def close(self):
-        """Closes the connections, and connections of calls in other threads as soon as these end. Any number of times.
+        """Closes the idle connections at once, and a connection in a call of another thread at the end of the call.
 
-        The next command makes a new connection.
+        May be called any number of times. The next command makes a new connection.
         """
         try:
             if self.has_hits() and self._generation == fork_count():
@@ -324,8 +325,9 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     def get(self, key, default=None, *, copy=True):
         """Returns the value of key, or default when there is no item.
 
-        copy=False: a read-only memoryview in place of bytes. The view shows a value written to memory by the server in
-        place, without a copy, until its release. A serde is given the view.
+        copy=False: returns a read-only memoryview in place of bytes. If the server has written the value to the
+        client's memory, the view shows the value there, without a copy, and keeps this memory until the view's release.
+        A serde is given the view.
         """
         return _retrieval.get_value(self, key, default, None, FETCH_VALUE if copy else FETCH_VIEW, b"get")
 
@@ -335,9 +337,9 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         Over "soft_shm" the view is of the server's memory, if the server lets this client read its items (`direct`):
         nothing is copied, whatever the size, and `view.obj` is a PinnedMemory. The server keeps the item as of the
         call, also when the key is stored anew, deleted or evicted, until the last memoryview has gone (`release`,
-        `del`, the end of a `with`). The server learns of this end with a later call, or from `close`. A value in
-        several pieces on the server (above its -o slab_chunk_max) is a list of memoryviews. The connection stays open
-        for as long, also behind `close`.
+        `del`, the end of a `with`). A later call, or `close`, then tells the server of the release. The result is a
+        list of memoryviews if the server has the value in several pieces (above its -o slab_chunk_max). The connection
+        stays open until the last memoryview has gone, also after `close`.
 
         On other transports, and at the server's limit of views (-o rdma_view_limit), the call returns the same as
         get(copy=False). A serde is given the view; of a value in pieces, a copy.
@@ -345,7 +347,8 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         return _retrieval.get_view(self, key, default)
 
     def gets(self, key, default=None, cas_default=None):
-        """Returns (value, cas) of key, or (default, cas_default) when there is no item. cas is bytes, for `cas`."""
+        """Returns (value, cas) of key, or (default, cas_default) when there is no item. cas: bytes for the method
+        `cas`."""
         return _retrieval.get_with_cas(self, key, default, cas_default, None, b"gets")
 
     def gat(self, key, expire=0, default=None):
@@ -357,16 +360,15 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         return _retrieval.get_with_cas(self, key, default, cas_default, expire, b"gats")
 
     def get_many(self, keys):
-        """Returns {key: value} for the keys with items. One round trip."""
+        """Returns {key: value} for the keys with items. Takes one round trip, or more for large values over RDMA."""
         return _retrieval.get_values(self, keys, False, None, b"get")
 
     def gets_many(self, keys):
-        """Returns {key: (value, cas)} for the keys with items. One round trip."""
+        """Returns {key: (value, cas)} for the keys with items. Takes as many round trips as `get_many`."""
         return _retrieval.get_values(self, keys, True, None, b"gets")
 
     def gat_many(self, keys, expire=0):
-        """Returns the result of `get_many`, and lets the items expire in `expire` seconds (0: never). One round
-        trip."""
+        """Returns the result of `get_many`, and lets the items expire in `expire` seconds (0: never)."""
         return _retrieval.get_values(self, keys, False, expire, b"gat_many")
 
     get_multi = get_many
@@ -376,15 +378,16 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
         Connects if there is no connection.
 
-        Direct reads then take no page faults. With page faults, the first read of a large value takes up to half as
-        long again. Takes some 50 ms for each GB, without the GIL, and 2 MB of this process's page tables. Returns the
-        number of mapped bytes: 0 without direct reads of the server's memory. Raises the same errors as `version`.
+        Afterwards direct reads take no page faults. With page faults, the first read of a large value takes up to half
+        as long again. For each GB the call takes some 50 ms, without the GIL, and 2 MB of this process's page tables.
+        Returns the number of mapped bytes: 0 without direct reads of the server's memory. Raises the same errors as
+        `version`.
         """
         return _retrieval.prefault(self)
 
     def buffer(self, size):
-        """Returns a Buffer of `size` bytes, zeros, page-aligned: memory for values that `set` and `get_into` move
-        without a copy, where the transport allows it. Connects.
+        """Returns a Buffer: `size` bytes of page-aligned memory, at first zeros. `set` and `get_into` move values from
+        and to a Buffer without a copy, where the transport allows this. Connects if there is no connection.
 
         Raises ValueError for a size below 1; MemoryError, or OSError when there is not so much memory, or the process
         may not lock so much for a device.
@@ -393,13 +396,13 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
     def register(self, memory):
         """Returns a Buffer of an object's own memory: bytes, bytearray, array, mmap, a NumPy array, or, by DLPack, a
-        tensor of torch's in the processor's memory. Connects.
+        tensor of torch's in the processor's memory. Connects if there is no connection.
 
         The object cannot be resized until the Buffer is closed. Over "verbs" and "soft_iw" values are then sent from
-        there without a copy and, if the object is writable, received there without a copy. A server on this host
-        ("soft_shm") reaches Buffers of `buffer` only. Raises TypeError for an object without the buffer protocol,
-        BufferError for non-contiguous memory, ValueError for no memory; OSError when the memory cannot be locked for a
-        device.
+        this memory without a copy and, if the object is writable, received in the memory without a copy. A server on
+        this host ("soft_shm") reaches Buffers of `buffer` only. Raises TypeError for an object without the buffer
+        protocol, BufferError for non-contiguous memory, ValueError for an object of 0 bytes; OSError when the memory
+        cannot be locked for a device.
         """
         return _retrieval.register_object(self, memory)
 
@@ -409,8 +412,9 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         buffer: a Buffer, or any writable, contiguous object with the buffer protocol; offset: the byte of the buffer at
         which the value begins. The value is as stored: no serde is applied. Raises ValueError for a value longer than
         the memory behind offset: the message has the length of the value, and nothing was written. BufferError: the
-        memory cannot be written to. A value replaced or deleted during a direct read may leave some of its bytes there,
-        whatever the call returns.
+        memory is read-only or not contiguous, or a server that did not answer in time may still write to the memory. A
+        value replaced or deleted during a direct read may leave some of its bytes in the memory, whatever the call
+        returns.
         """
         return _retrieval.get_into(self, key, buffer, offset, default)
 
@@ -434,21 +438,23 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         return _storage.store(self, STORE_ADD, b"add", key, value, expire, noreply, flags, None)
 
     def replace(self, key, value, expire=0, noreply=None, flags=None):
-        """Stores value if key has an item. Returns True, or False when there is none."""
+        """Stores value if key has an item. Returns True, or False when there is no item."""
         return _storage.store(self, STORE_REPLACE, b"replace", key, value, expire, noreply, flags, None)
 
     def append(self, key, value, expire=0, noreply=None, flags=None):
-        """Appends value to the item's. Returns True, or False when there is none. expire and flags have no effect."""
+        """Appends value to the stored value. Returns True, or False when there is no item. expire and flags have no
+        effect."""
         return _storage.store(self, STORE_APPEND, b"append", key, value, expire, noreply, flags, None)
 
     def prepend(self, key, value, expire=0, noreply=None, flags=None):
-        """Puts value before the item's. Returns True, or False when there is none. expire and flags have no effect."""
+        """Puts value before the stored value. Returns True, or False when there is no item. expire and flags have no
+        effect."""
         return _storage.store(self, STORE_PREPEND, b"prepend", key, value, expire, noreply, flags, None)
 
     def cas(self, key, value, cas, expire=0, noreply=False, flags=None):
         """Stores value if the item's cas is still the given cas (bytes, int or str).
 
-        Returns True, or False when the item has changed, or None when there is none.
+        Returns True, or False when the item has changed, or None when there is no item.
         """
         return _storage.store(
             self, STORE_CAS, b"cas", key, value, expire, noreply or False, flags, cas_text(cas, self.encoding))
@@ -456,7 +462,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     def set_many(self, values, expire=0, noreply=None, flags=None):
         """Stores the values of a dict, all in one round trip. Returns a list of the keys not stored.
 
-        The first error line is raised when all values have been sent.
+        Raises the exception for the first error line, after all values have been sent.
         """
         return _storage.store_many(self, values, expire, noreply, flags)
 
@@ -467,7 +473,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         return _storage.delete(self, key, noreply)
 
     def delete_many(self, keys, noreply=None):
-        """Removes the items of the keys, all in one round trip. Returns True, also when some had none."""
+        """Removes the items of the keys, all in one round trip. Returns True, also if keys had no item."""
         return _storage.delete_many(self, keys, noreply)
 
     delete_multi = delete_many
@@ -498,13 +504,13 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         self, key, *, value=True, flags=False, cas=False, ttl=False, size=False, hit_before=False, last_access=False,
         bump=True, touch=None, vivify=None, recache=None, new_cas=None, opaque=None,
     ):
-        """Returns a MetaItem of key, or None when there is no item: `mg`.
+        """Returns a MetaItem of key, or None when there is no item (memcached's command `mg`).
 
         value, flags, cas, ttl, size, hit_before, last_access: the wanted fields of the MetaItem; with a serde also
-        flags. bump=False: does not count as an access. touch: the item expires in so many seconds. vivify: a
-        missing item is made, without a value, for so many seconds; this caller has won it, later callers wait. recache:
-        if the item expires in less than so many seconds, a single caller wins it. new_cas: the cas of an item made by
-        vivify. opaque: 1 to 31 characters, repeated in the answer.
+        flags. bump=False: the call does not count as an access. touch: the item expires in so many seconds. vivify: a
+        missing item is made, without a value, for so many seconds; this caller wins the item (see MetaItem), and later
+        callers wait. recache: if the item expires in less than so many seconds, a single caller wins it. new_cas: the
+        cas of an item made by vivify. opaque: 1 to 31 characters, repeated in the answer.
         """
         return _meta.call(self, meta_get_request(self, key, {
             "value": value, "flags": flags, "cas": cas, "ttl": ttl, "size": size, "hit_before": hit_before,
@@ -515,23 +521,23 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         self, key, value, *, expire=0, flags=None, mode="set", cas=None, new_cas=None, invalidate=False, vivify=None,
         return_cas=False, return_size=False, opaque=None,
     ):
-        """Stores value under key: `ms`. Returns a MetaResult, true if the value was stored.
+        """Stores value under key (`ms`). Returns a MetaResult, true if the value was stored.
 
-        mode: "set", "add", "replace", "append" or "prepend". cas: only if the item has this cas; with invalidate also
-        if the item's cas is higher: then the value is stored as stale. new_cas: the item's new cas. vivify: "append"
-        and "prepend" make a missing item, for so many seconds. return_cas, return_size: for these fields of the
-        MetaResult.
+        mode: "set", "add", "replace", "append" or "prepend". cas: stores only if the item has this cas. invalidate:
+        if the item's cas is higher, stores the value as well, as a stale value. new_cas: the item's new cas. vivify:
+        "append" and "prepend" make a missing item, for so many seconds. return_cas, return_size: the MetaResult gets
+        the fields cas and size.
         """
         return _meta.call(self, meta_set_request(self, key, value, {
             "expire": expire, "flags": flags, "mode": mode, "cas": cas, "new_cas": new_cas, "invalidate": invalidate,
             "vivify": vivify, "return_cas": return_cas, "return_size": return_size, "opaque": opaque}))
 
     def meta_delete(self, key, *, cas=None, new_cas=None, invalidate=False, clear=False, expire=None, opaque=None):
-        """Removes the item of key: `md`. Returns a MetaResult, true if the server has done so.
+        """Removes the item of key (`md`). Returns a MetaResult, true if the server has done so.
 
-        cas: only if the item has this cas. invalidate: the item stays and is stale, so the next meta_get wins it;
-        expire: for so many seconds; new_cas: with this cas. clear: the value and the flags are removed, and the item
-        stays.
+        cas: removes the item only if the item has this cas. invalidate: the item stays and is stale, so the next
+        meta_get wins the item (see MetaItem); expire is then the number of seconds for which the item stays, and
+        new_cas its new cas. clear: only the value and the flags are removed, and the item stays.
         """
         return _meta.call(self, meta_delete_request(self, key, {
             "cas": cas, "new_cas": new_cas, "invalidate": invalidate, "clear": clear, "expire": expire,
@@ -541,24 +547,25 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         self, key, delta=1, *, mode="incr", value=True, initial=None, vivify=None, touch=None, cas=None, new_cas=None,
         return_cas=False, ttl=False, opaque=None,
     ):
-        """Adds delta (0 to 2**64 - 1) to the number of key; mode="decr": subtracts delta, down to 0: `ma`. Returns a
+        """Adds delta (0 to 2**64 - 1) to the number of key; mode="decr": subtracts delta, down to 0 (`ma`). Returns a
         MetaNumber, true if the server has done so.
 
         initial: the number of a missing item, made for `vivify` seconds (0 or None: for ever). touch: the item expires
-        in so many seconds. value, return_cas, ttl: for these fields of the MetaNumber.
+        in so many seconds. value, return_cas, ttl: the MetaNumber gets the fields value, cas and
+        ttl.
         """
         return _meta.call(self, meta_arithmetic_request(self, key, delta, {
             "mode": mode, "value": value, "initial": initial, "vivify": vivify, "touch": touch, "cas": cas,
             "new_cas": new_cas, "return_cas": return_cas, "ttl": ttl, "opaque": opaque}))
 
     def meta_noop(self):
-        """Waits for an answer of the server: `mn`. Returns True."""
+        """Sends `mn`, and waits for the server's answer. Returns True."""
         return _meta.call(self, meta_noop_request(self))
 
     def meta_debug(self, key):
-        """Returns the server's description of an item: `me`. A dict of exp (seconds until expiry; -1: never), la
-        (seconds since the last access), cas, fetch, cls, size (bytes of memory); None: there is no item. Does not count
-        as an access: last_access and the LRU stay unchanged."""
+        """Returns the server's description of an item (`me`), or None when there is no item: a dict of exp (seconds
+        until expiry; -1: never), la (seconds since the last access), cas, fetch (whether the item was fetched), cls
+        (slab class), size (bytes of memory). Does not count as an access: last_access and the LRU stay unchanged."""
         return _meta.call(self, meta_debug_request(self, key))
 
     def exists(self, key):
@@ -579,7 +586,8 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         """Makes the item of key stale: the next `get_or_set` computes it anew, while others take the old value, for at
         most `expire` seconds. Returns True, or False when there is no item.
 
-        Read such a key by `get_or_set` or `meta_get`: the first reader has won it, which `get` does not tell.
+        Read such a key by `get_or_set` or `meta_get`. The server asks the first reader to compute the value (`won` of
+        MetaItem), and the result of `get` does not show this.
         """
         return bool(self.meta_delete(key, invalidate=True, expire=expire))
 
@@ -631,36 +639,41 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     def raw_command(self, command, end_tokens="\r\n"):
         """Sends a command line, and adds \\r\\n.
 
-        Returns the bytes of the answer before the first end_tokens; the rest is dropped, if need be with the
-        connection. An error line at the beginning of the answer ends it, and is raised. command and end_tokens are
-        bytes or str.
+        Returns the bytes of the answer before the first end_tokens. The client drops the rest of the answer. If more
+        may come, the next command makes a new connection. Raises the exception of an error line at the beginning of the
+        answer. command and end_tokens are bytes or str.
         """
         return _admin.raw_command(self, command, end_tokens)
 
     def metadump(self, classes="all"):
-        """Iterates over the items of the server: a dict of each, with key (bytes), exp, la, cas, fetch, cls, size.
+        """Returns an iterator over the items of the server: a dict of each, with key (bytes), exp and la (expiry and
+        last access, in seconds since 1970; exp -1: never), cas, fetch (whether the item was fetched), cls (slab class),
+        size (bytes of memory).
 
-        classes: "all", "hash", or the numbers of slab classes ("1,2"). The dump has a plain connection of its own,
-        closed after the last item, by `close`, or at the end of a `with` block: the Client can be used meanwhile.
+        classes: "all", "hash", or the numbers of slab classes ("1,2"). The dump has a plain connection of its own, so
+        the Client can be used meanwhile. The iterator closes the connection after the last item, in its own method
+        close, and at the end of a `with` block around the iterator.
         Raises MemcacheServerError when the server is busy with another dump, and MemcacheUnexpectedCloseError when a
         dump ends early.
         """
         return dumps.metadump(self, classes)
 
     def mgdump(self, classes="all"):
-        """Iterates over the keys (bytes) of the server's items, as `metadump` does."""
+        """Returns an iterator over the keys (bytes) of the server's items; otherwise as `metadump`."""
         return dumps.mgdump(self, classes)
 
     def watch(self, *streams, timeout=None):
-        """Iterates over the server's log: a dict of each line. The iteration goes on until `close`.
+        """Returns an iterator over the server's log: a dict of each line. The iterator's own method close ends the
+        iteration.
 
-        streams: "fetchers", "mutations", "evictions", ...; none: fetchers. timeout: seconds for each line, or None. On
-        a plain connection of its own, as `metadump`. Returns when the server has begun.
+        streams: "fetchers", "mutations", "evictions", ...; none: fetchers. timeout: seconds for each line, or None. The
+        iterator has a plain connection of its own, as of `metadump`. The call returns when the server has accepted the
+        command.
         """
         return dumps.watch(self, streams, timeout)
 
     def quit(self):
-        """Tells the server of the end of the connection, and closes it. Returns None."""
+        """Sends the command `quit`, and closes the connection. Returns None."""
         _admin.quit(self)
 
     def shutdown(self, graceful=False):
@@ -674,16 +687,16 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     # --- as a dict ---
 
     def __setitem__(self, key, value):
-        """set with noreply."""
+        """Calls `set` with noreply."""
         self.set(key, value, noreply=True)
 
     def __getitem__(self, key):
-        """get. Raises KeyError when there is no item."""
+        """Calls `get`. Raises KeyError when there is no item."""
         value = self.get(key)
         if value is None:
             raise KeyError(key)
         return value
 
     def __delitem__(self, key):
-        """delete with noreply."""
+        """Calls `delete` with noreply."""
         self.delete(key, noreply=True)

@@ -18,9 +18,9 @@ from rmemcached.client.wire._reply cimport reply_line
 cdef enum:
     AHEAD = 50
     AHEAD_WITH_VALUES = 34
-    AHEAD_BYTES = 1 << 17        # ... or with named memory of so many bytes: the server moves them meanwhile
+    AHEAD_BYTES = 1 << 17        # ... or with values of so many bytes in named memory (_lane_memory.pxd)
 
-# What a fetch returns.
+# The form of a fetch's result.
 cdef enum fetch_form:
     FETCH_VALUE
     FETCH_VALUE_AND_CAS
@@ -58,12 +58,12 @@ cdef class Connection:
 
     # Closes the connection. In a forked child: leaves the parent's connection alone.
     cdef void close(self) noexcept
-    # Whether the stream stays open for views of items. The last view then closes it.
+    # Called by `close`: gives up the pins. True: views of items still need the stream, and the last view closes it.
     cdef bint leaves_open(self, Stream s) noexcept
-    # Sends the request and reads the first line of the answer.
+    # Sends the request and reads the first line of the answer, into `reply`.
     cdef int exchange(self) except -1
-    # Called after each of many requests, `count` of them until now. Where sending costs no system call, sends each
-    # `batch` of them, so the server begins early.
+    # Called after each of many requests; count: their number until now. Over RDMA, where sending costs no system call,
+    # sends after every `batch` requests, so the server begins early.
     cdef int ahead(self, Py_ssize_t count, Py_ssize_t batch) except -1
     # Reads the next line.
     cdef int next_line(self) except -1
@@ -71,20 +71,23 @@ cdef class Connection:
     cdef int read_answer(self, bint first) except -1
     # Reads some more input.
     cdef int fill(self) except -1
-    # Sends a request without an answer.
+    # Sends the request, and waits until all of it is sent. Reads no answer.
     cdef int send(self) except -1
-    # Sends so many commands with the q flag or noreply. Their error lines are found and dropped later.
+    # Sends so many commands with the q flag or noreply. Their error lines are found and dropped later. After many such
+    # commands waits for the server (`synchronise`).
     cdef int unanswered(self, size_t commands) except -1
     # Sends the request with mn at its end, and drops all answers before mn's.
     cdef int synchronise(self) except -1
-    # The end of a call that sent values: the caller may change or free them.
+    # Called at the end of a call that sent values: sends the rest of a refused value, and takes the values' memory back
+    # from the server. The caller may then change or free the values.
     cdef int values_sent(self) except -1
     # Gives back the memory for values (LaneMemory.release_sink): no request needs it any more.
     cdef int release_sink(self) except -1
     # The memory filled by the server with the value of the reply. Raises MemcacheUnknownError: no memory was named, or
     # not enough.
     cdef LaneMemory filled(self)
-    # Checks that a VA line answers the request for this key. Raises MemcacheUnknownError.
+    # Checks that a VA line answers the request for this key, with a CAS unique if with_cas. Raises
+    # MemcacheUnknownError.
     cdef int check_value(self, object key, bint with_cas) except -1
     # Reads the value behind a VA line.
     cdef bytes value(self)
@@ -116,9 +119,9 @@ cdef class Connection:
     cdef str command(self)       # the command's name for errors
     # The exception, with the names of the server and of the command added.
     cdef object named(self, object error)
-    # The exception named in the same way, for an exception of a socket object.
+    # Adds the same names to an exception of a socket object, and returns the exception. Notes the connection's end.
     cdef object failed(self, object error)
-    # The exception for a return code of the Stream's methods.
+    # The exception for a return code (0 or -errno) of the Stream's methods. Notes the connection's end.
     cdef object broken(self, int code)
     # -EINTR: runs signal handlers; then the caller repeats the step. Any other code: raises the exception.
     cdef int interrupted(self, int code) except -1

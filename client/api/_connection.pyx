@@ -33,7 +33,7 @@ from rmemcached.client.transport.sockets import name_failure, server_text
 
 cdef enum:
     SYNC_INTERVAL = 1024     # commands without a reply after which the client looks for error lines
-    BODY_MAX = 0x7FFFFFFF    # bytes; a longer value in a reply is not believed
+    BODY_MAX = 0x7FFFFFFF    # bytes; a reply with a longer value counts as broken
     SHOWN = 32               # bytes of a line in an exception
 
 
@@ -87,7 +87,6 @@ cdef class Connection:
                 s.close()
 
     cdef bint leaves_open(self, Stream s) noexcept:
-        # True: the last of the views closes the stream.
         cdef Pins pins = self.pins
         if pins is None:
             return False
@@ -121,7 +120,7 @@ cdef class Connection:
         return OSError(-code, f"{strerror(-code).decode()} during {self.command()}", server_text(self.server))
 
     cdef object failed(self, object error):
-        # An error without an errno is the caller's: of a signal handler, of an event loop.
+        # An error without an errno is not the connection's: a signal handler or an event loop has raised it.
         if isinstance(error, OSError) and error.errno is not None:
             self.ended = True
             name_failure(error, self.server, self.command())
@@ -137,7 +136,7 @@ cdef class Connection:
         return error
 
     cdef bint has_more(self) noexcept:
-        # Error lines of commands without replies may come at any time.
+        # Error lines of commands without replies may come at any time: such input is no surplus.
         return self.stream.rpos != self.stream.rend and self.stream.noreplies == 0
 
     cdef object unasked(self):
@@ -228,7 +227,7 @@ cdef class Connection:
     cdef int values_sent(self) except -1:
         cdef Stream s = self.stream
         if s.iov_next < s.iov_count:
-            # The server has refused a value before all of it was sent.
+            # The server has refused a value before all of it was sent: sends the rest.
             self.send()
         return memory_of(s).unexpose() if s.remote else 0
 

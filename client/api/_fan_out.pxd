@@ -12,6 +12,7 @@ from rmemcached.client.api._fetches cimport Fetches
 from rmemcached.client.api._session cimport Session
 
 
+# The part of a call for one server. `run` in _fan_out.pyx calls `look`, `ask` and `take`, in this order.
 cdef class Batch:
     cdef Session client
     cdef list requests           # of Request
@@ -22,13 +23,14 @@ cdef class Batch:
     cdef list errors             # the error lines of the server
     cdef object error            # the exception in place of results, or None
 
-    # Direct reads for the fetches: Request.found marks the values found.
+    # Reads values directly into `results`. Request.found marks the values found. Sets `whole`.
     cdef int look(self) except -1
     # Takes a connection, and sends as much as the transport takes at once. An exception ends up in `error`.
     cdef int ask(self, bytes name) except -1
     # Waits for the answers and gives the connection back. An exception ends up in `error`.
     cdef int take(self, int64_t asked) except -1
-    # Whether the batch's time has passed since `asked` (now_ns), during waits for earlier batches. asked 0: no limit.
+    # Whether the timeout has passed since `asked` (now_ns) without input, while earlier batches were awaited. asked 0:
+    # no limit.
     cdef bint is_late(self, int64_t asked) except -1
-    # Ends the batch: its connection is in disorder.
+    # Ends the batch with this error, and drops its connection, which is in disorder.
     cdef int give_up(self, object error) except -1

@@ -205,7 +205,7 @@ def fetch_all(list clients, list keys, bint with_cas):
 
 
 def store_all_quietly(list clients, list values, expire, flags, bint ignore_exc):
-    """As `store_all`, without answers."""
+    """As `store_all`, but with noreply: waits for no answers."""
     cdef bytes seconds = None
     cdef list ready = []
     cdef list results = []

@@ -18,5 +18,6 @@ cdef Request meta_noop_request(Session session)
 cdef Request exists_request(Session session, object key)
 cdef Request remaining_request(Session session, bytes name, object key, object default)
 
-# The result of a request, after serde and ignore_exc.
+# Carries out a request of Client's. Returns its result, after the serde. With ignore_exc a failed meta_get returns
+# None.
 cdef object call(Session session, Request r)

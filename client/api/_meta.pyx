@@ -18,7 +18,7 @@ from rmemcached.client.wire._commands cimport (
 from rmemcached.client.exceptions import MemcacheIllegalInputError
 from rmemcached.client.wire.meta import description_of, item_of, known, number_of, result_of
 
-# Bytes unfit for a key in the text protocol. UTF-8 is fit.
+# Bytes other than printable ASCII. A key with such a byte is sent in base64.
 cdef object UNFIT = re.compile(rb"[\x00-\x20\x7f-\xff]")
 cdef object OPAQUE = re.compile(rb"[\x21-\x7e]{1,31}")
 cdef dict MODES = {"set": b"", "add": b" ME", "replace": b" MR", "append": b" MA", "prepend": b" MP"}
@@ -187,7 +187,7 @@ cdef Request meta_noop_request(Session session):
 
 
 cdef Request exists_request(Session session, object key):
-    # The command is me, since mg of a stale item would win the recaching.
+    # The command is me, since mg of a stale item would win the item (MetaItem.won).
     return new_meta(b"exists", key, debug_line(session, key),
                     lambda line, value: description_of(line) is not None)
 

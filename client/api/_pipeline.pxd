@@ -9,7 +9,8 @@ cdef class Pipeline:
     cdef list requests
     cdef readonly list results
 
-    # Sends the requests on a connection. Returns their results, or exceptions.
+    # Called by `execute`: sends the requests on a connection. Returns their results, with the exceptions of failed
+    # requests.
     cdef list run(self, list requests)
     cdef Py_ssize_t behind_refusal(self, list results) except -1
     # The result of a failed request: the error, or, for a fetch with ignore_exc, the result of a miss.

@@ -37,11 +37,11 @@ cdef class Pipeline:
     >>> p.results
     [True, b'1', False]
 
-    The methods have the names, arguments and checks of the Client's, without noreply: each command has a result. They
-    queue commands, return nothing, and need no connection. `execute` sends the queued commands. So does the end of the
-    `with` block, unless an exception has ended it. Commands are carried out in their order, but not as a unit: commands
-    of other clients may come between them. Values are not copied: they must not be changed before `execute` has
-    returned.
+    The methods have the names, arguments and checks of the Client's methods, without noreply: each command has a
+    result. The methods queue commands, return nothing, and need no connection. `execute` sends the queued commands. So
+    does the end of the `with` block, unless an exception has ended it. Commands are carried out in their order, but not
+    as a unit: commands of other clients may come between them. Values are not copied: they must not be changed before
+    `execute` has returned.
 
     Not thread-safe: each thread takes a Pipeline of its own. After `execute` it can be used again.
     """
@@ -98,7 +98,8 @@ cdef class Pipeline:
                 i += 1
             c.values_sent()
             if c.has_more():
-                # Any of the answers may be one too many: the answers behind the first refusal, or all.
+                # There are more answers than requests, and any answer may be the surplus. Only the results up to the
+                # first refusal are certain; without a refusal, none is.
                 i = self.behind_refusal(results)
                 raise c.unasked()
         except Exception as error:
@@ -169,19 +170,20 @@ cdef class Pipeline:
         self.requests.append(store_request(self.client, STORE_ADD, b"add", key, value, expire, flags, None))
 
     def replace(self, key, value, expire=0, flags=None):
-        """Stores value if key has an item. Result: True, or False when there is none."""
+        """Stores value if key has an item. Result: True, or False when there is no item."""
         self.requests.append(store_request(self.client, STORE_REPLACE, b"replace", key, value, expire, flags, None))
 
     def append(self, key, value, expire=0, flags=None):
-        """Appends value to the item's. Result: True, or False when there is none."""
+        """Appends value to the stored value. Result: True, or False when there is no item."""
         self.requests.append(store_request(self.client, STORE_APPEND, b"append", key, value, expire, flags, None))
 
     def prepend(self, key, value, expire=0, flags=None):
-        """Puts value before the item's. Result: True, or False when there is none."""
+        """Puts value before the stored value. Result: True, or False when there is no item."""
         self.requests.append(store_request(self.client, STORE_PREPEND, b"prepend", key, value, expire, flags, None))
 
     def cas(self, key, value, cas, expire=0, flags=None):
-        """Stores value if the item's cas is still the given cas. Result: True; False: changed; None: no item."""
+        """Stores value if the item's cas is still the given cas. Result: True; False: the item has changed; None: there
+        is no item."""
         self.requests.append(store_request(self.client, STORE_CAS, b"cas", key, value, expire, flags, cas))
 
     def delete(self, key):

@@ -1,6 +1,7 @@
 """Reads of a server's memory by RDMA READ (docs/direct-reads.md, sections 8 and 9): of `verbs` and `soft_iw`.
 
-The queue pair has the RemoteMemory, all that is known of the server's memory. One call at a time reads through it.
+The queue pair keeps a RemoteMemory (_reads.pyx): the addresses, remote keys and clock of the server's memory, as far as
+known. One call at a time reads through the RemoteMemory; other calls ask the server meanwhile.
 """
 
 from libc.stdint cimport int64_t
@@ -14,5 +15,6 @@ cdef list read_values(Connection c, list keys)
 # For benchmarks: reads a key's value likewise, and returns the time in nanoseconds. 0: only the server can tell. anew:
 # without the remembered place of the item.
 cdef int64_t time_read(Connection c, bytes key, bint anew) except -1
-# This process has flushed a server: items older than the flush are not read any more.
+# Called after flush_all: every RemoteMemory reads its server's clock again before the next read, so that items older
+# than the flush count as missing.
 cdef void forget_clocks() noexcept

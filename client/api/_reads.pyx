@@ -47,16 +47,16 @@ cdef enum:
     CLOCK_NS = 100000000     # the server's clock is read again after this time
     STALL_NS = 2000000000    # gets ask a server whose clock falls behind ours by more
     DRIFT_ONE_OF = 10000     # the clocks of two hosts drift apart by a part in so many, at most
-    PART_NS = 1000000000     # the time between two requests for keys of unregistered memory
-    PARTS_MOST = 1 << 15
+    PART_NS = 1000000000     # the time between two requests for remote keys of unregistered memory
+    PARTS_MOST = 1 << 15     # registered parts of a server's memory that a client remembers
     ENTRIES = 4096           # remembered places of keys' items: one for each value of the lower hash bits
     CLOCK_AT = KEYS * 128    # in the buffer, behind the buckets
     ITEMS_AT = CLOCK_AT + 128
 
 cdef struct memory_part:     # registered by the server
-    uint64_t first           # from the header on
+    uint64_t first           # its distance from the header
     uint64_t length
-    uint32_t key
+    uint32_t key             # the remote key
 
 cdef enum read_step:         # of a key
     WANTS_BUCKET             # a READ of its bucket is to be posted
@@ -98,13 +98,13 @@ cdef class RemoteMemory(ReadBuffer):
     cdef remembered *entries         # ENTRIES, by the hash
     cdef bint usable                 # the header is there
     cdef bint refused                # the server is always asked
-    cdef bint busy                   # a call reads; the GIL, or the lock of _state.pxd
+    cdef bint busy                   # a call reads. Changed with the GIL, or the lock of _state.pxd
     cdef int64_t clock_ns            # when the READ of the clock was posted; 0: never
     cdef int64_t posted_ns           # when the READ under way was posted
     cdef int64_t lag_ns              # how far the server's clock was behind ours at clock_ns
     cdef int64_t least_ns            # the least such lag lately
-    cdef int64_t asked_ns            # when a key of unregistered memory was last asked for; 0: never
-    cdef uint64_t wanted             # a place whose memory has no key yet; 0: none
+    cdef int64_t asked_ns            # when the server last refused a remote key; 0: never
+    cdef uint64_t wanted             # a place whose remote key is not known; 0: none
 
     def __dealloc__(self):
         free(self.parts)
@@ -146,7 +146,7 @@ cdef class RemoteMemory(ReadBuffer):
         return 0
 
     cdef void take_clock(self, const char *line) noexcept nogil:
-        # The header's clock has been read.
+        # Takes the clock just read into the header, and computes how far the clock is behind ours.
         cdef int64_t now = self.posted_ns
         cdef int64_t drift = (now - self.clock_ns) // DRIFT_ONE_OF
         memcpy(&self.header.buckets, line, clock_length())
@@ -155,7 +155,7 @@ cdef class RemoteMemory(ReadBuffer):
         self.clock_ns = now
 
     cdef bint lives(self) noexcept nogil:
-        # The server neither ends nor stands still: otherwise nobody knows which items have expired.
+        # Whether the server has not ended, and its clock moves. With a standing clock nobody knows the expired items.
         return (not self.header.ended and self.lag_ns - self.least_ns < STALL_NS
                 and 0 < self.header.buckets <= self.header.most)
 
@@ -190,8 +190,8 @@ cdef int complete(Connection c) except -1:
             try:
                 c.interrupted(r)
             except BaseException:
-                # READs may still be under way, into the memory of the next call's READs. In a forked child the READs
-                # are the parent's.
+                # READs still under way would write into the memory of the next call's READs: the queue pair fails. In a
+                # forked child the READs are the parent's.
                 if not s.queue.foreign():
                     s.queue.fail(True)
                 raise
@@ -199,13 +199,14 @@ cdef int complete(Connection c) except -1:
 
 
 cdef bint post(RdmaStream s, RemoteMemory m, uint64_t place, size_t length, size_t at) noexcept nogil:
-    # Posts a READ into the buffer at `at`. The queue pair's lock is held. False: its memory has no key yet.
+    # Posts a READ into the buffer at `at`. The queue pair's lock is held. False: the remote key of the memory at
+    # the place is not known.
     cdef const memory_part *part = m.part_of(place, length)
     return part != NULL and m.post(s, m.base + place, part.key, length, at)
 
 
 cdef int ask_for_part(Connection c, RemoteMemory m, uint64_t place) except -1:
-    # Asks the server for the key of the memory at a place.
+    # Asks the server for the remote key of the memory at a place.
     cdef RdmaStream s = c.stream
     cdef list words
     cdef bytes line
@@ -232,7 +233,7 @@ cdef int ask_for_part(Connection c, RemoteMemory m, uint64_t place) except -1:
 
 
 cdef int open_memory(Connection c, RemoteMemory m) except -1:
-    # Reads the header.
+    # Asks for the first remote key, and reads the header. Sets `usable`, or `refused`.
     cdef RdmaStream s = c.stream
     cdef QueuePair queue = s.queue
     cdef bint posted
@@ -418,7 +419,7 @@ cdef bint enter(RdmaStream s):
 
 
 cdef RemoteMemory begin_reads(Connection c):
-    # The memory, for this caller alone until the caller ends `busy`. None: the caller must ask the server.
+    # The memory, for this caller alone until the caller sets `busy` to False. None: the caller must ask the server.
     cdef RdmaStream s = c.stream
     cdef RemoteMemory m
     if s.noreplies or s.wlen or not enter(s):

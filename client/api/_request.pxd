@@ -1,4 +1,4 @@
-"""Commands before they are sent: the contents of a Pipeline's queue.
+"""Commands as objects: the requests of Pipeline, AsyncClient and ClusterClient, and of the meta commands.
 
 A Request is made after the check of its arguments. Then it is put into a Stream, and its answer is taken from there.
 """
@@ -28,9 +28,9 @@ cdef class Request:
     cdef bint ignores            # with ignore_exc a failure is a miss. META: only of meta_get
     cdef bint with_flags
     cdef bint raw                # no serde is applied
-    cdef bytes expire            # None: none was given, or 0
+    cdef bytes expire            # None: no expiry time was given, or 0
     cdef store_mode mode         # STORE
-    cdef object data
+    cdef object data             # STORE, ms: the encoded value; None: the request has no value
     cdef bytes flags
     cdef bytes cas
     cdef bytes sign              # ARITHMETIC: the meta command's mode
@@ -46,7 +46,7 @@ cdef class Request:
     cdef Py_ssize_t place        # ... in its results
     cdef bint sinks              # names the Stream's sink
 
-    # Whether anybody waits for its answer.
+    # Whether anybody waits for the answer.
     cdef bint wanted(self)
 
 # These functions check the arguments as the Client's methods do, and return a Request. default: the result of a miss;
@@ -58,17 +58,18 @@ cdef Request arithmetic_request(Session session, bytes name, object key, object 
 cdef Request touch_request(Session session, object key, object expire)
 cdef Request delete_request(Session session, object key)
 
-# Formats the request. The memory of its arguments must stay in place until the answer. MemcacheUnknownCommandError: the
-# request is META, and the server knows no meta commands.
+# Appends the request to the connection's output. The memory of its arguments must stay in place until the answer.
+# MemcacheUnknownCommandError: the request is META, and the server knows no meta commands.
 cdef int put_request(Connection c, Request r) except -1
 # put_request for META. sink: the answer's value may come to the sink. True: the server reads the request's value from
 # memory.
 cdef bint put_meta(Connection c, Request r, bint sink) except -1
 # The exception for a server without meta commands.
 cdef object no_meta()
-# The result of META: of the line of its answer, and the value.
+# Makes the result of META from the line of its answer and the value (None: there is no value). Sets r.found.
 cdef object read_meta(Connection c, Request r, bytes line, bytes value)
-# The serde's object for a result with a value.
+# The result, with its value replaced by the serde's object.
 cdef object load_result(Session session, Request r, object result)
-# The result by the line just read, before the serde; an error line goes to errors.
+# Reads the rest of the answer whose first line was just read. Returns the result, before the serde, and sets r.found.
+# The exception for an error line goes to errors.
 cdef object take_answer(Connection c, Request r, list errors)

@@ -13,7 +13,7 @@ cdef object target_view(object buffer)
 # The exception for a value with more bytes than the buffer.
 cdef object too_long(object key, Py_ssize_t size, Py_ssize_t length)
 
-# expire: None for the commands without it. name: the command's for errors.
+# expire: None for commands without an expiry time. name: the command's for errors.
 cdef object get_value(Session session, object key, object default, object expire, fetch_form form, bytes name)
 cdef object get_with_cas(Session session, object key, object default, object cas_default, object expire, bytes name)
 cdef dict get_values(Session session, object keys, bint with_cas, object expire, bytes name)

@@ -312,7 +312,7 @@ cdef dict get_values(Session session, object keys, bint with_cas, object expire,
 
 
 cdef dict look_many(Session session, list names, list encoded, bint with_cas, bytes name):
-    # Direct reads first, then requests for the rest.
+    # Gets values by direct reads, and the rest by requests.
     cdef list values = []
     cdef list numbers = []
     cdef list left = []
@@ -393,7 +393,7 @@ cdef dict fetch_many(Session session, list names, list encoded, bint with_cas, b
         session.drop(c)
         raise
     session.leave(c, errors)
-    # After `leave`, since a serde may use this client.
+    # The serde is called after `leave`, since it may call this client.
     for given, number in loads.items():
         value = found[given]
         if with_cas:
@@ -411,7 +411,7 @@ cdef Py_ssize_t fetch_into(Session session, bytes key, char *to, Py_ssize_t leng
     cdef list known = None
     cdef Py_ssize_t size = -1
     if s.remote and is_lost(to, length):
-        # Nothing was sent.
+        # Nothing was sent, so the connection is in order.
         session.leave(c, None)
         raise BufferError("a server that did not answer in time may still write to this Buffer")
     try:
@@ -445,8 +445,8 @@ cdef Py_ssize_t read_into(Connection c, bytes key, char *to, Py_ssize_t length, 
 
 
 cdef object fetch_small(Session session, list given, list which, list results):
-    # The part of get_many_into with requests sent together: for given[i], with each i in `which`. Returns the exception
-    # for a too long value, or None.
+    # Called by get_many_into for given[i], with each i in `which`: sends the requests together, and puts the lengths of
+    # the values into results. Returns the exception for a too long value, or None.
     cdef Connection c = session.enter(False, b"get_many_into")
     cdef list errors = []
     cdef list known = None
@@ -516,7 +516,7 @@ cdef object prefault(Session session):
     cdef bint more = True
     cdef Connection c
     if memory is None:
-        # Only a request shows the end of a connection's server.
+        # Only a request shows whether the connection's server still runs.
         c = session.enter(False, b"prefault")
         try:
             put_mark(c.stream)

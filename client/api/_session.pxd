@@ -48,46 +48,52 @@ cdef class Session:
     cdef unsigned int _epoch     # connections of earlier epochs are closed when their calls end
     cdef unsigned int _generation  # fork_count() of the process that has the idle connections
 
-    # Takes the options of the connections, or raises ValueError.
+    # Called by the Client's constructor: takes the options of the connections, or raises ValueError.
     cdef int configure(self, server, connect_timeout, timeout, no_delay, keepalive, transport, spin, rdma_cm_port,
                        username, password, socket_module, tls_context) except -1
-    # A Connection with an empty request, for the command `name`. quiet: the call waits for no answer.
+    # Begins a call: takes or makes a Connection, whose request has at most reports and a mark yet. name: the command's,
+    # for exceptions. quiet: the call waits for no answer. Raises the errors of `connect` and of Connection.
     cdef Connection enter(self, bint quiet, bytes name)
     # The end of a call with the connection in order. Raises the first of the errors.
     cdef int leave(self, Connection c, list errors) except -1
-    # The end of a call with the connection in disorder.
+    # The end of a call with the connection in disorder: closes the connection. If the server has ended the connection,
+    # closes the idle connections, too.
     cdef void drop(self, Connection c) noexcept
     # Tells the server of direct reads, on an idle connection. Errors are left to the next command.
     cdef int tell_hits(self) except -1
+    # Whether the server has not been told of some direct reads.
     cdef bint has_hits(self) noexcept
-    # Puts the report of direct reads into the request.
+    # Called by `enter` and `tell_hits`: puts the report of direct reads into the request.
     cdef int put_hits(self, Connection c) except -1
-    # Tells the server of released views: in this request, and on the idle connections. Errors are left to the next
-    # command.
+    # Called by `enter`: puts the releases of views of c's pins into the request, and calls tell_releases for the rest.
     cdef int put_releases(self, Connection c) except -1
+    # Sends the releases of views on the idle connections. Errors are left to the next command.
     cdef int tell_releases(self) except -1
     # Called after a direct read by `reader`: tell_hits or tell_releases, when due.
     cdef int tell_late(self, DirectReader reader) except -1
     # `leave`, which raises no MemcacheError.
     cdef int leave_quietly(self, Connection c) except -1
-    # Sets the memory for direct reads from now on, with the lock. None: all gets ask the server.
+    # Sets the memory for direct reads from now on. The caller holds the lock. None: all gets ask the server.
     cdef void read_from(self, DirectMemory memory) noexcept
     # Whether the thread's or greenlet's last command was sent without waiting for an answer.
     cdef bint has_unanswered(self, unsigned long caller) noexcept
-    # The reader, if its reads are in order with this Client's commands; None: ask.
+    # The reader, if its reads are in order with this Client's commands. None: the caller must ask
+    # the server.
     cdef DirectReader reader(self)
     # The memory of a live server. None: there is no such memory, or no connection.
     cdef DirectMemory memory(self)
     # Closes the idle connections, and connections in calls at the end of the calls.
     cdef void close_all(self) noexcept
 
-    # Takes c out of the list of idle connections, behind `before` (None: c is the first). With the lock.
+    # Takes c out of the list of idle connections, behind `before` (None: c is the first). The caller holds the
+    # lock.
     cdef Connection take(self, Connection c, Connection before)
-    # Takes an idle connection for a caller. None: there is none.
+    # Takes an idle connection for a caller (see `caller`). None: there is none. In a forked child forgets the parent's
+    # connections.
     cdef Connection idle(self, unsigned long caller)
     # The pins of an idle connection, if the item at the place is among them. None: there are no such pins.
     cdef Pins pins_with(self, DirectMemory memory, uint64_t place)
-    # An idle connection with released views. None: there is none.
+    # Called by `tell_releases`: takes an idle connection with released views. None: there is no such connection.
     cdef Connection take_releasing(self)
     # A number for the thread or greenlet, for its whole life.
     cdef unsigned long caller(self) except? 0
@@ -95,10 +101,11 @@ cdef class Session:
     cdef int own(self, Connection c, unsigned long caller) except -1
     # Whether the owner still lives, and may need the order of its commands. threads: by their idents.
     cdef bint is_owned(self, Connection c, dict threads)
-    # `idle`, with the lock: the caller's connection with unanswered commands comes first.
+    # The search of `idle`, which holds the lock. The caller's connection with unanswered commands comes first.
     cdef Connection find(self, unsigned long caller)
     # A new connection, authenticated. Raises OSError, TimeoutError, MemcacheError.
     cdef Connection connect(self)
+    # Authenticates a new connection, or closes it and raises the exception.
     cdef int authenticate(self, Connection c) except -1
     # The key with the prefix, for the server. Raises MemcacheIllegalInputError, TypeError.
     cdef bytes encoded_key(self, object key)
@@ -106,7 +113,7 @@ cdef class Session:
     cdef object sendable_key(self, object key)
     # Whether a call with this argument waits for no answer. None: default_noreply.
     cdef bint is_quiet(self, object noreply) except -1
-    # The bytes to send for a value. The text of its flags goes to numbers.
+    # The bytes to send for a value. The text of its flags is appended to numbers; None: 0.
     cdef object serialize(self, object key, object value, object flags, list numbers)
     # The value of stored bytes and flags.
     cdef object load(self, object key, object value, uint32_t flags)

@@ -98,7 +98,7 @@ cdef class Session:
         if noreply is None:
             return self.default_noreply
         if noreply is not True and noreply is not False:
-            # The value may be the seconds meant for expire.
+            # check_choices raises for other values, such as the seconds meant for expire.
             check_choices(noreply=noreply)
         return noreply
 
@@ -148,7 +148,6 @@ cdef class Session:
         return 0
 
     cdef bint is_owned(self, Connection c, dict threads):
-        # Whether the last thread or greenlet on the connection may still use it.
         if c.greenlet is None:
             return c.owner in threads
         greenlet = c.greenlet()
@@ -279,7 +278,7 @@ cdef class Session:
                 s.noreplies = 0
                 s.doubtful = True
             elif s.noreplies and not quiet:
-                # Error lines of earlier commands without replies may precede the answer.
+                # Error lines of earlier commands without replies may precede the answer. The mark shows their end.
                 put_mark(s)
         except BaseException:
             self.drop(c)
@@ -290,7 +289,7 @@ cdef class Session:
         cdef bint stays
         assert_that(c.next is None)
         if c.late and c.stream.wmark == 0:
-            # The call has sent nothing, but its request begins with the report of direct reads: sends the report alone.
+            # The call has sent nothing, but its request begins with reports of reads or views: sends the reports.
             c.stream.wlen = c.late
             try:
                 c.send()
@@ -364,7 +363,8 @@ cdef class Session:
         lock_state(&shared_state)
         reader = self._reader
         unlock_state(&shared_state)
-        # The connection may lead to another server, which would not know the command.
+        # The report (the command rdma_hits) is for the server whose memory was read. This connection may lead to
+        # another server, for example after a restart: the report would be wrong there, or unknown.
         if reader is not None and is_same(c.stream.direct_memory(), reader.memory):
             to = c.stream.room(DIRECT_LINE)
             c.stream.wlen += put_report(reader, to)
@@ -464,7 +464,7 @@ cdef class Session:
         lock_state(&shared_state)
         if c.generation == self._generation:
             self._open -= 1
-        # The next connection may reach another server.
+        # The next connection may reach another server: no more direct reads of this server's memory.
         self._reader = None
         if c.ended and c.epoch == self._epoch:
             # The server has ended this connection, and probably the others.

@@ -30,7 +30,7 @@ cdef class Pin:
     cdef list pieces             # (place, length) of each piece of the value
     cdef unsigned int views      # PinnedMemory objects
     cdef bint listed             # in the list of pins that have lost their views
-    cdef Pin following           # the next pin there
+    cdef Pin following           # the next pin of this list
 
 
 cdef class Pins:
@@ -44,23 +44,27 @@ cdef class Pins:
     cdef Pin first               # the list of pins that have lost their views. Some may have new views
     cdef unsigned int gone       # how many pins of the list have no views
 
-    # Puts the releases of pins before the request. They count as told then.
+    # Puts the commands rdma_release for the pins without views into the output: for the Session, before a request or
+    # alone. The server does not answer them. These pins then count as told.
     cdef int put(self, Stream s) except -1
-    # The Connection is closed: nobody tells the server any more.
+    # Called when the Connection is closed: takes the pins off the count. Nobody tells the server any more.
     cdef void leave(self) noexcept
     # Takes the pins told to the server off the count of the Releases.
     cdef void forget(self) noexcept
     # The pin of the item at a place. None: there is none, or the connection is lost.
     cdef Pin find(self, uint64_t place)
-    # The pin for the line just read, the answer to rdma_view. None: the line makes no sense.
+    # Makes the pin for the line just read, the answer to rdma_view, and notes the pin in `places`. None: the line is
+    # malformed.
     cdef Pin take(self, Stream s)
     # New memoryviews of the item's pieces.
     cdef list views_of(self, Pin pin)
-    # A view of the pin has come, or gone.
+    # Called by memory_at and views_of: counts a new view of the pin.
     cdef void has_view(self, Pin pin) noexcept
+    # Called by views_of, and when a PinnedMemory is freed: the pin has lost a view. After its last view the server is
+    # to be told.
     cdef void lost_view(self, Pin pin) noexcept
 
-# The pins of a new stream. None: the stream's server does not share its memory.
+# Makes a stream's Pins, still empty. None: the stream's server does not share its memory.
 cdef Pins new_pins(Stream s, Releases releases)
 
 

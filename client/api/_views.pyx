@@ -83,7 +83,7 @@ cdef class Pins:
         unlock_state(&shared_state)
 
     cdef void lost_view(self, Pin pin) noexcept:
-        # The garbage collector may call this function: it allocates nothing.
+        # The garbage collector may call this function, so it allocates nothing.
         lock_state(&shared_state)
         pin.views -= 1
         if pin.views == 0:
@@ -167,7 +167,8 @@ cdef Pins new_pins(Stream s, Releases releases):
 
 @cython.no_gc
 cdef class PinnedMemory:
-    """Memory of a server's item, or of a piece of the item, shown by a memoryview of `Client.get_view`: its `obj`.
+    """The memory of a server's item, or of a piece of the item: the `obj` of a memoryview returned by
+    `Client.get_view`.
 
     The memory is read-only. The server keeps the item as long as there is a view. Thread-safe.
     """
@@ -188,10 +189,11 @@ cdef class PinnedMemory:
 
     @property
     def pinned(self):
-        """Whether the server still keeps the item. Asks the server nothing: a lost connection may show a moment later.
+        """Whether the server still keeps the item. Sends no request, so the value may change a moment after the loss of
+        the connection.
 
-        False: the connection is lost, or this is a forked child, and the parent has the connection. If the server goes
-        on, it may put something else there at any time; otherwise the bytes stay unchanged.
+        False: the connection is lost, or this is a forked child, and the parent has the connection. If the server still
+        runs, it may put other data into this memory at any time; if the server has ended, the bytes stay unchanged.
         """
         cdef bint found
         if self.pins.generation != fork_count():

@@ -20,7 +20,7 @@ _Cluster = TypeVar("_Cluster", bound="ClusterClient")
 
 
 class ClusterClient(Servers[Client], ClusterMeta):
-    """A client of several servers, each with a part of the keys. With pymemcache's HashClient's methods.
+    """A client of several servers, each with a part of the keys, and with the methods of pymemcache's HashClient.
 
     >>> with ClusterClient(["10.0.0.1", "10.0.0.2:11212", "shm://127.0.0.1"]) as cluster:
     ...     cluster.set("key", b"value")
@@ -37,8 +37,9 @@ class ClusterClient(Servers[Client], ClusterMeta):
         dead_timeout: seconds until a dead server gets its keys back. Meanwhile the rest of the servers have them.
         ignore_exc: a failed call returns the result of a miss, or False; get_many and gets_many the values of the
             reachable servers.
-        use_pooling, max_pool_size, pool_idle_timeout, lock_generator: for pymemcache's callers. They change nothing:
-            a Client has a connection for each call under way, keeps it, and notices when the server closes it.
+        use_pooling, max_pool_size, pool_idle_timeout, lock_generator: accepted for programs written for pymemcache,
+            and without effect: a Client has a connection for each call under way, keeps it, and notices when the server
+            closes it.
         weights: for "ketama": {server: integer}, 1 for servers without an entry.
         refresh_interval: seconds after which a call starts a thread to ask for the list of servers again.
             None: only `refresh` asks again. Needs a function as servers.
@@ -50,7 +51,7 @@ class ClusterClient(Servers[Client], ClusterMeta):
     The keys of a call go to all their servers before any answer is awaited. Without ignore_exc the call raises the
     exception of the first failed server, with the server's name, after the answers of all servers.
 
-    A key's str and bytes can have different servers with "rendezvous", as in pymemcache. Thread-safe; a forked child
+    With "rendezvous", "key" and b"key" can have different servers, as in pymemcache. Thread-safe; a forked child
     has connections of its own. copy.copy, copy.deepcopy and pickle make a client without connections and failures.
     """
 
@@ -58,7 +59,7 @@ class ClusterClient(Servers[Client], ClusterMeta):
 
     @classmethod
     def from_dns(cls: type[_Cluster], name: str, port: int = 11211, **options: Any) -> _Cluster:
-        """A ClusterClient of all addresses (A and AAAA) of a name; `refresh` looks them up again.
+        """Class method: a ClusterClient of all addresses (A and AAAA) of a name; `refresh` looks them up again.
 
         Keys are placed by these addresses. options: the class's. Raises OSError when the name is not known.
         """
@@ -66,10 +67,11 @@ class ClusterClient(Servers[Client], ClusterMeta):
 
     @classmethod
     def from_config(cls: type[_Cluster], endpoint: Any, *, use_vpc_ip_address: bool = True, **options: Any) -> _Cluster:
-        """A ClusterClient of the servers listed by a configuration endpoint of AWS ElastiCache; `refresh` asks again.
+        """Class method: a ClusterClient of the servers listed by a configuration endpoint of AWS ElastiCache; `refresh`
+        asks the endpoint again.
 
-        endpoint: as a Client's server. use_vpc_ip_address: servers are known by their addresses in the VPC, not by
-        their names, as in pymemcache. options: the class's. Raises the errors of a Client's commands.
+        endpoint: as a Client's server. use_vpc_ip_address: the servers' addresses in the VPC are used, as in
+        pymemcache; False: their names. options: the class's. Raises the errors of a Client's commands.
         """
         return cls(partial(configured_servers, endpoint, options, use_vpc_ip_address), **options)
 
@@ -112,7 +114,7 @@ class ClusterClient(Servers[Client], ClusterMeta):
     # --- several keys ---
 
     def get_many(self, keys: Iterable[_K], gets: bool = False) -> dict[_K, Any]:
-        """Returns {key: value} for the keys with items; gets: the result of `gets_many`. All servers at once."""
+        """Returns {key: value} for the keys with items; gets: the result of `gets_many`. Asks all servers at once."""
         batches = self._batches(keys)
         results = fetch_all(batches.clients, batches.keys, gets)
         return self._found(batches, results)
@@ -120,7 +122,7 @@ class ClusterClient(Servers[Client], ClusterMeta):
     get_multi = get_many
 
     def gets_many(self, keys: Iterable[_K]) -> dict[_K, tuple[Any, bytes]]:
-        """Returns {key: (value, cas)} for the keys with items. All servers at once."""
+        """Returns {key: (value, cas)} for the keys with items. Asks all servers at once."""
         return self.get_many(keys, True)
 
     gets_multi = gets_many
@@ -138,7 +140,7 @@ class ClusterClient(Servers[Client], ClusterMeta):
     set_multi = set_many
 
     def delete_many(self, keys: Iterable[_Key], noreply: bool | None = None) -> bool:
-        """Removes the items of the keys, at all servers at once. Returns True, also when some had none."""
+        """Removes the items of the keys, at all servers at once. Returns True, also if keys had no item."""
         batches = self._batches(keys)
         if self._is_quiet(noreply):
             results: list[Any] = []
@@ -176,7 +178,8 @@ class ClusterClient(Servers[Client], ClusterMeta):
         return self._run("get", key, default, default, copy=False)
 
     def gets(self, key: _Key, default: Any = None, cas_default: Any = None) -> tuple[Any, Any]:
-        """Returns (value, cas) of key, or (default, cas_default) when there is no item. cas is bytes, for `cas`."""
+        """Returns (value, cas) of key, or (default, cas_default) when there is no item. cas: bytes for the method
+        `cas`."""
         found: tuple[Any, Any] = self._run("gets", key, (default, cas_default), default, cas_default)
         return found
 
@@ -206,21 +209,21 @@ class ClusterClient(Servers[Client], ClusterMeta):
     def replace(
         self, key: _Key, value: Any, expire: int = 0, noreply: bool | None = None, flags: int | None = None
     ) -> bool | None:
-        """Stores value if key has an item. Returns True, or False when there is none."""
+        """Stores value if key has an item. Returns True, or False when there is no item."""
         stored: bool | None = self._run("replace", key, False, value, expire, noreply, flags)
         return stored
 
     def append(
         self, key: _Key, value: Any, expire: int = 0, noreply: bool | None = None, flags: int | None = None
     ) -> bool | None:
-        """Appends value to the item's. Returns True, or False when there is none."""
+        """Appends value to the stored value. Returns True, or False when there is no item."""
         stored: bool | None = self._run("append", key, False, value, expire, noreply, flags)
         return stored
 
     def prepend(
         self, key: _Key, value: Any, expire: int = 0, noreply: bool | None = None, flags: int | None = None
     ) -> bool | None:
-        """Puts value before the item's. Returns True, or False when there is none."""
+        """Puts value before the stored value. Returns True, or False when there is no item."""
         stored: bool | None = self._run("prepend", key, False, value, expire, noreply, flags)
         return stored
 
@@ -233,9 +236,9 @@ class ClusterClient(Servers[Client], ClusterMeta):
         noreply: bool = False,
         flags: int | None = None,
     ) -> bool | None:
-        """Stores value if the item's cas is still the given one.
+        """Stores value if the item's cas is still the given cas.
 
-        Returns True, or False when the item has changed, or None when there is none.
+        Returns True, or False when the item has changed, or None when there is no item.
         """
         stored: bool | None = self._run("cas", key, False, value, cas, expire, noreply, flags)
         return stored
@@ -283,11 +286,11 @@ class ClusterClient(Servers[Client], ClusterMeta):
         return self._each("version")
 
     def quit(self) -> None:
-        """Tells the servers of the end of the connections, and closes them."""
+        """Sends the command `quit` to the servers, and closes the connections."""
         self._each("quit")
 
     def close(self) -> None:
-        """Closes all connections. Any number of times. The next command makes new connections."""
+        """Closes all connections. May be called any number of times. The next command makes new connections."""
         for client in list(self.clients.values()):
             client.close()
 

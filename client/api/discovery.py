@@ -19,7 +19,7 @@ OF_ENDPOINT = ("connect_timeout", "timeout", "socket_module", "socket_keepalive"
 
 
 def dns_servers(name: str, port: int) -> Servers:
-    """A server for each address of a name, IPv4 and IPv6, in order. Raises OSError, ValueError."""
+    """A server for each address of a name, IPv4 and IPv6, sorted by the address's text. Raises OSError, ValueError."""
     name, port = checked_host(name), checked_port(port)
     try:
         found = socket.getaddrinfo(name, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
@@ -45,7 +45,8 @@ def read_configuration(answer: bytes, by_address: bool) -> Servers:
 def configured_servers(endpoint: Any, options: Mapping[str, Any], by_address: bool = True) -> Servers:
     """The servers listed by a configuration endpoint.
 
-    endpoint: as Client takes a server. options: arguments of a ClusterClient. by_address: not by their hosts' names.
+    endpoint: as Client takes a server. options: arguments of a ClusterClient. by_address: the servers' addresses, not
+    their hosts' names.
     Raises the errors of a Client's commands; MemcacheUnknownCommandError when the server is no such endpoint.
     """
     arguments = {name: options[name] for name in OF_ENDPOINT if name in options}

@@ -34,8 +34,8 @@ LINE_MAX = 65536  # bytes of the longest line accepted
 
 
 class Lines(Generic[T], Iterator[T]):
-    """The lines of an answer, as they come, each parsed. The last line, `close`, and the end of a `with` block close
-    the connection.
+    """An iterator over the lines of an answer, as they come, each parsed. The last line, `close`, and the end of a
+    `with` block close the connection.
 
     Not thread-safe. Raises MemcacheUnexpectedCloseError when the server ends the connection before the answer's end,
     OSError, and TimeoutError when nothing comes within the time limit. Each of these errors closes the connection.

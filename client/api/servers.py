@@ -79,7 +79,8 @@ class Batches(NamedTuple, Generic[_Client]):
 
 
 class Servers(Generic[_Client]):
-    """Servers with a client of each. Threads may share the object."""
+    """The common base of ClusterClient and AsyncClusterClient: the servers, with a client of each, and their
+    failures."""
 
     client_class: Callable[..., _Client]
 
@@ -146,7 +147,7 @@ class Servers(Generic[_Client]):
     # --- servers ---
 
     def _begin(self) -> None:
-        """Makes the parts that are not copied."""
+        """Makes the parts that are not copied: for the constructor, and for a copy."""
         self._pid = os.getpid()
         self._guard = threading.RLock()
         self._failures: dict[str, Failure] = {}
@@ -192,9 +193,10 @@ class Servers(Generic[_Client]):
         return node_name(self._server_of(server)), server
 
     def add_server(self, server: Any, port: int | None = None) -> None:
-        """Adds a server, unless present; add_server(host, port) as well. A dead server gets its keys back.
+        """Adds a server, in any form of the constructor's list, or as add_server(host, port). A server already present
+        stays; if this server is dead, it gets its keys back.
 
-        Raises ValueError.
+        Raises ValueError for a bad server.
         """
         name, server = self._name_of(server, port)
         with self._lock:
@@ -267,6 +269,7 @@ class Servers(Generic[_Client]):
                     self.hasher.add_node(name)
 
     def _bury(self, name: str) -> None:
+        """Marks a server as dead: the hasher gives its keys to other servers."""
         with self._lock:
             self._failures.pop(name, None)
             if name in self.clients and name not in self._dead:

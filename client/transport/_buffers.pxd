@@ -8,8 +8,8 @@ A Buffer is memory of the caller's, registered once. It keeps the protection dom
 connection. Its memory exists until the Buffer is closed or collected. Views and transfers prevent both.
 
 Everything here needs the GIL, or the lock of _state.pxd, which the functions take. In a forked child nothing of the
-parent's is used or freed. The child's program has memory of its own: a copy of a Buffer from the moment of the fork,
-and lent regions, which nobody writes to again.
+parent's is used or freed. The child's program has a copy of each Buffer from the moment of the fork, and the lent
+regions, which nobody writes to again.
 """
 
 from rmemcached.client.transport._devices cimport server_domain
@@ -26,7 +26,7 @@ cdef struct region:
     ibv_mr *mr               # for the whole region
     char *data
     size_t size
-    bint mapped              # the memory is this module's, not the provider's
+    bint mapped              # this module has made the memory by mmap; False: soft_alloc_mr, or the caller
     void *pool               # a Pool, which outlives the region
     # Fields of an unused region:
     region *next             # in the list of the pool
@@ -43,18 +43,24 @@ cdef class Pool:
     cdef server_domain *domain   # the queue pair's
     cdef region *unused
 
-    # A region of at least `size` bytes. NULL: there is no room, the device cannot register it, or the Pool is closed.
+    # Takes an unused region of at least `size` bytes, or makes a region, and may free older ones for it. Called by
+    # Source and Sink (_memory.pyx). NULL: there is no room, too little memory may be locked, or the Pool is closed.
     # Raises OSError, MemoryError.
     cdef region *take(self, size_t size) except? NULL
-    # Gives a region back.
+    # Gives a region back, by Source, Sink and Loan. The oldest unused regions of the process may be freed.
     cdef void give(self, region *one) noexcept
-    # Frees the unused regions. Later `give` frees at once.
+    # Frees the unused regions. Afterwards `give` frees a region at once, and `take` returns NULL. RdmaStream closes the
+    # Pool when the queue pair's last lane ends, or earlier: when the queue pair has failed and a near server may still
+    # use its mappings.
     cdef void close(self) noexcept
     cdef bint closed
 
+    # The steps of `take` and `give`.
     cdef region *find(self, size_t size) noexcept
     cdef region *make(self, size_t size) except? NULL
     cdef void keep(self, region *one) noexcept
+    # Called after a registration has failed with this errno value, here and in _memory.pyx. Logs a shortage of lockable
+    # memory once, and returns False: values travel in messages. Raises OSError for another problem.
     cdef bint go_without(self, size_t length, int error) except -1
 
 
@@ -85,23 +91,28 @@ cdef class Buffer:
     cdef object weak             # a weak reference to this Buffer
     cdef object __weakref__
 
-    # Gives the memory up, unless a forked child calls.
+    # Frees or gives back the memory, for `close` and the collector. Does nothing in a forked child of the maker.
     cdef int release(self) noexcept
-    # Makes the server's present mapping of the memory invalid. A copy under way may still reach the Buffer.
+    # Makes the server's present mapping of the memory invalid, after a request without an answer. A copy under way may
+    # still reach the Buffer. Does nothing for memory that no server maps.
     cdef void renew(self) noexcept
 
-# Counts a registration of values' memory.
+# Counts a registration of values' memory, for usage(). Called by all who register such memory.
 cdef void count_registration() noexcept
-# A new Buffer of `size` bytes for the queue pair's server. queue: None for a Buffer that no server reaches. Raises
-# ValueError, MemoryError, OSError.
+# Client.buffer: a new Buffer of `size` bytes for the queue pair's server. queue: None for a Buffer that no server
+# reaches. Raises ValueError, MemoryError, OSError.
 cdef Buffer new_buffer(QueuePair queue, size_t size)
-# A Buffer of the caller's memory. A server on this host (soft_shm) does not reach it: such memory cannot be mapped.
+# Client.register: a Buffer of the memory of a memoryview. A server on this host (soft_shm) does not reach the Buffer,
+# because it cannot map such memory. Raises BufferError, ValueError, OSError.
 cdef Buffer register_memory(QueuePair queue, object view)
-# A read-only memoryview of the first bytes of a region taken from the Pool. The Pool gets the region back after the
-# last view.
+# A read-only memoryview of the first bytes of a region taken from the Pool, for Sink.lend. The Pool gets the region
+# back after the last view.
 cdef object lend_region(Pool pool, region *one, size_t length)
-# The Buffer around this memory, or None. pd: the protection domain of the Buffer's server; NULL: of any server.
+# The registered Buffer with all of this memory, or None. pd: the protection domain of the Buffer's server; NULL: of any
+# server.
 cdef Buffer find_buffer(const ibv_pd *pd, const char *data, size_t length)
-# Finds a Buffer as find_buffer does, and counts a request of the Buffer until unname_buffer.
+# Finds a Buffer as find_buffer does, for a request that names the memory. The Buffer cannot be closed until
+# unname_buffer.
 cdef Buffer name_buffer(const ibv_pd *pd, const char *data, size_t length)
+# Ends a name_buffer: no request needs the memory any more.
 cdef void unname_buffer(Buffer named) noexcept

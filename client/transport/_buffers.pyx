@@ -59,7 +59,7 @@ cdef unsigned int children = 0       # forks made or begun by this process
 
 
 cdef void after_fork_in_child() noexcept nogil:
-    # The parent's objects stay the parent's.
+    # The child forgets the lists: their objects are the parent's.
     global all_bytes, unused_bytes, newest, oldest, buffers, generation
     all_bytes = unused_bytes = 0
     newest = oldest = NULL
@@ -293,7 +293,7 @@ cdef class Loan:
         PyBuffer_FillInfo(out, self, self.lent.data, <Py_ssize_t>self.length, True, flags)
 
     def __dealloc__(self):
-        # In a forked child everything is the parent's.
+        # In a forked child the region is the parent's, and is not given back.
         if self.lent == NULL or self.generation != generation:
             return
         if self.children != children:

@@ -111,7 +111,6 @@ cdef class CmRoute:
             close(self.fd)
 
     cdef int expect(self, cm_event_type wanted, cm_event *event, int error, int64_t deadline) except -1:
-        # Waits for an event; `error` is the result of the request for the event.
         if error == 0:
             wait_cm_event(self.fd, event, deadline)
             if event.type == wanted:

@@ -29,32 +29,35 @@ cdef struct server_domain:
     shared_device *device    # constant, as are pd and server
     ibv_pd *pd
     PyObject *server         # a reference
-    unsigned int users       # queue pairs and Buffers
+    unsigned int users       # queue pairs, Buffers and Loans
     server_domain *next
 
 cdef struct shared_device:
-    int which                # its place; constant, as are port, pid and alarm
+    int which                # its index in the table of devices; constant, as are port, pid and alarm
     verbs_port port
     int pid                  # the process that opened the device
-    int alarm                # eventfd: readable once the device is lost, for all who wait
+    int alarm                # an eventfd, readable from the device's loss on: wakes all who wait
     server_domain *domains   # under the GIL, or the lock of _state.pxd
     unsigned int users       # the sum of its domains' users
-    pthread_mutex_t lock     # for a single thread at a time to take the device's asynchronous events
+    pthread_mutex_t lock     # held by the thread that takes the device's asynchronous events
     uint64_t events          # how many asynchronous events were taken; under the lock
     uint64_t lost            # atomic; set under the lock
     char why[256]            # written under the lock, constant once the device is lost
 
-# The domain of a server on the device of a row of transports.py, with another user. node_guid, port_num: rdma_cm's
-# choice; 0: any. OSError: there is no device, or it gives no domain.
+# The domain of a server on the device of a row of transports.py, with another user: an Endpoint. Opens the device and
+# makes the domain, if need be. node_guid, port_num: rdma_cm's choice; 0: any. Raises OSError if there is no device or
+# the device gives no domain; MemoryError.
 cdef server_domain *open_domain(object row, object server, uint64_t node_guid=*, uint8_t port_num=*) except NULL
-# Counts another user of a domain with users.
+# Counts another user (a Buffer or a Loan) of a domain that has users.
 cdef void join_domain(server_domain *domain) noexcept
-# Counts a user less. The user has no registration left. The last user's call frees the domain.
+# Takes a user off the count, after the user has freed its registrations. The last user's call frees the domain, and
+# closes the device if the device is lost and has no other user.
 cdef void leave_domain(server_domain *domain) noexcept
-# Closes lost devices without users. open_domain does so only for its own device. With rdma_cm all must be closed:
-# rdma_cm does not name a device under removal by the kernel, and the kernel waits until the device is closed.
+# Closes all lost devices without users, before a CmRoute looks for a device. open_domain closes only the lost device of
+# its row. But rdma_cm names no device that the kernel is removing, and the kernel waits until the device is closed.
 cdef void close_lost_devices() noexcept
-# Whether the device is lost: nothing can go over it any more. Takes the asynchronous events. Any thread.
+# Whether the device is lost: nothing can go over it any more. Takes the device's asynchronous events. Any thread may
+# call.
 cdef bint device_lost(shared_device *d) noexcept nogil
-# rdma_cm has announced the device's removal. Any thread.
+# Marks the device as lost, when rdma_cm has announced its removal to an Endpoint. Any thread may call.
 cdef void device_removed(shared_device *d) noexcept nogil

@@ -111,7 +111,7 @@ cdef void leave_domain(server_domain *domain) noexcept:
 
 
 cdef void leave_device(shared_device *d) noexcept:
-    """Counts a user less. Closes a lost device after its last user."""
+    """Takes a user off the count. Closes a lost device after its last user."""
     assert_that(d.users > 0)
     d.users -= 1
     if devices[d.which] == d and device_lost(d):
@@ -121,7 +121,7 @@ cdef void leave_device(shared_device *d) noexcept:
 
 
 cdef int open_port(object row, uint64_t node_guid, uint8_t port_num, verbs_port *port) except -1:
-    """Opens the device and chooses its port and GID. OSError."""
+    """Opens the device of a row and chooses its port and GID. Raises OSError."""
     cdef const verbs_provider *provider
     cdef const char *absent = NULL
     cdef port_spec spec
@@ -156,7 +156,7 @@ cdef bint serves(shared_device *d, uint64_t node_guid, uint8_t port_num) noexcep
 
 
 cdef shared_device *open_device(object row, uint64_t node_guid, uint8_t port_num) except NULL:
-    """The device, with another user. OSError."""
+    """The open device of a row, with another user. Opens a device, if need be. Raises OSError, MemoryError."""
     cdef int which = <int>RDMA_TRANSPORTS if row.by_cm else <int>places[row.name]
     cdef shared_device *d = devices[which]
     cdef verbs_port port

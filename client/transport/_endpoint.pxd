@@ -20,11 +20,11 @@ from rmemcached.verbs.verbs cimport (
 )
 
 cdef enum:
-    CREDITS = 32             # receives posted
-    RECEIVES_AT_A_TIME = 8   # posted anew together: a quarter of CREDITS
+    CREDITS = 32             # receive buffers, and so the server's credits at most
+    RECEIVES_AT_A_TIME = 8   # receives posted anew together: a quarter of CREDITS
     MESSAGE_SIZE = 8192      # bytes of a message, header included
     SEND_BUFFERS = 16
-    SEND_DEPTH = 64          # SENDs under way; further credits are not used
+    SEND_DEPTH = 64          # SENDs under way at most; further credits of the server's offer are not used
     RECEIVE = 1 << 16        # in wr_id: a receive
     READ = 1 << 17           # in wr_id: a READ of an item
     READS = 16               # RDMA READs under way, of either side
@@ -41,7 +41,7 @@ cdef class Endpoint:
     cdef str fault                   # the error of the stream under the queue pair
     cdef uint32_t cm_id              # rdma_cm's identifier of the queue pair's connection
     cdef server_domain *protection_domain    # the server's on this device, shared with other queue pairs. NULL: closed
-    # Parts of the protection domain and of its device, for shorter code.
+    # Copies of fields of the protection domain, its device and the row, for shorter code:
     cdef shared_device *device
     cdef const verbs_port *port
     cdef const verbs_provider *provider
@@ -49,13 +49,13 @@ cdef class Endpoint:
     cdef bint near                   # row.near
     cdef unsigned int inline_bytes   # row.inline: messages up to this size need no completion
     cdef ibv_pd *pd
-    # owned; NULL: not there, or closed
+    # QueuePair.close frees these objects. NULL: not made yet, or freed
     cdef ibv_comp_channel *channel
     cdef ibv_cq *cq
     cdef ibv_qp *qp
     cdef ibv_mr *mr                  # of buffer
     cdef char *buffer                # CREDITS receive messages, then SEND_BUFFERS send messages
-    cdef uint32_t psn
+    cdef uint32_t psn                # the number of the first packet from here, random
     cdef size_t room                 # bytes of payload in a message to the server
     cdef size_t eager                # bytes of the largest value in the server's messages
     cdef unsigned int tx_credits     # credits: the number of SENDs that may be posted
@@ -67,33 +67,36 @@ cdef class Endpoint:
     cdef bint offers_reads           # the server lets items be read by READs
     cdef str memory                  # Offer.memory
 
-    # The steps of a QueuePair's start, in the constructing thread.
+    # The steps of __init__. Raise OSError, MemoryError.
     cdef int post_all_receives(self) except -1
     cdef int open_queue(self) except -1
     cdef int open_messages(self) except -1
-    # Takes over the numbers of the offer, and brings the queue pair to RTS.
+    # QueuePair.connect: takes over the numbers of the offer, and brings the queue pair to RTS. Raises OSError.
     cdef int connect_to(self, Offer offer) except -1
-    # Connects by rdma_cm instead: its request and reply, with the exchange in their private data.
+    # QueuePair.connect_cm: connects by rdma_cm, whose request and reply have the exchange in their private data. Raises
+    # the errors of connect_cm.
     cdef int agree(self, int64_t deadline) except -1
+    # Takes over the numbers of the reply's private data. Raises MemcacheServerError: it is no rmemcached's.
     cdef int accept_welcome(self, const cm_event *event) except -1
     # The number of READs that this end may have under way.
     cdef unsigned int most_reads(self) noexcept
     # Posts the receives of these message buffers, RECEIVES_AT_A_TIME at most. 0, or an errno value.
     cdef int post_receives(self, const uint16_t *indices, unsigned int count) noexcept nogil
-    # The server's lines on the lifeline until its end, or for a second or `limit` ms (-1: a second): the reason of the
-    # queue pair's failure.
+    # Reads the lifeline until its end, for at most a second and `limit` ms (-1: a second). Returns the server's text,
+    # the reason of the queue pair's failure; "": there is none. For QueuePair.failure_text.
     cdef str hear_last_words(self, int limit)
     # Takes an event off the completion channel, if any.
     cdef void take_event(self) noexcept nogil
-    # Called when the lifeline is readable. False: the connection has ended, and all earlier replies have been taken.
+    # Called when `fd` is readable. Sets lifeline_ended if the connection has ended. Returns False at the second call
+    # after the end: the caller has reaped all earlier replies meanwhile. With rdma_cm always True.
     cdef bint look_at_lifeline(self) noexcept nogil
-    # Whether the server has ended the connection, or is about to: no request is to be sent. Any thread.
+    # Whether the server has ended the connection, or is about to: no request should be sent. Any thread may call.
     cdef bint peer_has_ended(self) noexcept nogil
-    # Keeps the error of the stream under the queue pair: the stream's own text goes with the stream.
+    # Copies the error of the stream under the queue pair to `fault`, before the queue pair is destroyed with its text.
     cdef void note_fault(self) noexcept
-    # Whether this process is a fork of the creator's.
+    # Whether this process is a fork of the process that made the Endpoint.
     cdef bint foreign(self) noexcept nogil
 
-# The number of concurrent READs of this end: at more READs than it answers, the server's device ends the connection. A
-# server that offers no reads answers none.
+# The number of concurrent READs for this end's queue pair to have (ORD). The server's device ends the connection at
+# more READs than it answers. From a server that offers no reads this end reads nothing, and the number is 1.
 cdef uint16_t reads_of(Offer offer) noexcept

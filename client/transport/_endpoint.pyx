@@ -208,7 +208,6 @@ cdef class Endpoint:
         return 0
 
     cdef int agree(self, int64_t deadline) except -1:
-        # rdma_cm's request and reply, with the exchange in their private data.
         cdef cm_event event
         cdef cm_param param
         cdef char data[HELLO_LENGTH]
@@ -265,11 +264,9 @@ cdef class Endpoint:
         return 0
 
     cdef unsigned int most_reads(self) noexcept:
-        # The most READs of this end under way at a time.
         return <unsigned int>max(min(<int>READS, <int>self.port.max_rd_atomic), 1)
 
     cdef int post_receives(self, const uint16_t *indices, unsigned int count) noexcept nogil:
-        # 0, or an errno value.
         cdef ibv_sge sges[RECEIVES_AT_A_TIME]
         cdef ibv_recv_wr wrs[RECEIVES_AT_A_TIME]
         cdef ibv_recv_wr *bad

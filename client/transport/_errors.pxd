@@ -2,8 +2,9 @@
 
 from rmemcached.verbs.verbs cimport verbs_provider
 
-# An OSError, or the subclass for the errno value. Its text begins with the failed operation.
+# Returns an OSError, or its subclass for the errno value, for the caller to raise. `what`, the failed operation, begins
+# the text.
 cdef object os_error(str what, int error)
-# The exception for a region of `length` bytes that could not be registered. The text names the limit on locked memory
-# if this is the reason.
+# Returns the OSError for a region of `length` bytes that could not be registered. If the limit on locked memory is the
+# reason, the text names the limit.
 cdef object registration_error(const verbs_provider *provider, size_t length, int error)

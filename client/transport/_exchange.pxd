@@ -22,6 +22,7 @@ cdef class Offer:
     cdef readonly unsigned int lanes     # of the queue pair, at most
     cdef readonly size_t lane_bytes      # of each lane's payload, kept by the server
 
-# Whether a server can have this version, and these limits.
+# Whether the client can use a server with this version and these limits, read from the exchange line or from the
+# private data of rdma_cm's reply.
 cdef bint makes_sense(unsigned int version, unsigned int credits, size_t msgsize, size_t lane_bytes,
                       unsigned int lanes, unsigned int workers) noexcept

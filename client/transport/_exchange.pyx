@@ -1,4 +1,4 @@
-"""The server's exchange line."""
+"""See _exchange.pxd."""
 
 from rmemcached.rdma.wire cimport (
     EXCHANGE_REPLY,

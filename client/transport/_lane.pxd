@@ -1,7 +1,7 @@
 """A lane of a queue pair in this process: the input for its owner, and how the owner is woken.
 
-The owner is the thread in a call of the lane's RdmaStream. The queue pair's lock guards all fields but the owner's. Any
-thread that polls the queue pair puts input into the inboxes of the lanes.
+The owner is the thread in a call of the lane's RdmaStream. Any thread that polls the queue pair puts input into the
+inboxes of the lanes. QueuePair calls the functions with its lock, which guards all fields.
 """
 
 from libc.stdint cimport int64_t, uint32_t
@@ -9,8 +9,8 @@ from libc.stdint cimport int64_t, uint32_t
 from rmemcached.client.transport._stream cimport Stream
 
 cdef enum:
-    LANE_BYTES = 128 * 1024  # kept for an owner who does not read; a server sends no more
-    LAST_WORDS = 128
+    LANE_BYTES = 128 * 1024  # of input, kept for an owner who does not read; a server sends no more
+    LAST_WORDS = 128         # bytes kept of the server's reason for its CLOSE
 
 # What an owner waits for besides input.
 cdef enum lane_want:
@@ -26,18 +26,18 @@ cdef struct lane_state:
     bint closing             # the lane has no owner any more
     bint close_sent
     bint closed              # the server's CLOSE has come
-    bint kept                # the former owner still asks for `closed`
+    bint kept                # the former owner still asks lane_is_closed, so the lane is not freed yet
     bint told                # the owner waits until its SENDs have left: so each SEND makes a completion
-    unsigned int sends       # signaled SENDs under way
+    unsigned int sends       # SENDs under way that make a completion
     size_t room              # bytes that the server still has room for
-    size_t unsaid            # bytes used by the owner since the server was last told
+    size_t unsaid            # bytes taken by the owner, of which the server has not been told yet
     char *inbox              # [first, last) waits for the owner. NULL: nothing
     size_t first
     size_t last
     size_t size
     char last_words[LAST_WORDS]
-    # an owner asleep while another thread sleeps for the queue pair
-    bint follows             # the lane is in the queue pair's list of such lanes
+    # for an owner asleep while another thread sleeps for the queue pair
+    bint follows             # the lane is in the queue pair's list of such lanes (lane_list)
     lane_want want
     uint32_t wake            # changes when the owner is woken
     lane_state *next
@@ -53,7 +53,7 @@ cdef struct lane_list:
     lane_state *first        # also read without the lock
     lane_state *last
 
-# A new lane with the smallest free number below `most`. NULL: errno is ENOMEM (no memory) or EAGAIN (no number).
+# Makes a lane with the smallest free number below `most`. NULL: errno is ENOMEM (no memory) or EAGAIN (no number).
 cdef lane_state *lane_make(lane_table *table, unsigned int most) noexcept nogil
 # Takes the lane out of the table and frees it with its inbox.
 cdef void lane_free(lane_table *table, lane_state *lane) noexcept nogil
@@ -71,11 +71,11 @@ cdef void lane_unfollow(lane_list *followers, lane_state *lane) noexcept nogil
 cdef void lane_wake(lane_list *followers, lane_state *lane) noexcept nogil
 cdef void lane_wake_all(lane_list *followers) noexcept nogil
 
-# Keeps input. 1, -ENOMEM, or 0: more than the server may send.
+# Copies input to the lane's inbox. 1, -ENOMEM, or 0: more than the server may send.
 cdef int inbox_put(lane_state *lane, const char *data, size_t length) noexcept nogil
-# Gives the input to the stream. 1, or -ENOMEM.
+# Gives the inbox to the owner's stream, frees it, and adds its bytes to `unsaid`. 1, or an error of Stream.deliver.
 cdef int inbox_take(lane_state *lane, Stream stream) noexcept nogil
-# Frees the input.
+# Frees the inbox with its input.
 cdef void inbox_drop(lane_state *lane) noexcept nogil
 
 cdef inline bint inbox_is_empty(const lane_state *lane) noexcept nogil:

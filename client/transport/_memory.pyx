@@ -66,7 +66,6 @@ cdef class Memory:
         return self.pooled and (length <= self.ring_from or not self.pool.server_maps)
 
     cdef ibv_mr *register(self, const void *data, size_t length, int access) noexcept:
-        # NULL: errno says why.
         cdef ibv_mr *mr = self.provider.reg_mr(self.pd, <void *>data, length, access)
         if mr != NULL:
             count_registration()
@@ -174,7 +173,6 @@ cdef class Source(Memory):
         return True
 
     cdef int make_room(self) except -1:
-        # Room for another registration.
         cdef ibv_mr **grown
         if self.count == self.cap:
             grown = <ibv_mr **>realloc(self.regions, (self.cap * 2 + 8) * sizeof(ibv_mr *))
@@ -339,7 +337,6 @@ cdef class Sink(Memory):
             self.stale = 0
 
     cdef bytes take_early(self, size_t length):
-        # The value copied while it came. None: another length was expected.
         cdef bytes value = self.early
         self.early = None
         self.copies = False

@@ -38,7 +38,7 @@ from rmemcached.client.exceptions import MemcacheServerError, MemcacheUnexpected
 
 cdef enum:
     POLL_BATCH = 16
-    CLOSE_WAIT = 1000        # ms of silence of the server, which end the wait for a CLOSE
+    CLOSE_WAIT = 1000        # ms without a message of the server, after which the wait for a CLOSE ends
     CLOSE_WAIT_MOST = 5000   # ms of the whole wait for a CLOSE, at most
 
 
@@ -215,8 +215,9 @@ cdef class QueuePair(Endpoint):
         return lane.unsaid * 2 >= LANE_BYTES
 
     cdef void return_credits(self, Stream s, lane_state *lane) noexcept nogil:
-        # Sends the number of the lane's used bytes when must_say, and the owed credits if they are half of all. Output
-        # of the stream carries both. But without room on the lane, output may wait for replies that need these credits.
+        # Sends the number of the lane's used bytes when must_say, and the owed credits if they are half of all. As a
+        # rule output of the stream carries both, and nothing is sent here. But without room on the lane, output may
+        # wait for replies that need these credits.
         if (lane != NULL and self.must_say(lane) and not lane.closed
                 and (s is None or s.iov_next == s.iov_count or lane.room == 0) and self.data_buffer() != NULL):
             self.post_data(lane, 0)
@@ -418,7 +419,7 @@ cdef class QueuePair(Endpoint):
         assert_held(&self.lock)
         if lane != NULL and s is not None and not inbox_is_empty(lane):
             r = inbox_take(lane, s)
-        # Without a poll while a thread sleeps: the poll would take away the completions that should wake the thread.
+        # Nobody polls while a thread sleeps: the poll would take away the completions that should wake the thread.
         while r > 0 and n == 0 and polls > 0 and not self.sleeping and not self.failed:
             n = self.poll_locked(s, lane)
             polls -= 1
@@ -630,8 +631,8 @@ cdef class QueuePair(Endpoint):
                 or self.peer_has_ended() or self.is_silent())
 
     cdef bint is_silent(self) noexcept nogil:
-        # The server has not closed a lane in time, and has sent nothing since. A new connection shows whether the
-        # server is alive. Owners of present lanes may go on waiting for their replies.
+        # Whether the server has not closed a lane in time, and has sent nothing since. Then no lane joins: a new
+        # connection shows whether the server is alive. Owners of present lanes may go on waiting for their replies.
         cdef bint silent
         if self.unanswered == 0:
             return False
@@ -689,7 +690,6 @@ cdef class QueuePair(Endpoint):
         pthread_mutex_unlock(&self.lock)
 
     cdef bint lane_is_closed(self, lane_state *lane) noexcept:
-        # Whether a kept lane is closed. True: the lane is kept no longer, and may be gone.
         cdef bint closed
         pthread_mutex_lock(&self.lock)
         closed = lane.closed

@@ -107,7 +107,7 @@ cdef class RdmaStream(Stream):
         cdef Sink sink
         cdef bint lost, must_close
         cdef int patience
-        # In a forked child everything is the parent's.
+        # In a forked child the lane and the memory are the parent's, and nothing is released.
         if queue.foreign():
             queue.close()
             return

@@ -1,6 +1,7 @@
 """RDMA READs of a server's memory: their buffer, their posts, and the wait for them.
 
-The owner of a lane posts READs and awaits them. Meanwhile nobody else posts READs on the queue pair.
+RemoteMemory (api/_reads.pyx) is a ReadBuffer. The owner of a lane posts READs and awaits them. Meanwhile nobody else
+posts READs on the queue pair.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -22,10 +23,11 @@ cdef class ReadBuffer:
 
     # Makes the buffer, unless there is one. MemoryError, OSError.
     cdef int open(self, QueuePair queue) except -1
-    # Posts a READ into the buffer at `at`. The queue pair's lock is held. False: the queue pair takes no READ now.
+    # Posts a READ into the buffer at the offset `at`. The caller holds the queue pair's lock, and has called `open`.
+    # False: READS are under way already, or the queue pair has failed.
     cdef bint post(self, RdmaStream s, uint64_t address, uint32_t key, size_t length, size_t at) noexcept nogil
 
-# Reaps as QueuePair.reap does; READS_COMPLETE in place of 1 when no READ of the lane is under way any more.
+# Reaps as QueuePair.reap does. Returns READS_COMPLETE in place of 1 when no READ of the lane is under way any more.
 cdef int reap_reads(RdmaStream s) noexcept nogil
 # Waits until all READs have completed. 1; 0: the connection has ended; a negative errno. After -EINTR the caller calls
 # again, with the same deadline, which is 0 at first.

@@ -33,13 +33,15 @@ cdef class Registrations:
     cdef dict seen                   # id -> length
     cdef readonly size_t size        # bytes of all kept objects
     cdef readonly size_t registered  # the number of objects ever registered
-    cdef unsigned int wasted         # objects in a row registered in vain
-    cdef unsigned int skipped
+    cdef unsigned int wasted         # objects in a row registered in vain: dropped before any further use
+    cdef unsigned int skipped        # objects considered since WASTED_MOST were in vain
 
-    # The registration of the object, for requests until `give`. None: the object is not registered.
+    # The registration of an object, for a request of Source until `give`. May register the object, and drop others.
+    # None: the object is not registered.
     cpdef Registration take(self, bytes value)
+    # Ends a `take`: the request does not need the registration any more, which stays in the cache.
     cpdef int give(self, Registration one) except -1
-    # Drops all registrations. No request names an object.
+    # Drops all registrations, at the end of the queue pair. No request may name an object.
     cpdef int close(self) except -1
 
     # The steps of `take`, with the lock.

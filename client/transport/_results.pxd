@@ -14,7 +14,7 @@ cdef enum:
     RESULT_MIN = 1 << 18     # bytes of the smallest object kept
     RESULTS_MOST = 1 << 27   # bytes of all kept objects of the process, with or without another owner
 
-# A new bytes object, without its content.
+# Returns a bytes object for the caller to fill: a new object, or a kept one without another owner.
 cdef bytes new_result(size_t length)
-# Drops all kept objects.
+# Drops all kept objects; values that the program still has remain valid. For Client.close.
 cdef void drop_results() noexcept

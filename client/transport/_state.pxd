@@ -1,5 +1,5 @@
-"""The lock of the client's shared objects, in a Python without the GIL. With the GIL, which protects the same objects,
-the lock is nothing.
+"""The lock of the client's shared objects, in a Python without the GIL. In a Python with the GIL, which protects the
+same objects, the functions of the lock do nothing.
 
 Its holder may take the lock again. A holder that must wait gives the lock up meanwhile, like the GIL (suspend_state). A
 forked child begins with a free lock.
@@ -53,7 +53,7 @@ cdef extern from *:
         }
     }
 
-    /* A new reference to an object whose last reference another thread may be giving up; NULL: too late. */
+    /* A new reference to an object whose last reference another thread may be giving up; NULL: the object ends. */
     static inline PyObject *live_object(PyObject *object, PyObject *weak) {
         PyObject *found = NULL;
         if (PyWeakref_GetRef(weak, &found) < 0)
@@ -76,9 +76,11 @@ cdef extern from *:
         pass
     void lock_state(client_state *state) noexcept
     void unlock_state(client_state *state) noexcept
-    # Gives the lock up, and returns how often this thread had taken it, for `resume_state`. 0: the thread had no lock.
+    # Gives the lock up before a wait. Returns how often this thread had taken the lock, for resume_state after the
+    # wait. 0: the thread did not hold the lock.
     unsigned int suspend_state(client_state *state) noexcept
     void resume_state(client_state *state, unsigned int depth) noexcept
+    # For the list of Buffers (_buffers.pyx), which has no references to its members. weak: a weak reference.
     PyObject *live_object(void *object, void *weak) noexcept
 
 # The lock of all shared objects of the process.

@@ -63,7 +63,7 @@ cdef class Stream:
     cdef size_t iov_cap
     cdef size_t iov_next
     cdef size_t iov_count
-    cdef size_t noreplies    # commands without a reply since the last mark, or answer
+    cdef size_t noreplies    # commands without a reply since the last mark or answer (put_mark of wire/_commands.pxd)
     # waiting
     cdef int64_t until       # the end of a wait interrupted by a signal; 0: no such wait
     cdef bint remote         # an RdmaStream, whose requests may name memory (_lane_memory.pxd)
@@ -72,10 +72,12 @@ cdef class Stream:
     cdef bint in_loop        # an event loop drives the stream: long work is cut in pieces
     cdef bint late           # the caller's time is over, or there is an event loop: close waits for no answer
 
-    # requests: the first call is begin, the last call commit; then the output can be pushed. MemoryError
+    # requests: the first call is begin, the last call commit; then the output can be pushed. Raise MemoryError
+    # Begins a call: takes buffers, unless the stream has kept them, and empties the output.
     cdef int begin(self) except -1
-    # The call is over.
+    # Ends a call: gives the buffers back, unless input is unread.
     cdef void end(self) noexcept
+    # The steps of `begin` and `end`, under the lock of _state.pxd.
     cdef int take_buffers(self) except -1
     cdef void give_buffers(self) noexcept
     # Makes room for `more` bytes in wbuf, which may move.
@@ -85,43 +87,48 @@ cdef class Stream:
     cdef char *room(self, size_t length) except NULL
     cdef int put_number(self, uint64_t value) except -1
     cdef int put_hex(self, uint64_t value) except -1
-    # A large value, sent from its place, where the caller keeps it until the command is over.
+    # Puts a large value, which is sent from its place: the caller keeps it there until the command is over. A value up
+    # to COPY_LIMIT is copied.
     cdef int put_reference(self, const char *data, size_t length) except -1
+    # Moves the bytes written to wbuf since the last commit into iov.
     cdef int commit(self) except -1
     # replies; these methods may wait
+    # Reads the next line into `line`. -EMSGSIZE: the line is longer than LINE_LIMIT.
     cdef int read_line(self) noexcept nogil
-    # dst_left bytes to dst, and the \r\n behind them (classic: also END). -EBADMSG: other input.
+    # Reads dst_left bytes to dst, and the \r\n behind them (classic: also END). The caller has set dst and dst_left.
+    # -EBADMSG: other input.
     cdef int read_body(self) noexcept nogil
+    # Reads the END behind a value of the classic protocol, for read_body and event loops.
     cdef int read_end(self) noexcept nogil
     # Whether read_line need not wait.
     cdef bint has_line(self) noexcept nogil
-    # for the transports
+    # for the transports' subclasses
     # Takes n bytes, now sent, off the front of iov.
     cdef void sent(self, size_t n) noexcept nogil
-    # Makes room for input in rbuf. 1, -ENOMEM, -EMSGSIZE.
+    # Makes room for `length` bytes of input behind rend. 1, -ENOMEM, -EMSGSIZE.
     cdef int reserve_input(self, size_t length) noexcept nogil
     # Copies input to dst, or behind rend. 1, -ENOMEM, -EMSGSIZE.
     cdef int deliver(self, const char *data, size_t length) noexcept nogil
 
-    # the transport's part
+    # the transport's part: the subclasses override these methods, and Connection (api/_connection.pyx) calls them
     cdef int push(self) noexcept nogil                  # sends without waiting; 1, also when something is left
     cdef int drain(self) noexcept nogil                 # waits until everything is sent; keeps input that arrives
     cdef int fill(self) noexcept nogil                  # waits until rbuf has more; pushes meanwhile
     cdef int fill_body(self) noexcept nogil             # the same, straight into dst as far as possible
-    # for event loops
-    # From now on neither push nor close waits. False: the stream has no such mode.
+    # From now on an event loop drives the stream: neither push nor close waits. False: the stream has no such mode.
     cdef bint join_loop(self) noexcept
-    cdef object socket_object(self)                     # a socket.socket of the connection, which the caller closes
-    cdef bint must_authenticate(self) noexcept          # whether the stream needs authentication of its own
-    cdef bint has_ended(self) noexcept nogil            # whether ended; asked if sends do not show the end
-    cdef bint has_gone(self) noexcept                   # the server ended the connection between calls (a system call)
+    cdef object socket_object(self)                     # Client.sock; None: the connection has no socket
+    cdef bint must_authenticate(self) noexcept          # whether the new stream needs authentication of its own
+    cdef bint has_ended(self) noexcept nogil            # after a send without an answer: whether the server has ended
+    cdef bint has_gone(self) noexcept                   # whether it has ended between two calls (a system call)
+    # for event loops
     cdef int take_input(self) noexcept nogil            # takes the present input, never waits; -EAGAIN: there is none
     cdef bint arm(self) noexcept nogil                  # makes a descriptor readable at input; True: input has come
     cdef list descriptors(self)                         # readable when something comes, or the connection ends
-    cdef bint tells_room(self) noexcept                 # the first descriptor gets writable when there is room
+    cdef bint tells_room(self) noexcept                 # whether the first of them gets writable when there is room
 
     cdef DirectMemory direct_memory(self)               # the server's items for direct reads, or None
     cdef bint may_stay(self) noexcept                   # may outlive its Connection: names no memory of the caller's
-    cdef bint keeps_pins(self) noexcept                 # whether still connected, as far as known; any thread
+    cdef bint keeps_pins(self) noexcept                 # whether the server still keeps the pins: any thread may call
     cdef str failure_text(self)                         # why the connection has ended, as far as known; may be ""
     cdef void close(self) noexcept                      # in a forked child: leaves the parent's connection alone

@@ -1,4 +1,4 @@
-"""The common part of all transports: the request buffer and the reply buffer."""
+"""See _stream.pxd."""
 
 from libc.errno cimport EBADMSG, EMSGSIZE, ENOMEM
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -118,7 +118,7 @@ cdef class Stream:
         return 0
 
     cdef int grow(self, size_t more) except -1:
-        # Makes room for `more` bytes in wbuf; the pieces already in iov move along.
+        # The pieces of wbuf that are in iov move along.
         cdef size_t old = <size_t>self.wbuf
         cdef size_t need = self.wlen + more
         cdef size_t size = self.wcap
@@ -173,7 +173,6 @@ cdef class Stream:
         return self.put(text + i, 16 - i)
 
     cdef int put_reference(self, const char *data, size_t length) except -1:
-        # The bytes are sent from where they are; the caller keeps them until the command is over.
         if length <= COPY_LIMIT:
             return self.put(data, length)
         self.commit()
@@ -199,7 +198,6 @@ cdef class Stream:
         return 0
 
     cdef void sent(self, size_t n) noexcept nogil:
-        # Takes n bytes off the front of iov.
         cdef iovec *v
         self.until = 0
         while n:
@@ -215,7 +213,6 @@ cdef class Stream:
     # --- replies ---
 
     cdef int reserve_input(self, size_t length) noexcept nogil:
-        # Makes room for `length` more bytes behind rend. 1, -ENOMEM or -EMSGSIZE.
         cdef size_t unread = self.rend - self.rpos
         cdef size_t size = self.rcap
         cdef char *grown
@@ -286,7 +283,6 @@ cdef class Stream:
                 return r
 
     cdef int read_body(self) noexcept nogil:
-        # Reads dst_left bytes to dst, and the \r\n behind them.
         cdef size_t n
         cdef int r
         if self.behind_value:
@@ -322,7 +318,7 @@ cdef class Stream:
         self.behind_value = False
         return 1 if self.line_length == 3 and memcmp(self.line, b"END", 3) == 0 else -EBADMSG
 
-    # --- the transport's part: the answers of a plain socket, or errors ---
+    # --- the transport's part: answers that are right for most transports, or errors for methods to override ---
 
     cdef int push(self) noexcept nogil:
         return -EBADMSG

@@ -1,4 +1,4 @@
-"""The plain transport: a memcached connection over TCP or a UNIX socket."""
+"""See _tcp.pxd."""
 
 from libc.errno cimport EAGAIN, EINTR, ETIMEDOUT, errno
 from libc.stdint cimport int64_t
@@ -147,7 +147,6 @@ cdef class TcpStream(Stream):
                     return r
 
     cdef ssize_t receive(self, iovec *iov, int count) noexcept nogil:
-        # Waits for input and reads it. Meanwhile the stream goes on sending. 0: the end; negative: an errno.
         cdef msghdr message
         cdef int64_t budget, now, until
         cdef ssize_t n

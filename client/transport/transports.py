@@ -26,7 +26,7 @@ class Transport(NamedTuple):
     # progress in this process' calls alone.
     soft: bool = False
     pins: bool = False  # a registration pins the memory's pages; False: it is an entry in a table
-    looks: int = 1  # for completions between two yields of a thread alone on its core; together as long as a yield
+    looks: int = 1  # polls between two yields of a thread alone on its core; so many polls take as long as a yield
     inline: int = 0  # bytes of the longest message copied at posting, without a completion; the device grants as many
     # The transport is for a server on this host, which maps the memory of this process. So:
     # - "auto" tries the transport on UNIX sockets, too, and on no connection to another host;

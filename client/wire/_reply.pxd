@@ -35,5 +35,5 @@ cdef int parse_reply(const char *line, size_t length, reply_line *out) noexcept 
 # Reads and parses the next line. Skips error lines of commands without a reply, up to the answer to the mark. Returns
 # as the Stream's methods.
 cdef int read_reply(Stream s, reply_line *reply) noexcept nogil
-# read_reply of the present input; -EAGAIN: there is no whole line.
+# Does the same with the present input, and never waits. -EAGAIN: there is no whole line.
 cdef int next_reply(Stream s, reply_line *reply) noexcept nogil

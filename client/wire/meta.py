@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 class MetaItem(NamedTuple):
     """An item found by `meta_get`. Fields not asked for are None.
 
+    won: this caller should compute the value and store it with `cas`. stale: the value has been invalidated. waits:
+    another caller has won before.
+
     key: as given. value: after the serde; None also for a won, stale or waiting item whose value has no bytes, because
     its winner has probably stored no value yet. flags: the client's 32 bits. cas: an integer. ttl: seconds until
     expiry, -1: never. size: of the value, in bytes. hit_before: whether the item was ever fetched before. last_access:
     seconds since the last fetch. opaque: as given.
-
-    won: this caller should compute the value and store it with `cas`. stale: the value has been invalidated. waits:
-    another caller has won before.
     """
 
     key: bytes | str
@@ -94,7 +94,7 @@ def fields_of(words: list[bytes]) -> dict[str, Any]:
 
 
 def item_of(key: bytes | str, line: bytes, value: Any) -> MetaItem | None:
-    """The answer to mg. Raises ValueError."""
+    """The item of an answer to mg; None: a miss. Raises ValueError for another line."""
     code, *words = line.split()
     if code == b"EN":
         return None
@@ -108,7 +108,7 @@ def item_of(key: bytes | str, line: bytes, value: Any) -> MetaItem | None:
 
 
 def result_of(line: bytes) -> MetaResult:
-    """The answer to ms and md. Raises ValueError."""
+    """The result of an answer to ms or md. Raises ValueError for another line."""
     code, *words = line.split()
     if code not in STATUS or code in (b"VA", b"EN"):
         raise ValueError(line)
@@ -117,7 +117,7 @@ def result_of(line: bytes) -> MetaResult:
 
 
 def number_of(line: bytes, value: bytes | None) -> MetaNumber:
-    """The answer to ma. Raises ValueError."""
+    """The result of an answer to ma. Raises ValueError for another line, or a value that is no number."""
     code, *words = line.split()
     if code not in STATUS or code == b"EN":
         raise ValueError(line)
@@ -127,7 +127,7 @@ def number_of(line: bytes, value: bytes | None) -> MetaNumber:
 
 
 def description_of(line: bytes) -> dict[str, Any] | None:
-    """The answer to me. Raises ValueError."""
+    """The fields of an answer to me; None: a miss. Raises ValueError for another line."""
     code, *words = line.split()
     if code == b"EN":
         return None
@@ -145,7 +145,7 @@ def description_of(line: bytes) -> dict[str, Any] | None:
 
 
 def known(line: bytes) -> bool:
-    """The answer to mn. Raises ValueError."""
+    """True, for the answer to mn. Raises ValueError for another line."""
     if line != b"MN":
         raise ValueError(line)
     return True

@@ -62,7 +62,7 @@ def flat(memory: memoryview) -> memoryview:
 
 
 def reason(problem: Exception) -> str:
-    """One line, never empty."""
+    """Returns the text of an exception, never empty."""
     return str(problem) or type(problem).__name__
 
 

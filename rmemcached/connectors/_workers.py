@@ -106,7 +106,7 @@ class Workers:
             raise ValueError(f"lists of {' and '.join(str(len(column)) for column in columns)} entries in one batch")
         groups = groups_of(size, nbytes, group) if group else [slice(size)] * (size > 0)
         if self._pid != os.getpid():
-            # Nobody would ever carry the batch out.
+            # A forked child has no such threads, so nobody would ever carry the batch out.
             raise RuntimeError("the connector's threads are in the process that forked this one: make another here")
         with self._lock:
             if self._closed:
@@ -157,7 +157,7 @@ class Workers:
             del batch
 
     def _take(self, batch: _Batch) -> slice | None:
-        # Without the GIL two threads may get the same element of an iterator.
+        # Without the lock, and without the GIL, two threads may get the same element of the iterator.
         with self._lock:
             return next(batch.groups, None)
 

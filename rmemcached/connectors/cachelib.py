@@ -115,7 +115,7 @@ class RMemcachedCache(BaseCache):
             if value is None and cas is None:
                 number, stored = delta, self._client.add(fit, delta, lifetime)
                 if not stored and not self._client.exists(fit):
-                    # ignore_exc: nobody answers.
+                    # With ignore_exc an unreachable server looks like this.
                     return None
             else:
                 if not isinstance(value, int):

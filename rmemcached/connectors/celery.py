@@ -16,13 +16,13 @@ from rmemcached.client.urls import shown
 
 from ._clients import expiry, make_client
 
-# A waiting worker is better than the silent loss of a result.
+# With noreply, a failed store would lose the result silently. So the worker waits for the server's answer, for a while.
 DEFAULTS = {"default_noreply": False, "connect_timeout": 5.0, "timeout": 5.0}
 SCHEME = "rmemcached"
 
 
 def servers_of(url: str) -> list[str]:
-    """The servers of a result_backend, as URLs of a Client. Raises ValueError.
+    """Returns the servers of a result_backend, as URLs of a Client. Raises ValueError.
 
     "rmemcached://host:port" leaves the transport to the client; "rmemcached+shm://host:port", and all other schemes
     of Client, name the transport. Semicolons separate several servers.

@@ -89,4 +89,4 @@ class RMemcachedCache(BaseMemcachedCache):
         return found if found <= LATEST else 0
 
     def close(self, **kwargs: Any) -> None:
-        """Does nothing: Django calls it at the end of each request."""
+        """Does nothing: Django calls `close` at the end of each request, and the connections stay open for the next."""

@@ -33,7 +33,7 @@ class RMemcachedBackend(GenericMemcachedBackend):
         self._expire_time = arguments.get("memcached_expire_time")
         options = {name: value for name, value in arguments.items() if name not in OURS}
         self._client: Any = make_client(arguments["url"], options, DEFAULTS)
-        # dogpile puts this word before the key of a lock.
+        # dogpile puts this word before the key of a lock, so keys have less room.
         self._room = key_room(self._client) - len("_lock")
 
     def _imports(self) -> None:

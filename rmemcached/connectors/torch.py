@@ -67,7 +67,7 @@ class TensorSerde(Pickle5Serde):
         super().__init__(writable=True, min_buffer=min_buffer)
 
     def _dumps(self, value: Any, keep: Callable[[Any], bool]) -> bytes:
-        """The pickle, for Pickle5Serde.serialize: without the buffers for which `keep` returns false."""
+        """Returns the pickle for Pickle5Serde.serialize, without the buffers for which `keep` returns false."""
         text = io.BytesIO()
         TensorPickler(text, 5, buffer_callback=keep).dump(value)
         return text.getvalue()
@@ -146,7 +146,7 @@ class CompileCacheBackend(RemoteCacheBackend[bytes]):
 def use_for_compile(servers: Any = "127.0.0.1:11211", **options: Any) -> CompileCacheBackend:
     """Makes torch.compile of this process take compiled graphs from these servers, and store them there.
 
-    This concerns the graphs of FX and of AOTAutograd, and the choices of autotuning. Graphs run as code: only for
+    The caches hold the graphs of FX and of AOTAutograd, and the choices of autotuning. Graphs run as code: only for
     servers to which nobody else can write. Large graphs need -I 64m or so. Returns the back end. Raises ValueError.
     """
     backend = CompileCacheBackend(servers, **options)

@@ -236,7 +236,8 @@ class RMemcachedTier(SecondaryTierManager):
 
 
 def _identity_of(config: Any, chunk: int) -> str:
-    """Returns the common properties of engines with exchangeable chunks. config: vLLM's OffloadingConfig."""
+    """Returns the identity in the names of chunks, the same for engines with exchangeable chunks. config: vLLM's
+    OffloadingConfig."""
     parallel = config.parallel
     return identity(
         engine="vllm",

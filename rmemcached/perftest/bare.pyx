@@ -106,7 +106,7 @@ def copy_rate(size_t size, int count):
 
 
 cdef int wait_ready(int fd, short events, bint sleep, uint64_t *polls) noexcept nogil:
-    """Waits after EAGAIN."""
+    """Called after EAGAIN: sleeps until the socket is ready, or only counts a poll. Returns 0, or -1 with errno."""
     cdef pollfd waiting
     if sleep:
         waiting.fd = fd

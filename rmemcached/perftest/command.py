@@ -331,7 +331,7 @@ def run_client(options: argparse.Namespace, test: Test, device: Device, fabric: 
 
 
 def run_local(options: argparse.Namespace, test: Test, device: Device, fabric: Fabric) -> list[dict[str, Any]]:
-    """Both sides, in two processes. The client's side reports errors of the server's side."""
+    """Runs both sides, in two processes. The client's side reports errors of the server's side."""
     ours, theirs = socket.socketpair()
     streams = stream_pair(fabric)
     child = os.fork()
@@ -357,7 +357,7 @@ def run_local(options: argparse.Namespace, test: Test, device: Device, fabric: F
 
 
 def stream_pair(fabric: Fabric) -> tuple[socket.socket, socket.socket]:
-    """Two connected sockets of the fabric's kind."""
+    """Returns two connected sockets of the fabric's kind."""
     if fabric.near or not fabric.stream:
         return socket.socketpair()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -426,7 +426,7 @@ def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argpars
 
 
 def required(options: argparse.Namespace) -> dict[str, Any]:
-    """The server's requirements: the options on its command line."""
+    """Returns what the server requires of the client's test: the options on the server's command line."""
     wanted: dict[str, Any] = {"verb": options.verb, "kind": options.kind}
     if options.size is not None or options.all:
         wanted["sizes"] = list(SIZES_ALL) if options.all else [options.size]
@@ -470,7 +470,7 @@ def make_test(options: argparse.Namespace) -> Test:
 
 
 def check(options: argparse.Namespace, fabric: Fabric) -> str | None:
-    """An error in the options, in one line."""
+    """Returns an error in the options, in one line, or None."""
     limits = {
         "size": (1, session.SIZE_MAX),
         "iters": (5, 1 << 26),
@@ -512,9 +512,10 @@ def check(options: argparse.Namespace, fabric: Fabric) -> str | None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The console script. Status 1 and one line on stderr when it cannot measure, 2 for wrong arguments."""
+    """The console script. Returns 0, or 1 with one line on stderr if no measurement is possible. Exits with 2 for wrong
+    arguments."""
     parser, options = parse(arguments)
-    # The loops run without Python, so a Ctrl-C has to end the process itself.
+    # The loops run without Python, so no handler of Python would see a Ctrl-C: the signal ends the process itself.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         name = find_device(options.ib_dev, options.ib_port, options.gid_index)

@@ -37,11 +37,11 @@ cdef array template = new_array("Q")
 
 cdef enum:
     PAGE = 4096
-    PSN = 0x123456                   # any value: a queue pair is connected once in its life
+    PSN = 0x123456                   # any value: a queue pair is connected once, so no old packets come
 
 OPCODES = {"send": IBV_WR_SEND, "write": IBV_WR_RDMA_WRITE, "read": IBV_WR_RDMA_READ}
 
-# Results of run().
+# Results of End.run(), for Python.
 DONE = STOP_NOT
 CONTROL = STOP_CONTROL
 
@@ -217,7 +217,7 @@ cdef class End:
         return self.pd
 
     def add(self, int tx_depth=0, int rx_depth=0):
-        """Makes a queue pair in INIT and returns its index. Tests use the first.
+        """Makes a queue pair in INIT and returns its index. Tests use the first queue pair.
 
         The depths are for later queue pairs, whose receives are posted once and stay.
         """
@@ -468,7 +468,7 @@ cdef class End:
         return self.s.posted, <double> (self.end - self.start) * cycle, best / cycle
 
     def close(self):
-        """Closes everything. May be called again."""
+        """Destroys the queue pairs, the region and the rest, and closes the device. Further calls do nothing."""
         while self.count:
             self.count -= 1
             self.p.destroy_qp(self.qps[self.count])

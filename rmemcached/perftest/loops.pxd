@@ -51,8 +51,8 @@ cdef struct side:
     uint64_t expected                # messages to receive, or UNLIMITED
     uint32_t depth                   # messages in the send queue
     uint32_t moderation              # every so many messages, a message has a completion
-    uint32_t since                   # messages posted since the last message with a completion; of these,
-    uint32_t stale                   # so many belong to the test before
+    uint32_t since                   # messages posted since the last message with a completion
+    uint32_t stale                   # messages in `since` that belong to the test before
     uint32_t peer_receives           # SEND: receives of the peer at the start
     uint32_t credit_every            # messages for each credit; 0: no credits
     uint64_t posted
@@ -68,7 +68,7 @@ cdef struct side:
     uint64_t room                    # room in these arrays, in groups
     uint64_t groups                  # complete groups
 
-# More messages than any test has.
+# The number in side.total and side.expected for a test without a known number of messages.
 cdef inline uint64_t unlimited() noexcept nogil:
     return <uint64_t> -1
 
@@ -78,10 +78,11 @@ cdef inline uint64_t credit_id() noexcept nogil:
 
 # Posts `count` receives, 1 to BATCH. Returns 0 or an errno value.
 cdef int give_receives(side *s, uint32_t count) noexcept nogil
-# Takes the remaining completions of the sends of an ended test. Returns 0, or a `stop`.
+# Called before a test: takes the remaining completions of the last test's messages. Returns 0, or a `stop`.
 cdef int drain(side *s) noexcept nogil
 
-# The clients of the latency tests. stamps: cycles() at each post and at the end, total + 1 of them; or NULL.
+# End.run calls the loops below. First the clients of the latency tests. stamps: cycles() at each post and at the end,
+# total + 1 of them; or NULL.
 cdef int ping_send(side *s, uint64_t *stamps) noexcept nogil
 cdef int ping_write(side *s, uint64_t *stamps) noexcept nogil
 cdef int ping_read(side *s, uint64_t *stamps) noexcept nogil

@@ -35,7 +35,7 @@ class SessionError(Exception):
 
 
 class PeerError(SessionError):
-    """The peer gave the reason, or is gone."""
+    """The peer gave the reason, or is gone: so this side need not tell the peer."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Control:
             raise PeerError(f"the other side is gone: {error.strerror or error}") from None
 
     def receive(self, *wanted: str, patience: float | None = PATIENCE) -> Any:
-        """The values of these keys in the next message."""
+        """Returns the values of these keys in the next message, or the value of a single key. Raises PeerError."""
         while b"\n" not in self.rest:
             try:
                 self.sock.settimeout(patience)

@@ -62,7 +62,7 @@ cdef void process_watch_command(conn *c, const token *t, int n) noexcept nogil:
             out_errstring(c, b"ERROR")
             return
         eflags |= eflag
-    # Set the state first: from the call on the logger thread may be using the connection.
+    # Set the state before the call: the logger thread may use the connection before the call returns.
     conn_set_state(c, conn_watch)
     result = c.engine.watch(c, eflags)
     if result == LEND_TOO_MANY:

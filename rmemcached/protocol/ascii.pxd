@@ -1,8 +1,9 @@
 """The text protocol: the classic commands, and the choice of the module for a line. The replies are those of memcached
 1.6.45 (proto_text.c, proto_parser.c).
 
-Called by `drive_machine`; the workers call command_ahead, too. Calls `meta`, `admin`, `admin_stats`, `auth` and `views`
-for their lines.
+`drive_machine` calls these functions, except command_ahead: the workers call it before they serve input, and this
+module for commands that come together. The module calls `meta`, `admin`, `admin_stats`, `auth` and `views` for their
+lines.
 """
 
 from rmemcached.protocol.conn cimport conn
@@ -19,5 +20,5 @@ cdef bint resume_get(conn *c) noexcept nogil
 # The payload of a storage command is complete: stores the item and answers.
 cdef void complete_nread_ascii(conn *c) noexcept nogil
 # Finds the key of the command at p, for items_ahead; of a get the first key. Returns the beginning of the next command,
-# perhaps behind `end`. NULL: the line is not complete, or no plain command with a key. Changes no connection.
+# perhaps behind `end`. NULL: the line is not complete, or its key cannot be prefetched (as for gat).
 cdef const char *command_ahead(const char *p, const char *end, key_ahead *k) noexcept nogil

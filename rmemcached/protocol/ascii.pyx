@@ -94,7 +94,8 @@ cdef bint get_key(conn *c, const key_ahead *k, bint ahead) noexcept nogil:
 
 cdef unsigned int keys_ahead(const char *p, const char *end, bint whole, key_ahead *keys,
                              unsigned int most) noexcept nogil:
-    """Finds keys from p, the beginning of a key, to `end`. Stops before an incomplete or too long key."""
+    """Finds up to `most` keys in [p, end), and returns their number. Stops before a key that is too long or incomplete.
+    whole: as in get_keys."""
     cdef const char *space
     cdef unsigned int n = 0
     while p < end and n < most:
@@ -116,9 +117,10 @@ cdef unsigned int keys_ahead(const char *p, const char *end, bint whole, key_ahe
 
 
 cdef const char *get_keys(conn *c, const char *p, const char *end, bint whole, bint *more) noexcept nogil:
-    """Answers the keys in [p, end) until the output is full, KEYS_PER_COMMAND at most. whole: the line ends there; else
-    a key is complete only if a space follows. Returns the place of the first key not answered; more: a whole key may be
-    there. NULL: a key is too long, or there is no memory for its reply."""
+    """Answers the keys in [p, end) until the output is full, KEYS_PER_COMMAND at most. whole: the line ends at `end`.
+    Else a key is complete only if a space follows. Returns the place of the first key not answered; *more: this key may
+    be complete. NULL: a key is too long, there is no memory for its reply, or the memory limit is reached
+    (MGET_OOM)."""
     cdef key_ahead keys[KEYS_AHEAD]
     cdef unsigned int left = KEYS_PER_COMMAND
     cdef unsigned int found = 0      # number of `keys` found
@@ -182,7 +184,7 @@ cdef void get_failed(conn *c) noexcept nogil:
 
 
 cdef void process_get_command(conn *c, const char *p, const char *end, uint8_t flags) noexcept nogil:
-    """The keys of a whole line are [p, end); the input begins behind the line."""
+    """Answers a get whose line is whole: the keys are in [p, end), and the input begins behind the line."""
     cdef mc_resp *mark = c.resp
     cdef uint32_t mark_bytes = mark.wbytes if mark != NULL else 0
     cdef const char *stop
@@ -234,7 +236,8 @@ cdef void process_gat_command(conn *c, const char *p, const char *end, uint8_t f
 
 
 cdef bint resume_get(conn *c) noexcept nogil:
-    """The line of the get is longer than LINE_MAX_LENGTH, its keys are many, or its replies filled the output."""
+    """Goes on with a get whose line is longer than LINE_MAX_LENGTH, whose keys are many, or whose replies filled the
+    output."""
     cdef bint more = False
     cdef const char *p = c.rcurr
     cdef const char *newline = <const char *>memchr(p, c'\n', c.rbytes)
@@ -437,7 +440,7 @@ cdef void process_version_command(conn *c) noexcept nogil:
 
 
 cdef inline const char *read_count(const char *p, const char *end, unsigned int base, uint64_t *value) noexcept nogil:
-    """Reads digits below base; letters are lower-case. Returns the place behind them."""
+    """Reads digits below base; letters are lower-case. Returns the place behind the digits."""
     cdef unsigned int digit
     value[0] = 0
     while p < end:
@@ -585,7 +588,7 @@ cdef void look_ahead(conn *c, const char *p, const char *end) noexcept nogil:
         if p == NULL:
             break
         n += 1
-    # The number of commands looked at, the present command included. The caller counts down, so at least 1.
+    # The present command counts, too. The caller takes 1 off for it, so at least 1 must be there.
     c.ahead = <uint8_t>max(n, 1)
     if n > 1:
         items_ahead(c.thread.store, keys, n)
@@ -699,7 +702,7 @@ cdef void process_command_ascii(conn *c, const char *line, const char *end, size
 
 cdef bint begin_long_get(conn *c) noexcept nogil:
     """Begins an input line longer than LINE_MAX_LENGTH. Only get and gets may be so long: resume_get answers each key
-    on arrival. Returns as try_read_command_ascii."""
+    on arrival. Any other command ends the connection. Returns as try_read_command_ascii."""
     cdef const char *space = <const char *>memchr(c.rcurr, c' ', LINE_MAX_LENGTH)
     cdef size_t length = <size_t>(space - c.rcurr) if space != NULL else 0
     c.noreply = False

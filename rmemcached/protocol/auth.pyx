@@ -1,4 +1,4 @@
-"""Authentication by a set command of its own (see auth.pxd)."""
+"""Authentication by a set command whose value is user and password (see auth.pxd)."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t

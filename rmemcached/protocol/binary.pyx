@@ -438,7 +438,7 @@ cdef stats_result stats_of(conn *c, const char *sub, size_t nsub, stat_buf *out)
 
 
 cdef bint stats_detail(conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil:
-    """Does on, off, or dump; dump answers with all lines in a packet. False: unknown, or not allowed."""
+    """Does `stats detail` on, off or dump; dump answers with all lines in a packet. False: unknown, or not allowed."""
     cdef stats_prefixes *prefixes = c.thread.prefixes
     cdef char *text
     cdef size_t length = 0

@@ -27,7 +27,7 @@ cdef extern from *:
     """
     #define RMC_NOT_GIVEN "CLIENT_ERROR rdma: this client was not given the items' memory"
     """
-    # The answer to commands of direct reads by a client without the items' memory.
+    # The answer to a command of direct reads (rdma_hits, rdma_view) if the client was not given the items' memory.
     const char *NOT_GIVEN "RMC_NOT_GIVEN"
 
 cdef struct conn             # complete below
@@ -35,7 +35,7 @@ cdef struct mc_resp
 
 cdef enum conn_states:       # memcached's names, if memcached has the state; see conn_state_name
     conn_new_cmd             # between commands, or between parts of a get (mget)
-    conn_waiting             # the input is used up
+    conn_waiting             # the input is empty, or is no whole command
     conn_read                # waits for input, or has got input
     conn_parse_cmd           # there is input, perhaps a whole command
     conn_nread               # an item's payload arrives with the input
@@ -43,7 +43,7 @@ cdef enum conn_states:       # memcached's names, if memcached has the state; se
     conn_swallow             # discards sbytes of input
     conn_mwrite              # waits until replies have left
     conn_resume              # a get with keys left (mget) goes on
-    conn_read_keys           # ... and waits for the rest of its line, or has got input
+    conn_read_keys           # a long get waits for the rest of its line, or has got input
     conn_watch               # a side thread has the connection's socket
     conn_closing             # replies leave, then the connection ends
     conn_closed
@@ -55,8 +55,8 @@ cdef enum protocol:
 
 cdef enum conn_want:         # the result of drive_machine
     WANT_INPUT               # more input: append it to the unparsed input, call again
-    WANT_PAYLOAD             # rlbytes of the item, straight into conn_payload_iov; report with conn_payload_received
-    WANT_REMOTE_PAYLOAD      # rlbytes of the item from remote (an RDMA READ); report as above. Only if engine.remote
+    WANT_PAYLOAD             # rlbytes of the item's data, where conn_payload_iov says; report by conn_payload_received
+    WANT_REMOTE_PAYLOAD      # rlbytes of its data, by RDMA READ from `remote`; report as above. Only if engine.remote
     WANT_FLUSH               # too many replies are waiting; call again when they have left
     WANT_LENT                # nothing: a side thread has the socket; call again when the socket is back
     WANT_YIELD               # more input is there after reqs_per_event commands; serve others, call again
@@ -64,14 +64,14 @@ cdef enum conn_want:         # the result of drive_machine
 
 cdef enum:
     WRITE_BUFFER_SIZE = 512  # room for a reply's formatted part: key 250 (or in base64 252), flags, opaque, numbers
-    MAX_PENDING_RESPS = 256  # the machine wants WANT_FLUSH when so many replies wait, or ...
+    MAX_PENDING_RESPS = 256  # with so many waiting replies the machine returns WANT_FLUSH; or with ...
     MAX_PENDING_BYTES = 4 * 1024 * 1024   # ... so many bytes of items and statistics
-    MSET_TOKENS_SIZE = 40    # an O, a length, an opaque of up to 32 bytes, and the flags c, k, s
+    MSET_TOKENS_SIZE = 40    # bytes of an O, a length, an opaque of up to 32 bytes, and the flags c, k, s
 
-cdef enum auth_states:       # of conn.auth_wanted
+cdef enum auth_states:       # what the connection must send next (conn.auth_wanted)
     AUTH_NONE                # the connection is authenticated, or need not be
     AUTH_LINE                # the first line of an authentication
-    AUTH_TOKEN               # ... and the auth_bytes bytes with user and password
+    AUTH_TOKEN               # ... and then auth_bytes bytes with user and password
 
 cdef struct remote_buf:      # the client's memory, named in a request as `@addr:rkey[:length]`
     uint64_t addr
@@ -89,8 +89,8 @@ cdef struct slab_counters:   # per slab class
     uint64_t decr_hits
 
 cdef struct thread_stats:
-    # The owning worker writes with counter_add, any thread reads with relaxed_load. uint64_t only, because the sums
-    # over all workers are made of arrays.
+    # The owning worker writes with counter_add, any thread reads with relaxed_load. All fields are uint64_t: a sum
+    # over all workers treats the structures as arrays.
     uint64_t get_cmds
     uint64_t get_misses
     uint64_t get_expired
@@ -109,7 +109,7 @@ cdef struct thread_stats:
     uint64_t auth_cmds
     uint64_t auth_errors
     uint64_t idle_kicks
-    uint64_t idle_kicks_stalled  # of these, in the middle of a value or a reply
+    uint64_t idle_kicks_stalled  # the part of idle_kicks in the middle of a value or a reply
     uint64_t response_obj_oom
     uint64_t read_buf_oom
     uint64_t store_too_large
@@ -126,7 +126,7 @@ cdef struct thread_stats:
 cdef enum lend_result:       # of lending a connection to the logger thread
     LEND_OK = 0              # the logger thread has the socket now; the worker must not touch the socket
     LEND_TOO_MANY            # too many clients watch already
-    LEND_FAILED
+    LEND_FAILED              # out of memory
 
 cdef enum stats_result:      # of conn_hooks.stats
     STATS_ANSWERED           # the lines are there
@@ -137,30 +137,31 @@ cdef enum stats_result:      # of conn_hooks.stats
 # functions run in the connection's worker. The conn is the first member of the engine's own structure.
 cdef struct conn_engine:
     # The command "rdma ...": agrees on a queue pair. Returns the reply line (with \r\n): a constant, or the text
-    # written into `reply`. NULL: the command is unknown.
+    # written into `reply`. `exchange` itself is NULL if a connection of this kind does not know the command.
     const char *(*exchange)(conn *c, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
     # The command watch: lends the connection's socket to the logger thread, which answers. watch and dump are NULL if
     # the connection has no socket to lend.
     lend_result (*watch)(conn *c, uint32_t eflags) noexcept nogil
     # The commands lru_crawler metadump and mgdump: lends the socket to the crawler thread, which answers.
     crawler_result_type (*dump)(conn *c, dump_kind kind, const char *classes, size_t length) noexcept nogil
-    # The command rdma_view: pins an item for the client, with the caller's reference. Returns NULL and the pin's *id,
-    # or the error line. pin and unpin are NULL if no client of such a connection has the items' memory.
+    # The command rdma_view: pins an item for the client. Returns NULL, and the pin's *id: the pin has the caller's
+    # reference now. Or returns the error line: the caller keeps the reference. pin and unpin are NULL if no client of
+    # such a connection has the items' memory.
     const char *(*pin)(conn *c, item *it, uint32_t *id) noexcept nogil
     # The command rdma_release: ends a pin. An unknown id changes nothing.
     void (*unpin)(conn *c, uint32_t id) noexcept nogil
     # The command rdma_direct (docs/direct-reads.md): lets the client's queue pair READ items. Returns the reply line
-    # about the memory at this distance from the header: a constant, or the text written into `reply`. NULL: the
-    # connection has no queue pair for READs.
+    # about the memory `place` bytes from the beginning of the direct memory: a constant, or the text written into
+    # `reply`. `direct` itself is NULL if a connection of this kind has no queue pair.
     const char *(*direct)(conn *c, uint64_t place, char *reply, size_t reply_size) noexcept nogil
-    # The command rdma_hits: whether the client was given the items' memory, by a descriptor or for READs. NULL: no
-    # client of such a connection has the memory.
+    # The command rdma_hits: whether the client was given the items' memory, by a descriptor or for READs. `given`
+    # itself is NULL if no client of such a connection has the memory.
     bint (*given)(const conn *c) noexcept nogil
     bint remote              # the engine fetches payloads from conn.remote and writes values to sinks (conn_next_write)
     bint datagrams           # the engine sends each reply as a message of its own: no two replies share an mc_resp
 
-# The server's functions for commands. The protocol imports nothing above itself, so it gets pointers. Any worker calls
-# the functions, with hooks.arg as the first argument.
+# The server's functions for commands. The protocol imports no module of the server, so it gets pointers. Any worker
+# calls the functions, with hooks.arg as the first argument.
 cdef struct conn_hooks:
     void *arg
     # stats [sub]: appends the lines, without END.
@@ -178,11 +179,11 @@ cdef struct conn_hooks:
 # conn.mget: the present text get. Between two calls of drive_machine the get has keys left; the connection is in
 # conn_new_cmd, conn_mwrite or conn_read_keys.
 cdef enum mget_flags:
-    MGET_ACTIVE = 1
+    MGET_ACTIVE = 1          # set in every get, so mget is not 0
     MGET_CAS = 2             # gets, gats
     MGET_TOUCH = 4           # gat, gats
     MGET_SKIP = 8            # the command has failed: the rest of its line is discarded
-    MGET_HIT = 16            # the key before was found
+    MGET_HIT = 16            # the last key looked up was found
     MGET_OOM = 32            # the memory limit was reached
 
 # A worker thread, as its connections see it.
@@ -198,12 +199,12 @@ cdef struct conn_thread:
     bint dump_enabled        # stats detail, stats cachedump, lru_crawler metadump and mgdump
     bint debug_commands      # debugtime and debugitem are answered
     bint watch_enabled
-    stats_prefixes *prefixes  # shared by all workers; NULL: there is no server
+    stats_prefixes *prefixes  # shared by all workers; NULL: in a test without a server
     logger *log              # never NULL
     # the worker's own, apart from `stats`
     uint32_t owner           # thread_id() of the worker, from its start to its end; 0 before and after
     item *debug_item_reffed  # the item taken by the last debugitem ref, for `debugitem unref reffed`
-    int cur_sfd              # of the connection being served, for log entries
+    int cur_sfd              # descriptor of the connection being served, for log entries
     mc_resp *free_resps      # free list
     unsigned int nfree_resps
     thread_stats stats
@@ -223,13 +224,13 @@ cdef struct mc_resp:
     remote_buf sink          # sink.set: the data goes there by RDMA WRITE, without \r\n; only wbuf is sent
     char wbuf[WRITE_BUFFER_SIZE]
 
-# An idle connection costs little more than this structure, so small fields have one byte. Lengths are of a single item
-# or command, 4 GB at most.
+# An idle connection costs little more than this structure, so small fields have one byte. Lengths have 32 bits, because
+# they are of a single item or command.
 cdef struct conn:
     conn_thread *thread
     const conn_engine *engine    # the engine may switch to another table
-    int sfd                  # of the connection or, for a lane of a queue pair, its lifeline
-    uint32_t lane            # of a queue pair; 0: none, or the lifeline's. Log lines name sfd and lane
+    int sfd                  # descriptor of the connection or, for a lane of a queue pair, of the lifeline
+    uint32_t lane            # the lane's number; 0: a connection without lane, or lane 0. Log lines name sfd and lane
     # Unparsed input is [rcurr, rcurr + rbytes). The engine owns the memory, and keeps these bytes between two calls.
     char *rcurr
     uint32_t rbytes
@@ -254,8 +255,8 @@ cdef struct conn:
     uint8_t auth_wanted      # auth_states: what the connection must send next
     char mset_tokens[MSET_TOKENS_SIZE]   # return flags in the client's order; the opaque with its length behind the O
     uint32_t opaque          # of the binary command, in network order
-    uint32_t auth_bytes      # of user, password and line end (AUTH_TOKEN)
-    rel_time_t mget_exptime  # of a gat
+    uint32_t auth_bytes      # bytes of user, password and line end (AUTH_TOKEN)
+    rel_time_t mget_exptime  # the new expiry time in a gat
     rel_time_t last_cmd_time
     uint32_t eager           # values of up to so many bytes travel in the reply even when a sink is named
     unsigned int charged     # commands and keys since the output was empty; counted if there is a mem_limit
@@ -267,15 +268,16 @@ cdef struct conn:
 
 # ---- for engines: beginning and end ----------------------------------------------------------------------------------
 
-# Prepares a connection. eager is 0; an engine with `remote` sets eager.
+# Prepares a connection. An engine calls it first: for an accepted socket, a new lane, each datagram of UDP. eager is 0;
+# an engine with `remote` sets eager afterwards.
 cdef void conn_init(conn *c, conn_thread *thread, const conn_engine *engine) noexcept nogil
 # Ends the connection and gives back all its holdings: the waiting replies, and the item of an incomplete payload (the
-# key's present item stays). The engine makes sure beforehand: nothing is still written into or read from these. A
+# key's present item stays). The engine calls it when no transfer reads the replies or writes into the item any more. A
 # second call does nothing.
 cdef void conn_release(conn *c) noexcept nogil
-# Frees the thread's spare mc_resps. Its connections have been released.
+# Frees the thread's spare mc_resps. worker_destroy calls it, when all connections of the thread have been released.
 cdef void conn_thread_release(conn_thread *t) noexcept nogil
-# Whether mem_limit leaves room for so many more bytes of replies or read buffers.
+# Whether mem_limit leaves room for `more` bytes of replies or read buffers. To be asked before each allocation of them.
 cdef bint conn_memory(conn_thread *t, size_t more) noexcept nogil
 
 # ---- for engines: output ---------------------------------------------------------------------------------------------
@@ -287,10 +289,11 @@ cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcep
 # The first n bytes described by conn_gather have left: releases the completed replies.
 cdef void conn_sent(conn *c, size_t n) noexcept nogil
 # The reply at the head of the output, if its value must be written to its sink before its line leaves; else NULL.
-# Source and target are in item, data_offset, data_length and sink. conn_write_posted must follow.
+# Source and target are in item, data_offset, data_length and sink. The engine posts the RDMA WRITE, and then calls
+# conn_write_posted.
 cdef mc_resp *conn_next_write(conn *c) noexcept nogil
-# The value of conn_next_write is on its way: its line can be gathered. Returns the item with the reply's reference,
-# which the caller gives back with item_remove when the write is complete.
+# The value of conn_next_write is on its way: the reply's line can be gathered. Returns the item with the reply's
+# reference, which the caller gives back with item_remove when the write is complete.
 cdef item *conn_write_posted(conn *c) noexcept nogil
 
 # ---- for engines: payloads (WANT_PAYLOAD, WANT_REMOTE_PAYLOAD) -------------------------------------------------------
@@ -298,7 +301,8 @@ cdef item *conn_write_posted(conn *c) noexcept nogil
 # Describes where the missing rlbytes of the payload go. Returns the number of extents. With too few entries the extents
 # cover only the first bytes.
 cdef int conn_payload_iov(conn *c, iovec *iov, int max_iov) noexcept nogil
-# Describes likewise where up to `most` bytes go, behind the first `skip` bytes, which are under way.
+# Describes likewise where up to `most` bytes go, behind the first `skip` bytes, whose transfers
+# are under way.
 cdef int conn_payload_piece(conn *c, size_t skip, size_t most, iovec *iov, int max_iov) noexcept nogil
 # n more bytes of the payload are in place. The machine goes on when rlbytes is 0. An engine that cannot get the rest
 # ends the connection instead.
@@ -306,7 +310,7 @@ cdef void conn_payload_received(conn *c, size_t n) noexcept nogil
 
 # ---- for the machine and the command modules -------------------------------------------------------------------------
 
-# Releases a reply with all its contents, for `reply`. The reply is not in the list any more.
+# Releases a reply with all its contents: for resp_rollback, which has taken the reply out of the list, and for `conn`.
 cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil
 
 # The state's name for users (`stats conns`, -vvv). conn_resume and conn_read_keys have the names of the states in which
@@ -330,7 +334,8 @@ cdef inline void conn_set_state(conn *c, conn_states state) noexcept nogil:
     c.state = state
 
 cdef inline bint conn_charge(conn *c) noexcept nogil:
-    """Charges a command or a key as a whole mc_resp, as memcached does. False: the memory limit is reached."""
+    """Charges a command or a key as a whole mc_resp, as memcached does: the machine calls this for each command, a get
+    for each key. False: the memory limit is reached."""
     cdef conn_thread *t = c.thread
     if t.mem_limit == 0:
         return True
@@ -341,4 +346,5 @@ cdef inline bint conn_charge(conn *c) noexcept nogil:
     return False
 
 cdef inline bint conn_output_full(const conn *c) noexcept nogil:
+    """Whether replies must leave before the next command, or the next key of a get."""
     return c.npending >= MAX_PENDING_RESPS or c.pending_bytes >= MAX_PENDING_BYTES

@@ -143,7 +143,7 @@ cdef struct gathered:
 
 
 cdef inline bint gather_bytes(gathered *g, const char *p, size_t n) noexcept nogil:
-    """Adds an extent for n bytes, or for as many as the limits allow. False: not for all."""
+    """Adds an extent for n bytes, or for as many as the limits allow. False: the limits do not allow all."""
     if g.count == g.max_iov or g.max_bytes == 0:
         return False
     g.iov[g.count].iov_base = <void *>p

@@ -71,8 +71,8 @@ cdef inline bint fits_copy(item *it, size_t n, size_t room) noexcept nogil:
     return n <= RESP_COPY_MAX and room + n <= WRITE_BUFFER_SIZE and not ITEM_has(it, ITEM_CHUNKED)
 
 cdef inline void resp_value(conn *c, mc_resp *resp, char *p, item *it, uint32_t n, bint copy) noexcept nogil:
-    """Ends the text of resp at p and appends the first n bytes of the item's data, copied or by reference. The caller's
-    reference to the item is the reply's then."""
+    """Ends the text of resp at p and appends the first n bytes of the item's data, copied or by reference. Takes
+    over the caller's reference to the item."""
     if copy:
         memcpy(p, ITEM_data(it), n)
         resp_add(resp, p + n)
@@ -89,8 +89,8 @@ cdef inline void resp_value(conn *c, mc_resp *resp, char *p, item *it, uint32_t 
 
 cdef inline const char *alloc_error(conn *c, store_op op, const char *key, size_t nkey, uint32_t flags, size_t nbytes,
                                     bint drop_old) noexcept nogil:
-    """Counts a failed item_alloc of a text command, and returns the error line. drop_old: unlinks the key's item,
-    because it is older than the client's new value."""
+    """Counts a failed item_alloc of a text command, and returns the error line. drop_old: unlinks the key's present
+    item, which is older than the client's new value."""
     cdef bint fits = item_size_ok(c.thread.store, nkey, flags, nbytes)
     cdef log_item logged
     if log_wants(c.thread.log, LOG_MUTATIONS):
@@ -105,8 +105,8 @@ cdef inline const char *alloc_error(conn *c, store_op op, const char *key, size_
     return b"SERVER_ERROR object too large for cache"
 
 cdef inline void expect_payload(conn *c, item *it, size_t n, store_op op) noexcept nogil:
-    """The next n bytes of input are the item's data; then complete_nread_* stores the item. The connection takes over
-    the caller's reference."""
+    """Makes the machine receive the next n bytes of input as the item's data. Then complete_nread_ascii or
+    complete_nread_binary stores the item. The connection takes over the caller's reference."""
     assert_that(c.item == NULL)
     c.item = it
     c.rlbytes = n
@@ -118,7 +118,7 @@ cdef inline void expect_payload(conn *c, item *it, size_t n, store_op op) noexce
     conn_set_state(c, conn_nread)
 
 cdef inline void swallow(conn *c, size_t n) noexcept nogil:
-    """Discards n bytes of input behind a command answered with an error."""
+    """Makes the machine discard n bytes of input behind a command answered with an error."""
     c.sbytes = n
     if c.state != conn_closing:
         conn_set_state(c, conn_swallow)

@@ -10,5 +10,6 @@ from rmemcached.store.store cimport item, store_item_type
 
 # Does a line with the command m and a second letter. False: no such command.
 cdef bint process_meta_command(conn *c, const char *line, const char *end) noexcept nogil
-# Answers an ms after store_item has taken its payload. nbytes: the length now stored, with its line end.
+# Answers an ms, for complete_nread_ascii. result: store_item's, for the item `it`. nbytes: the length of the value now
+# stored, with its line end. cas: its CAS value.
 cdef void finalize_mset(conn *c, item *it, store_item_type result, int nbytes, uint64_t cas) noexcept nogil

@@ -163,7 +163,7 @@ cdef struct mget_outcome:        # the effects of an mg's flags
 
 cdef item *mget_find(conn *c, const meta_flags *of, uint32_t *hv, bint *created) noexcept nogil:
     """Finds the key's item, with a reference; makes an item if the flags want so. With MARK_LOCKED the key is locked on
-    return.
+    return, even if the result is NULL.
     """
     cdef item *it
     if not of.marks & MARK_LOCKED:
@@ -195,7 +195,8 @@ cdef void mget_missed(conn *c, const token *t, int n, const meta_flags *of, uint
 
 cdef inline char *put_recache_marks(conn *c, char *p, item *it, const meta_flags *of,
                                     const mget_outcome *done) noexcept nogil:
-    """Z: a client recaches the item already; X: the item is stale; W: this client is to recache the item."""
+    """Writes the marks Z: a client recaches the item already; X: the item is stale; W: this client is to recache the
+    item, as is now noted in the item."""
     cdef unsigned int flags = <unsigned int>relaxed_load(&it.it_flags)
     cdef bint sent = flags & ITEM_TOKEN_SENT != 0
     # The first client to see a stale item recaches the item.
@@ -263,8 +264,8 @@ cdef inline void count_mget(conn *c, const item *it, bint touched) noexcept nogi
 
 
 cdef inline void resp_write(conn *c, mc_resp *resp, char *p, item *it, const remote_buf *sink) noexcept nogil:
-    """Ends the text of resp at p. The item's value, without its line end, goes to the sink. The caller's reference to
-    the item is the reply's then."""
+    """Ends the text of resp at p. The item's value, without its line end, goes to the sink. Takes over the caller's
+    reference to the item."""
     resp_add(resp, p)
     resp.item = it
     resp.data_offset = 0
@@ -554,10 +555,10 @@ cdef void process_mdelete_command(conn *c, const token *t, int n) noexcept nogil
 
 cdef struct marithmetic:         # the result of an ma
     item *item               # with a reference
-    uint64_t cas             # its CAS value
+    uint64_t cas             # the item's CAS value
     rel_time_t exptime       # the value of the flag t, as changed by earlier flags T and N
     bint created             # by the flag N
-    char text[INCR_MAX_STORAGE_LEN]  # its digits
+    char text[INCR_MAX_STORAGE_LEN]  # the number's digits and a NUL
 
 
 cdef void set_new_cas(conn *c, const meta_flags *of, item *it, uint32_t *hv, uint64_t cas) noexcept nogil:

@@ -33,7 +33,7 @@ cdef struct meta_flag:
 
 # ---- the table -------------------------------------------------------------------------------------------------------
 
-cdef meta_flag[LETTERS] FLAGS
+cdef meta_flag[LETTERS] FLAGS    # by letter; constant after the import
 cdef meta_flags SHAPE        # never used but for the offsets of its fields
 
 

@@ -146,7 +146,8 @@ cdef inline bint parse_hex(const char *p, size_t length, size_t max_digits, uint
     return True
 
 cdef inline bint number_ends(const char *p, const char *end) noexcept nogil:
-    """Whether a number of a storage command ends at p: white space except the separator may follow."""
+    """Whether a number of a storage command ends at p. `end` is the end of its token. As in memcached, white space
+    other than the separator, or a NUL, may follow the digits within the token."""
     return p == end or c'\t' <= p[0] <= c'\r' or p[0] == 0
 
 cdef inline bint parse_flags(const char *p, size_t length, uint32_t *out) noexcept nogil:

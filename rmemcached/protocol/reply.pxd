@@ -33,9 +33,10 @@ cdef void out_line(conn *c, const char *text, size_t length) noexcept nogil
 cdef void out_string(conn *c, const char *text) noexcept nogil
 # out_string for an error answered in spite of a quiet flag.
 cdef void out_errstring(conn *c, const char *text) noexcept nogil
-# Answers with the statistics, whose memory is freed when they have left. False: out of memory, nothing is answered.
+# Answers with the statistics, and takes over their memory. False: they are incomplete (out.failed) or longer than 2 GB;
+# nothing is answered.
 cdef bint stat_reply(conn *c, stat_buf *out) noexcept nogil
-# Answers with malloc'd text, and frees the text in the end. False: more than 2 GB, nothing is answered. A long text
+# Answers with malloc'd text, and frees the text in any case. False: more than 2 GB, nothing is answered. A long text
 # counts for several commands of the turn (-R), because making the text took time.
 cdef bint text_reply(conn *c, char *text, size_t length) noexcept nogil
 
@@ -43,7 +44,8 @@ cdef bint text_reply(conn *c, char *text, size_t length) noexcept nogil
 
 # Makes an mc_resp for resp_start when the thread has none free. NULL: as resp_start.
 cdef mc_resp *resp_allocate(conn *c) noexcept nogil
-# Takes back output not gathered yet: all replies newer than `last` (NULL: all), and text of `last` beyond `wbytes`.
+# Takes back output not gathered yet: all replies newer than `last` (NULL: all), and text of `last` beyond `wbytes`. For
+# a get that fails after its first keys, and for a connection beyond the memory limit.
 cdef void resp_rollback(conn *c, mc_resp *last, uint32_t wbytes) noexcept nogil
 
 cdef inline mc_resp *resp_start(conn *c) noexcept nogil:
@@ -78,8 +80,9 @@ cdef inline mc_resp *resp_start(conn *c) noexcept nogil:
     return resp
 
 cdef inline mc_resp *resp_text(conn *c, size_t room) noexcept nogil:
-    """An mc_resp with room for text of up to `room` (at most WRITE_BUFFER_SIZE) bytes, at wbuf + wbytes: the newest if
-    its content is nothing but text, else a new mc_resp. The caller calls resp_add afterwards. NULL: as resp_start."""
+    """Returns an mc_resp with room for text of up to `room` (at most WRITE_BUFFER_SIZE) bytes, at wbuf + wbytes: the
+    newest if its content is nothing but text, else a new mc_resp. The caller writes, and then calls resp_add. NULL: as
+    resp_start."""
     cdef mc_resp *resp = c.resp
     if (resp != NULL and resp.data_length == 0 and resp.tail_bytes == 0 and resp.owned == NULL and not resp.sink.set
             and resp.wbytes + room <= WRITE_BUFFER_SIZE and not c.engine.datagrams):
@@ -87,7 +90,7 @@ cdef inline mc_resp *resp_text(conn *c, size_t room) noexcept nogil:
     return resp_start(c)
 
 cdef inline void resp_add(mc_resp *resp, const char *end) noexcept nogil:
-    """The caller has written text up to `end`."""
+    """Makes the text that the caller has written behind wbytes, up to `end`, a part of the reply."""
     cdef uint32_t n = <uint32_t>(end - resp.wbuf) - resp.wbytes
     assert_that(resp.wbytes + n <= WRITE_BUFFER_SIZE)
     resp.wbytes += n

@@ -118,7 +118,7 @@ cdef bint text_reply(conn *c, char *text, size_t length) noexcept nogil:
     resp.tosend = resp.wbytes
     c.pending_bytes += resp.wbytes
     if c.reqs_left > 1:
-        # At least 1 stays: the machine counts the command itself.
+        # The machine will count the command itself, so at least 1 must be left.
         c.reqs_left -= <unsigned int>min(length // TEXT_PER_COMMAND, <size_t>(c.reqs_left - 1))
     conn_set_state(c, conn_new_cmd)
     return True

@@ -32,17 +32,20 @@ cdef struct stats_prefixes:
     size_t count
     prefix_entry *buckets[PREFIX_BUCKETS]
 
-# NULL: no memory
+# Makes a table, at the server's start. NULL: out of memory.
 cdef stats_prefixes *stats_prefix_create(char delimiter, bint enabled) noexcept nogil
+# Frees the table, after the workers' end.
 cdef void stats_prefix_destroy(stats_prefixes *p) noexcept nogil
+# Forgets all prefixes and counts, for `stats reset`. Any thread.
 cdef void stats_prefix_clear(stats_prefixes *p) noexcept nogil
-# The lines "PREFIX ..." and END, malloc'd; NULL: no memory. Any thread, as the functions below.
+# Returns the lines "PREFIX ..." and END, malloc'd, for `stats detail dump`. NULL: out of memory. Any thread.
 cdef char *stats_prefix_dump(stats_prefixes *p, size_t *length) noexcept nogil
+# Count a command with this key, for the inline functions below. A key without the delimiter is not counted. Any thread.
 cdef void stats_prefix_add_get(stats_prefixes *p, const char *key, size_t nkey, bint hit) noexcept nogil
 cdef void stats_prefix_add_set(stats_prefixes *p, const char *key, size_t nkey) noexcept nogil
 cdef void stats_prefix_add_delete(stats_prefixes *p, const char *key, size_t nkey) noexcept nogil
 
-# ---- for commands; p is NULL without a server ------------------------------------------------------------------------
+# ---- for commands; p is NULL in a test without a server --------------------------------------------------------------
 
 cdef inline bint stats_prefix_on(stats_prefixes *p) noexcept nogil:
     return p != NULL and relaxed_load(&p.enabled) != 0

@@ -46,7 +46,7 @@ cdef void stats_prefix_destroy(stats_prefixes *p) noexcept nogil:
 
 
 cdef prefix_entry *do_find(stats_prefixes *p, const char *key, size_t nkey) noexcept nogil:
-    """The entry of the key's prefix, made if need be. NULL: the key has none, or there are too many, or no memory."""
+    """The entry of the key's prefix, made if need be. NULL: no prefix, the table is full, or no memory."""
     cdef const char *end = <const char *>memchr(key, p.delimiter, nkey)
     cdef prefix_entry *entry
     cdef prefix_entry **bucket

@@ -17,10 +17,11 @@ cdef struct stat_buf:
     size_t size
     bint failed              # out of memory: nothing more is appended
 
-# Appends ``STAT name value``.
+# Appends the line ``STAT name value``, or a packet if out.binary.
 cdef void stat_append(stat_buf *out, const char *name, uint64_t value) noexcept nogil
+# Does so for a value that is text.
 cdef void stat_append_text(stat_buf *out, const char *name, const char *value) noexcept nogil
-# Appends bytes as they are.
+# Appends bytes as they are. Dumps of items use a stat_buf in this way.
 cdef void stat_append_raw(stat_buf *out, const char *text, size_t length) noexcept nogil
 # Appends a packet: a response to the binary protocol's command STAT.
 cdef void stat_packet(stat_buf *out, const char *name, size_t nname, const char *value, size_t nvalue) noexcept nogil

@@ -16,7 +16,7 @@ cdef enum:
 
 
 cdef bint stat_room(stat_buf *out, size_t n) noexcept nogil:
-    """Makes room for n more bytes."""
+    """Makes room for n more bytes. False: out of memory, now or before; out.failed is set."""
     cdef size_t size = out.size
     cdef char *fresh
     if out.failed:

@@ -22,7 +22,7 @@ cdef enum:
     PIECES_AT_A_TIME = 64    # pieces got by one item_iov
     PIECE_TEXT = 2 * (16 + 1)            # most bytes of " place:length"
     SHORT_PIECES = 8         # pieces of a line that an mc_resp has room for
-    HEAD_TEXT = 5 + U32_TEXT + 1 + U32_TEXT + 1 + 16 + 1 + U64_TEXT + 2
+    HEAD_TEXT = 5 + U32_TEXT + 1 + U32_TEXT + 1 + 16 + 1 + U64_TEXT + 2    # most bytes of a line without its pieces
 
 
 cdef inline char *put_hex(char *p, uint64_t value) noexcept nogil:
@@ -114,7 +114,7 @@ cdef const char *answer_view(conn *c, item *it) noexcept nogil:
     if line == short_line:
         out_line(c, line, length)
     else:
-        # Without memory the connection closes, and gives the item back.
+        # Without memory for the reply the connection closes, and its end gives the item back.
         text_reply(c, line, length)
     return NULL
 
@@ -144,7 +144,7 @@ cdef void process_view_command(conn *c, const token *t, int n) noexcept nogil:
     else:
         refused = answer_view(c, it)
     if refused != NULL:
-        # The client gets the value by another command, and the hit counts there.
+        # The client gets the value by another command, which counts the hit.
         item_remove(c.thread.store, it)
         out_string(c, refused)
         return

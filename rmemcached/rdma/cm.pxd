@@ -1,4 +1,5 @@
-"""The exchange through rdma_cm (docs/rdma-protocol.md, section 9): both ends' parameters travel in its private data.
+"""The exchange through rdma_cm (docs/rdma-protocol.md, section 9): both ends' parameters travel in the private data
+of the connection's request and reply.
 
 Any thread.
 """
@@ -11,7 +12,7 @@ from rmemcached.verbs.system_cm cimport CM_REQUEST_DATA, cm_address
 
 # The request of a client through rdma_cm.
 cdef struct rdma_request:
-    uint32_t id                  # of its connection, on a descriptor of its own
+    uint32_t id                  # rdma_cm's name of the connection, which has a descriptor of its own
     cm_address where
     unsigned int responder_resources
     unsigned int initiator_depth

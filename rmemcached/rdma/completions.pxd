@@ -32,26 +32,27 @@ cdef struct kept_completion:     # the needed part of an ibv_wc: kept small, as 
     uint32_t wr_id               # the numbers of rdma/queue and rdma/messages fit: they have 31 bits
     uint32_t byte_len
     ibv_wc_status status
-    uint32_t following           # the connection's next entry, if this is not its newest; of a free entry: the next
+    uint32_t following           # the connection's next entry, if this is not its newest; or the next free entry
 
 # Makes the first queue. False: out of resources; the caller calls completions_close.
 cdef bint completions_open(rdma_thread *t) noexcept nogil
 # Destroys the queues. No connection is left.
 cdef void completions_close(rdma_thread *t) noexcept nogil
 
-# Finds or makes a queue with room for `count` completions of a further queue pair, and makes room in t.kept. NULL: out
-# of resources.
+# For queue_create: finds or makes a queue with room for `count` completions of a further queue pair, and makes room in
+# t.kept. NULL: out of resources, or t.broken.
 cdef rdma_cq *completions_reserve(rdma_thread *t, uint32_t count) noexcept nogil
-# Gives this room back, after the queue pair's end.
+# For queue_free: gives this room back, after the queue pair's end. An empty further queue is destroyed.
 cdef void completions_release(rdma_thread *t, rdma_cq *queue, uint32_t count) noexcept nogil
 
-# From here on completions find the connection.
+# Called once the connection has its queue pair: from here on completions find the connection.
 cdef void completions_enter(rdma_conn *rc) noexcept nogil
-# Drops the connection's completions, now and from here on.
+# Called after the queue pair's end: drops the connection's completions, and posts their shared receives anew. Later
+# completions of the queue pair are dropped when polled.
 cdef void completions_leave(rdma_conn *rc) noexcept nogil
 
-# Polls about `most` completions, and puts their connections into t.ready. Sets t.drained if the queues are empty
-# afterwards.
+# Polls about `most` completions, and puts their connections into t.ready. Sets t.drained to whether the queues
+# were empty afterwards. If a poll fails: sets t.broken, and puts all connections into t.ready.
 cdef void completions_take(rdma_thread *t, unsigned int most) noexcept nogil
 # Takes the connection's oldest completion (rc.nkept is not 0). The pointer is valid until the next poll.
 cdef const kept_completion *completions_next(rdma_conn *rc) noexcept nogil

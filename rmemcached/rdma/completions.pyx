@@ -8,7 +8,7 @@ cdef enum:
 # ---- the queue -------------------------------------------------------------------------------------------------------
 
 cdef bint queue_grow(rdma_thread *t, rdma_cq *queue, uint32_t count) noexcept nogil:
-    """Makes room for `count` further completions."""
+    """Makes room for `count` further completions in a queue. False: the device refuses."""
     cdef uint32_t most = <uint32_t>t.dev.port.max_cqe
     cdef uint32_t wanted = min(max(2 * queue.entries, queue.promised + count), most)
     if wanted < queue.promised + count or t.dev.provider.resize_cq(queue.ibv, <int>wanted) != 0:

@@ -4,7 +4,7 @@ A daemon has at most one rdma_device for each transport, shared by all workers. 
 memory, which take long: so no worker takes this lock to serve a queue pair. Workers that take or give up the device,
 and statistics, hold `counting_lock` for a moment.
 
-Workers are the layer above. A device knows a worker by its embedded counter_entry.
+Workers are the layer above. A device knows a worker's part of it (rdma_thread) only by the counter_entry there.
 
 A device is opened with the row of its transport (rdma/transport).
 """
@@ -31,11 +31,11 @@ cdef enum:
     MAX_INDEX = MAX_EXTENTS * 2 // 15 + 16
 
 cdef enum:
-    RDMA_LANE_BYTES = 16 * 1024  # bytes of a lane's payload that this end keeps
+    RDMA_LANE_BYTES = 16 * 1024  # unused bytes of a lane's payload that this end keeps
 
 # The resources of each queue pair.
 cdef enum:
-    SEND_BUFFERS = 16            # messages under way
+    SEND_BUFFERS = 16            # SENDs under way
     BULK_DEPTH = 48              # send queue entries for READs and WRITEs
     SEND_DEPTH = SEND_BUFFERS + BULK_DEPTH
     BULK_SGES = 8                # extents of an item in a READ or WRITE, if the device takes as many
@@ -57,14 +57,14 @@ cdef struct rdma_limits:
     unsigned int workers         # threads of the server
     unsigned int ready_timeout   # seconds from the exchange to READY
     unsigned int peer_memory     # MB of clients' memory mapped by soft_shm, in all
-    unsigned int views           # items with views of clients, in all; 0: none. item.refcount has 16 bits
+    unsigned int views           # items with views of clients, in all; 0: none
     uint64_t view_bytes          # ... and their bytes
     unsigned int spin            # microseconds of the longest gap between requests that a worker polls through
     unsigned int spin_share      # percent of its time that a worker polls, at most
     uint32_t nobody              # user id of peers without a user id in this user namespace; UINT32_MAX: none
-    bint crc
+    bint crc                     # soft_iw's frames have checksums
     direct_clients direct        # the clients that read items over soft_shm (docs/direct-reads.md)
-    unsigned int direct_linger   # seconds of the index after its last reader
+    unsigned int direct_linger   # seconds for which the index outlasts its last reader
     const char *direct_off       # why no client reads items, for `stats rdma`; NULL: some clients do
     bint remote                  # clients READ items (docs/direct-reads.md)
 
@@ -72,7 +72,7 @@ cdef struct rdma_limits:
 cdef struct shm_endpoint:
     char host[RDMA_HOST_MAX + 1]
     unsigned long netns          # the network namespace of the path; 0: any
-    char path[RDMA_PATH_MAX]     # as in the exchange: a path, or @ and an abstract name. Empty: the lifeline's socket
+    char path[RDMA_PATH_MAX]     # as in the exchange: a path, or @ and an abstract name. Empty: the socket of -s
 
 # Written by a single worker with counter_add, read by any thread. uint64_t only: the counters are added up as an array.
 cdef struct rdma_counters:
@@ -129,7 +129,7 @@ cdef struct transport_ops:
     # - streams come over UNIX sockets, not over TCP;
     # - clients may get the items' memory to map, and cannot READ items (rdma_device.remote);
     # - `stats rdma` shows the endpoint and the clients with the items' memory;
-    # - without a place for the socket, a client needs no `descriptors`.
+    # - without a place for the socket, the daemon reserves no `descriptors` for clients of this transport.
     bint near
     bint rings                   # work shows in memory, and the worker looks there; False: work shows in the epoll set
     bint pins                    # a registration pins the pages of the memory
@@ -148,9 +148,9 @@ cdef struct transport_ops:
                    const int *memory) noexcept nogil
     # Refuses a whole request; an incomplete request gets no answer. The caller closes fd. Any thread.
     void (*refuse)(int fd, const char *data, size_t received) noexcept nogil
-    # The rest may be NULL.
-    # Limits the clients' memory mapped by a new device, and starts the threads for that. 0 or an errno value: the
-    # device must not serve then.
+    # The remaining entries may be NULL.
+    # Limits the clients' memory mapped by a new device, and starts the threads for that. Returns 0, or an errno value:
+    # then rdma_device_open fails.
     int (*limit_memory)(ibv_context *context, const rdma_limits *limits) noexcept nogil
     uint32_t (*write_unit)(ibv_qp *qp) noexcept nogil                                        # soft_qp_write_unit
     bint (*terminated)(ibv_qp *qp, int *opcode, ibv_wc_status *status) noexcept nogil        # soft_qp_terminated
@@ -196,8 +196,8 @@ cdef struct rdma_device:
     uint64_t async_events
     uint64_t losses              # lost devices: this device, and its predecessors
 
-# Takes over the port's context, also on failure: then NULL, with a line in why that names the device and the reason.
-# endpoint: of a near transport, else NULL.
+# Makes a device of an open port, for server/devices. Takes over the port's context, also on failure: then NULL, with a
+# line in why that names the device and the reason. endpoint: of a near transport, else NULL.
 cdef rdma_device *rdma_device_open(const verbs_port *port, const transport_ops *transport, const rdma_limits *limits,
                                    const shm_endpoint *endpoint, char *why, size_t size) noexcept nogil
 # Frees the device. All workers' parts and all queue pairs have been destroyed.
@@ -206,16 +206,19 @@ cdef void rdma_device_close(rdma_device *dev) noexcept nogil
 cdef const verbs_port *rdma_device_port(rdma_device *dev) noexcept nogil
 
 # --- item memory ---
-# Registers an extent, for local writes and, on a remote device, READs. Any thread; extents come in rising order and are
-# ARENA_EXTENT long, except the arena's last. 0 or an errno value.
+# Registers an extent, for local writes and, on a remote device, READs. server/devices calls it in any thread, for the
+# present item memory and before items lie in new memory. Extents come in rising order and are ARENA_EXTENT long, except
+# the arena's last. Returns 0 or an errno value; ERANGE: beyond MAX_EXTENTS.
 cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noexcept nogil
-# Registers a part of the index, for READs. 0 or an errno value.
+# Registers the next part of the index, for READs. Any thread. Returns 0 or an errno value; ERANGE: beyond MAX_INDEX.
 cdef int rdma_device_add_index(rdma_device *dev, void *addr, size_t length) noexcept nogil
-# The registration of the memory at addr. NULL: none. Any thread.
+# The registration of the index or item memory at addr, for the command rdma_direct. NULL: none. Any thread.
 cdef const ibv_mr *rdma_device_find_memory(rdma_device *dev, const void *addr) noexcept nogil
-# The clients that get the items' memory (own or all), or why none does. NULL: the transport is not near.
+# For the exchange and `stats rdma`: the clients that get the items' memory ("own" or "all"), or why no client gets it
+# (limits.direct_off). NULL: the transport is not near.
 cdef const char *rdma_device_memory(const rdma_device *dev) noexcept nogil
-# Whether `length` bytes can be registered: registers memory and deregisters it. 0 or an errno value.
+# Tries to register `length` bytes, before the daemon has items: registers memory, and deregisters it. Returns 0 or an
+# errno value.
 cdef int rdma_device_try_memory(rdma_device *dev, size_t length) noexcept nogil
 
 cdef inline ibv_mr *extent_of(rdma_device *dev, const void *addr) noexcept nogil:
@@ -223,33 +226,33 @@ cdef inline ibv_mr *extent_of(rdma_device *dev, const void *addr) noexcept nogil
     cdef size_t index = <size_t>(<const char *>addr - dev.arena) // ARENA_EXTENT
     return <ibv_mr *>load_acquire(&dev.extents[index]) if index < MAX_EXTENTS else NULL
 
-# --- asynchronous events, and the loss of the device: one thread ---
+# --- asynchronous events, and the loss of the device: the thread mc-rdma (server/devices) ---
 # The descriptor of the events, to be watched for reading.
 cdef int rdma_device_async_fd(rdma_device *dev) noexcept nogil
 # Takes the asynchronous events so far. True, with a line in why: the device is lost. The caller destroys its queue
 # pairs and its workers' parts, then the device.
 cdef bint rdma_device_lost(rdma_device *dev, char *why, size_t size) noexcept nogil
-# Adds the counts of a device without workers to the counts of its successor.
+# Adds the counts of a lost device to the counts of its successor. All workers' parts have been destroyed.
 cdef void rdma_device_hand_over_counts(rdma_device *dev, rdma_device *successor) noexcept nogil
 
 # --- queue pairs: any thread ---
-# Counts a further queue pair. False: limits.max_qps is reached.
+# Counts a further queue pair, before it is made. False: limits.max_qps is reached, and nothing is counted.
 cdef bint rdma_device_admit(rdma_device *dev) noexcept nogil
 # Counts a queue pair less, after its end.
 cdef void rdma_device_release(rdma_device *dev) noexcept nogil
 
 # --- counters: any thread ---
-# Enters a worker's counters, for the statistics.
+# Enters the counters of a new worker's part, for the statistics.
 cdef void rdma_device_enter_counters(rdma_device *dev, counter_entry *entry) noexcept nogil
-# Takes the worker's counters out, and keeps their counts.
+# Takes the counters of an ending worker's part out, and keeps their counts in `retired`.
 cdef void rdma_device_retire_counters(rdma_device *dev, counter_entry *entry) noexcept nogil
 
 cdef inline unsigned int reads_answered(const rdma_device *dev, unsigned long wanted) noexcept nogil:
-    """READs of its client that a queue pair answers at a time: 1, the least, where clients may not READ."""
+    """The READs that a queue pair answers at a time for its client: 1, the least, where clients may not READ."""
     return min(dev.limits.ird, <unsigned int>wanted) if dev.remote else 1
 
 cdef inline void add_counts(void *total, const void *more, size_t size) noexcept nogil:
-    """Adds up structures of uint64_t counters. Another thread may be writing `more`, none reads `total`."""
+    """Adds a structure of uint64_t counters to another. Another thread may be writing `more`, but none uses `total`."""
     cdef uint64_t *sums = <uint64_t *>total
     cdef const uint64_t *terms = <const uint64_t *>more
     cdef size_t i

@@ -52,13 +52,13 @@ cdef struct exchange_offer:
     unsigned int lanes
     unsigned int lane_bytes
     bint direct                  # items can be read by READs
-    const char *memory           # which clients get the items' memory, or why none does; NULL: no token
+    const char *memory           # which clients get the items' memory, or why none does; NULL: the line tells neither
 
 
 # Fills *out. NULL, or the fault of the line. The caller checks the version: a line of another version has no fault
 # here.
 cdef const char *parse_exchange(const char *line, size_t length, exchange_request *out) noexcept nogil
-# Writes the line with its \r\n.
+# Writes the server's line with its \r\n, as far as it fits into `size` bytes.
 cdef void write_offer(const exchange_offer *offer, char *out, size_t size) noexcept nogil
 # Whether the text is `name`.
 cdef bint key_is(const char *text, size_t length, const char *name) noexcept nogil

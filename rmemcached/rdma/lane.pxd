@@ -1,10 +1,10 @@
 """A lane: a memcached connection on a shared queue pair. The lane feeds the drive machine, and posts its replies.
 
-OPEN makes a lane, if the server has room for one more connection. The lane is gone when both sides have sent CLOSE.
+OPEN makes a lane, if the server has room for one more connection. Its id is free again when both sides have sent CLOSE.
 
 Output that cannot be posted stays in the lane's reply list, and the lane waits in a list of its connection. The
-next completion lets the lane go on. A lane that has sent as much as its client keeps goes on when the client has used
-some. A lane that has used up its share of the turn goes on in the next turn.
+next completion lets the lane go on. A lane also waits when its client holds as much unused output as the client keeps,
+until the client reports used output. A lane that has used up its share of the turn goes on in the next turn.
 
 Input of a waiting lane is copied, up to RDMA_LANE_BYTES and the beginning of a command. A lane with waiting replies
 does no commands, so the replies are bounded, too.
@@ -21,7 +21,7 @@ cdef enum:
     LANE_INPUT_MAX = 128 * 1024  # bytes of the largest buffer of a lane
     TURN_QUANTA = 4              # commands of a queue pair in a turn, as a multiple of reqs_per_event
 
-cdef enum lane_place:            # the wait of a lane, besides its READs under way
+cdef enum lane_place:            # what a lane waits for, apart from its READs under way
     LANE_FREE = 0                # none: the lane is in no list
     LANE_RUNNABLE                # for its share of the next turn
     LANE_WANTS_SEND              # for a send buffer and a credit
@@ -30,7 +30,7 @@ cdef enum lane_place:            # the wait of a lane, besides its READs under w
     LANE_WANTS_ROOM              # for room at the client
 
 cdef struct rdma_lane:
-    conn c                       # first: the machine's
+    conn c                       # the drive machine's connection; the first field, so its address is the lane's
     rdma_conn *rc
     uint32_t id
     lane_place place
@@ -44,7 +44,7 @@ cdef struct rdma_lane:
     const char *last_words       # the payload of the server's CLOSE
     uint32_t last_active         # store time of its last message, or of a READ
     uint32_t rx_room             # bytes of DATA that the client may send
-    uint32_t tx_room             # bytes of DATA that the client keeps
+    uint32_t tx_room             # bytes of DATA that may be sent to the client
     char *inbuf                  # buffer for kept unparsed input
     size_t insize
     size_t rest                  # bytes of the present message behind the unparsed input
@@ -61,13 +61,13 @@ cdef struct lane_close:          # a waiting CLOSE of the server. Its lane is go
     uint32_t id
 
 # --- messages for a lane. Each function may fail the queue pair ---
-# OPEN.
+# OPEN: makes the lane, or answers with CLOSE if there are too many connections.
 cdef void lane_take_open(rdma_conn *rc, uint32_t id) noexcept nogil
-# CLOSE.
+# The client's CLOSE: the lane ends after its earlier commands.
 cdef void lane_take_close(rdma_conn *rc, uint32_t id) noexcept nogil
-# DATA, with a payload of `length` bytes.
+# DATA, with a payload of `length` bytes: runs the drive machine over it. May end the lane.
 cdef void lane_take_data(rdma_conn *rc, const message_header *header, char *payload, size_t length) noexcept nogil
-# A WRITE has completed, or failed.
+# A WRITE has completed, or failed: the lane forgets it. The caller releases the item (queue_release_item).
 cdef void lane_write_completed(rdma_wr *entry) noexcept nogil
 # A READ of `length` bytes has completed. The last READ of a payload lets the machine go on.
 cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil
@@ -81,9 +81,9 @@ cdef void lane_closes_free(rdma_conn *rc) noexcept nogil
 cdef void lane_leave_place(rdma_lane *lane) noexcept nogil
 # Lets a lane that gave way go on. The lane has left its place, and may be gone afterwards.
 cdef void lane_go_on(rdma_lane *lane) noexcept nogil
-# Tries again to post for a lane. As above.
+# Tries again to post for a lane, and lets it go on. The lane has left its place, and may be gone afterwards.
 cdef void lane_retry(rdma_lane *lane) noexcept nogil
-# Ends the lane, or makes the last READ end it. last_words: for the client; constant, or NULL.
+# Ends the lane now, or with its last READ under way. last_words: for the client; constant, or NULL.
 cdef void lane_end(rdma_lane *lane, const char *last_words) noexcept nogil
-# Frees the lane in any state, without a CLOSE. The table still has the lane.
+# Frees the lane in any state, without a CLOSE. The caller takes the lane out of the table.
 cdef void lane_free(rdma_lane *lane) noexcept nogil

@@ -1,11 +1,11 @@
 cdef const char *lane_exchange(conn *c, const char *line, size_t length, char *reply,
                                size_t reply_size) noexcept nogil:
-    """conn_engine.exchange"""
+    """conn_engine.exchange: refuses the command, since a lane has a queue pair."""
     return b"CLIENT_ERROR rdma: this connection has a queue pair\r\n"
 
 
 cdef const char *lane_pin(conn *c, item *it, uint32_t *id) noexcept nogil:
-    """conn_engine.pin"""
+    """conn_engine.pin: pins the item, if the client has got the items' memory by descriptors."""
     cdef rdma_lane *lane = <rdma_lane *>c
     cdef rdma_conn *rc = lane.rc
     cdef const char *refused
@@ -164,7 +164,7 @@ cdef void lane_closes_free(rdma_conn *rc) noexcept nogil:
 
 
 cdef void lane_end(rdma_lane *lane, const char *last_words) noexcept nogil:
-    """Ends the lane, or makes the last READ end it. last_words: for the client; constant, or NULL."""
+    """The lane ends now, or with its last READ: a READ still writes into the lane's item."""
     cdef rdma_conn *rc = lane.rc
     cdef uint32_t id = lane.id
     cdef bint peer_closed = lane.peer_closed
@@ -226,7 +226,7 @@ cdef void lane_take_close(rdma_conn *rc, uint32_t id) noexcept nogil:
         lane.peer_closed = True
         lane.c.close_reason = NORMAL_CLOSE
         if lane.ending or lane.reads or lane.place == LANE_RUNNABLE:
-            # The lane ends, or goes on, by itself.
+            # The completion of a READ, or the next turn, goes on with the lane or ends it.
             return
         lane_leave_place(lane)
         lane_retry(lane)
@@ -437,7 +437,8 @@ cdef void lane_go_on(rdma_lane *lane) noexcept nogil:
 # ---- output ----------------------------------------------------------------------------------------------------------
 
 cdef bint lane_read(rdma_lane *lane) noexcept nogil:
-    """Posts READs for the rest of the payload, as far as there is room. False: no READ is under way."""
+    """Posts READs for the rest of the payload, as far as there is room. True: READs are under way,
+    or the queue pair has failed."""
     cdef rdma_queue *q = &lane.rc.q
     cdef conn *c = &lane.c
     cdef iovec iov[BULK_SGES]
@@ -492,7 +493,8 @@ cdef void lane_write_completed(rdma_wr *entry) noexcept nogil:
 
 
 cdef bint lane_write(rdma_lane *lane, mc_resp *resp) noexcept nogil:
-    """Chains WRITEs of a reply's data into the client's memory. False: there is no room; a later call goes on."""
+    """Chains WRITEs of a reply's data into the client's memory. False: there is no room, and a later
+    call goes on; or the queue pair has failed."""
     cdef rdma_queue *q = &lane.rc.q
     cdef iovec iov[BULK_SGES]
     cdef item *it = resp.item
@@ -598,7 +600,7 @@ cdef inline size_t lane_room(const rdma_lane *lane) noexcept nogil:
 
 
 cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
-    """Posts the lane's replies. True: all are posted. False: the lane waits for room."""
+    """Posts the lane's replies. True: all are posted. False: the lane waits for room, or the queue pair has failed."""
     cdef rdma_conn *rc = lane.rc
     cdef conn *c = &lane.c
     cdef iovec iov[32]
@@ -650,7 +652,7 @@ cdef conn_want lane_drive(rdma_lane *lane) noexcept nogil:
 
 
 cdef void lane_run(rdma_lane *lane) noexcept nogil:
-    """Runs the machine of an admitted lane over its input, until replies cannot leave, a payload is awaited, or the
+    """Runs the machine over the lane's input, until replies cannot leave, a payload is awaited, or the
     turn is used up. May close the lane."""
     cdef conn_want want
     while True:

@@ -54,7 +54,8 @@ cdef inline void retry_first(lane_list *list) noexcept nogil:
 
 
 cdef void drop_waiting(rdma_conn *rc) noexcept nogil:
-    """Has waiting lanes drop their replies, since the client has ended. A few in a turn, the longest waiting first."""
+    """Has waiting lanes drop their replies, since the client has ended. A turn does a few lanes: in
+    each list the longest waiting first."""
     cdef unsigned int left = DROPPED_PER_TURN
     while left and rc.want_write.first != NULL and not rc.q.failed:
         left -= 1

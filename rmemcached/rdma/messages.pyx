@@ -1,12 +1,12 @@
 cdef enum:
     BLOCK_MESSAGES = 64          # buffers
-    SHARED_FIRST = 1024          # receives that a shared queue has room for, at first
+    SHARED_FIRST = 1024          # receives for which a new shared queue has room
 
 
 # ---- blocks ----------------------------------------------------------------------------------------------------------
 
 cdef bint blocks_grow(rdma_thread *t, message_blocks *all) noexcept nogil:
-    """Adds a block. False: out of memory."""
+    """Adds a block of messages, and registers its memory. False: out of memory."""
     cdef uint32_t count = all.count // BLOCK_MESSAGES
     cdef size_t size = <size_t>BLOCK_MESSAGES * t.dev.limits.msgsize
     cdef void *memory = NULL

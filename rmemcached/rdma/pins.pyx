@@ -1,5 +1,5 @@
 cdef bint pins_grow(lane_pins *pins, uint32_t most) noexcept nogil:
-    """Makes room for another pin; there are fewer than `most`. False: out of memory."""
+    """Makes room for another pin. The lane has fewer than `most` pins. False: out of memory."""
     cdef uint32_t size = min(max(pins.size * 2, <uint32_t>PINS_FIRST), most)
     cdef pin_entry *grown = <pin_entry *>realloc(pins.entries, size * sizeof(pin_entry))
     if grown == NULL:

@@ -44,7 +44,7 @@ cdef bint own_receives(rdma_queue *q) noexcept nogil:
     cdef size_t size
     q.compact = 0 if dev.transport.pins else COMPACT
     size = <size_t>dev.limits.credits * (dev.limits.msgsize + q.compact)
-    # Page alignment would cost a page: so the first used octets share a page with the allocator's own words.
+    # With page alignment the first octets would need a page of their own. So they share a page with other memory.
     if posix_memalign(&buffer, 64, size) != 0:
         return False
     q.buffer = <char *>buffer
@@ -78,7 +78,7 @@ cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
     # Without room in the shared queue (with a large -o rdma_credits), the queue pair has receives of its own.
     if not q.shared and not own_receives(q):
         return False
-    # Completions of destroyed queue pairs must be taken before: see rdma/completions.
+    # Completions of destroyed queue pairs must be polled before the new queue pair exists: see rdma/completions.
     completions_take(t, UINT_MAX)
     q.cq = completions_reserve(t, completions_of(dev))
     if q.cq == NULL:
@@ -159,7 +159,7 @@ cdef inline char *queue_message(rdma_queue *q, unsigned int index, size_t length
         return receives_message(q.t, index)
     if length <= q.compact:
         return compact_buffer(q, index)
-    # The device has put the rest of the message behind the room of its first octets.
+    # The device has put the rest of the message where it belongs, behind the room left for the first octets.
     memcpy(receive_buffer(q, index), compact_buffer(q, index), q.compact)
     return receive_buffer(q, index)
 

@@ -68,7 +68,8 @@ cdef void setup_end(rdma_conn *rc) noexcept nogil:
 
 
 cdef bint setup_give(rdma_conn *rc, int *memory) noexcept nogil:
-    """Gives the client the items' memory, if allowed. True: `memory` has the descriptors."""
+    """Gives the client the items' memory, unless client, settings or store refuse. True: `memory` has the
+    descriptors."""
     cdef const rdma_device *dev = rc.q.t.dev
     rc.given = rc.direct and dev.transport.near and dev.limits.direct != DIRECT_NOBODY \
         and store_direct_give(rc.q.t.worker.store, &memory[0], &memory[1])
@@ -133,7 +134,7 @@ cdef bint rdma_thread_end_late(rdma_thread *t) noexcept nogil:
     while left and is_late(t.setup_oldest, now):
         left -= 1
         counter_add(&t.counters.ready_timeouts, 1)
-        # The call ends the connection, and takes the connection out of the list.
+        # The owner's function ends the connection, which takes the connection out of the list.
         t.failed(t.setup_oldest.owner, line)
     return is_late(t.setup_oldest, now)
 
@@ -157,7 +158,7 @@ cdef const char *setup_reads(conn *c, uint64_t place, char *reply, size_t reply_
     if mr == NULL:
         return b"NOT_FOUND\r\n"
     if not rc.remote:
-        # The keys are of no use to the device's other queue pairs, which lack this right.
+        # The rkeys in replies are of no use to the device's other queue pairs, which lack this right.
         if verbs_qp_allow(&dev.port, rc.q.qp, IBV_ACCESS_REMOTE_READ) != 0:
             return b"SERVER_ERROR rdma: the device refuses remote reads\r\n"
         rc.remote = store_direct_give(s, &memory[0], &memory[1])

@@ -23,7 +23,7 @@ cdef struct rdma_totals:         # over all devices
     uint64_t extent_registrations
     uint64_t async_events
     uint64_t losses
-    soft_qp_counters soft[RDMA_DEVICES]  # the provider's own, of each device
+    soft_qp_counters soft[RDMA_DEVICES]  # the software provider's counts, by device
 
 cdef struct stat_line:
     const char *name
@@ -55,7 +55,7 @@ cdef void sum_device(rdma_device *dev, rdma_totals *total, soft_qp_counters *sof
 
 
 cdef void append_device_names(rdma_device **devices, stat_buf *out) noexcept nogil:
-    """The devices, and their transports, separated by commas."""
+    """Appends the names of the devices, and of their transports, separated by commas."""
     cdef rdma_device *dev
     cdef char names[256]
     cdef char transports[64]
@@ -95,8 +95,8 @@ cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
 
 
 cdef void append_place(rdma_device *near, const rdma_limits *limits, stat_buf *out) noexcept nogil:
-    """The socket for near clients (a file, an abstract name after an @, or the socket of -s), and their access to the
-    items. near: the device with this endpoint; NULL: there is none."""
+    """Appends the socket for near clients (a file, an abstract name after an @, or the socket of -s), the clients
+    that get the items' memory, and why no client does. near: the device with this endpoint; NULL: there is none."""
     cdef const char *place = b"none"
     cdef const char *reason = b"none"
     cdef const char *who = b"off"
@@ -167,7 +167,7 @@ cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
 
 
 cdef void append_transports(rdma_device **devices, const rdma_totals *total, stat_buf *out) noexcept nogil:
-    """The lines of each transport, with or without a device."""
+    """Appends the lines of each transport, with or without a device."""
     cdef const transport_ops *transport
     cdef unsigned int n
     for n in range(<unsigned int>RDMA_DEVICES):

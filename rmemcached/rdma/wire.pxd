@@ -21,7 +21,8 @@ cdef extern from *:
     # The first word of an exchange line, and the first octets of rdma_cm's private data.
     const char *EXCHANGE_REQUEST "RMC_RDMA_REQUEST"
     const char *EXCHANGE_REPLY "RMC_RDMA_REPLY"
-    # The beginning of a soft_shm connection. An iWARP stream begins with MPA's own frames.
+    # The first 16 octets on the second connection of soft_shm, from the client and from the daemon. A stream of soft_iw
+    # begins with MPA's own frames.
     const char *SHM_REQUEST_KEY "RMC_SHM_REQUEST_KEY"
     const char *SHM_REPLY_KEY "RMC_SHM_REPLY_KEY"
 

@@ -60,7 +60,7 @@ class Command(NamedTuple):
     groups: list[Group]
     epilog: list[Text]
     suboptions: list[Suboption]
-    """Of the daemon's -o."""
+    """The options behind the daemon's -o; empty for other commands."""
     subcommands: list[Command]
 
 

@@ -23,6 +23,7 @@ cdef void auth_destroy(auth_users *users) noexcept nogil:
 
 
 cdef void do_replace(auth_users *users, auth_users *fresh) noexcept nogil:
+    """Puts the new arrays into `users`, and the old arrays into `fresh`, for the caller to free."""
     assert_held(&users.lock)
     users.data, fresh.data = fresh.data, users.data
     users.entries, fresh.entries = fresh.entries, users.entries

@@ -7,6 +7,7 @@ from rmemcached.store.store cimport store_config
 # `wanted` is a Settings object. Returns the owner of the memory behind the pointers in `out`, to be kept as long as
 # `out`.
 cdef object fill_settings(settings *out, wanted)
+# Fills the settings of the store, for store_create.
 cdef void fill_store_config(store_config *out, wanted) except *
-# The protocol of this name, in Settings or in a Listener.
+# Returns the protocol for its name in Settings or in a Listener.
 cdef protocol named_protocol(name)

@@ -28,8 +28,8 @@ cdef enum:
 
 
 def descriptors_of_a_client(*, bint near):
-    """How many of the daemon's descriptors a client needs, over the transport with the most. near: shared memory is
-    offered."""
+    """The number of the daemon's descriptors for a client, over the transport that needs the most. near: shared memory
+    is offered."""
     cdef unsigned int number
     cdef unsigned int most = 1
     for number in range(<unsigned int>RDMA_DEVICES):
@@ -41,7 +41,7 @@ def descriptors_of_a_client(*, bint near):
 # ---- software devices ------------------------------------------------------------------------------------------------
 
 cdef void fill_endpoint(shm_endpoint *endpoint, shm_path) except *:
-    """Where near clients are to connect."""
+    """Describes where clients on this host connect for shared memory."""
     memset(endpoint, 0, sizeof(shm_endpoint))
     identity, netns = host_identity()
     host = identity.encode()
@@ -53,6 +53,7 @@ cdef void fill_endpoint(shm_endpoint *endpoint, shm_path) except *:
 
 
 cdef void open_own(server *s, rdma_transport number, shm_path) except *:
+    """Opens the software device of a transport."""
     cdef const transport_ops *transport = transport_of(number)
     cdef port_spec spec
     cdef shm_endpoint endpoint

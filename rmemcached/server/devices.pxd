@@ -47,7 +47,8 @@ cdef struct rdma_devices:
     int backlog
     cm_listener listeners[CM_ADDRESSES]
     unsigned int nlisteners
-    # by transport; NULL: there is none. Software devices stay open. Changed under both locks, and read under either
+    # by transport; NULL: there is none. Software devices stay open. Changed by the thread under both locks. Others read
+    # under either lock; the thread needs none.
     rdma_device *open[RDMA_DEVICES]
     pthread_mutex_t open_lock    # for a moment only: no registration of item memory. Taken after `lock`
     # under lock, which is held during the registration of item memory: this takes long
@@ -61,25 +62,27 @@ cdef struct rdma_devices:
     size_t index_parts[MAX_INDEX]    # bytes
     unsigned int nindex
 
+# Makes the locks, in the Server's constructor; no device is open yet.
 cdef void devices_init(rdma_devices *d) noexcept nogil
 # Opens a device and registers the present item memory. endpoint: of a near transport, else NULL. False, with a line in
-# why: the device cannot be used. Before the thread runs, or the thread.
+# why: the device cannot be used. To be called before the thread runs, or by the thread.
 cdef bint devices_open(rdma_devices *d, const verbs_provider *provider, const port_spec *spec, rdma_transport transport,
                        const shm_endpoint *endpoint, char *why, size_t size) noexcept nogil
 # Listens on an address and port; connections of rdma_cm are taken from the thread's start on. 0 or an errno value;
-# *opened: whether /dev/infiniband/rdma_cm could be opened. Before the thread runs.
+# *opened: whether /dev/infiniband/rdma_cm could be opened. To be called before the thread runs.
 cdef int devices_listen(rdma_devices *d, const sockaddr *addr, int backlog, bint *opened) noexcept nogil
-# Prints device, port and GID of a transport with an open device to stderr. Before the thread runs, or the thread.
+# Prints device, port and GID of a transport with an open device to stderr. To be called
+# before the thread runs, or by the thread.
 cdef void devices_describe(rdma_devices *d, rdma_transport transport) noexcept nogil
-# Starts the thread. 0 or an errno value.
+# Starts the thread, after the workers' threads. 0 or an errno value.
 cdef int devices_start(rdma_devices *d, worker *workers, unsigned int nworkers) noexcept nogil
-# Ends the thread; the workers must still run.
+# Ends the thread, and closes its descriptors. The workers must still run, because the thread may be waiting for them.
 cdef void devices_stop(rdma_devices *d) noexcept nogil
 # Frees everything; the workers have been destroyed.
 cdef void devices_close(rdma_devices *d) noexcept nogil
-# The store's arena grows. Any thread.
+# Registers new item memory with all devices: store_config.extent_added, in any thread whose store needs a new extent.
 cdef void devices_extent_added(rdma_devices *d, void *addr, size_t length) noexcept nogil
-# The index for direct reads grows. Any thread.
+# Registers a new part of the index for direct reads: store_config.index_added. Any thread.
 cdef void devices_index_added(rdma_devices *d, void *addr, size_t length) noexcept nogil
 # Appends the lines of `stats rdma`. Any thread.
 cdef void devices_stats(rdma_devices *d, stat_buf *out) noexcept nogil

@@ -191,7 +191,8 @@ cdef void change_workers(rdma_devices *d, rdma_transport transport, rdma_device 
 
 
 cdef void close_failed(rdma_devices *d, rdma_transport transport, const char *why) noexcept nogil:
-    """Ends the connections on a device and closes the device. The first device that stays open gets its counts."""
+    """Ends the connections on a device and closes the device. The first device that stays open gets the counts of
+    the closed device."""
     cdef rdma_device *dev = d.open[transport]
     cdef unsigned int successor = 0
     cdef char line[WHY_SIZE + 32]
@@ -340,7 +341,7 @@ cdef bint take_failure(rdma_devices *d, rdma_device *dev, short events, char *wh
 
 
 cdef void *devices_main(void *arg) noexcept nogil:
-    """The thread mc-rdma."""
+    """The main function of the thread mc-rdma."""
     cdef rdma_devices *d = <rdma_devices *>arg
     cdef rdma_device *dev
     cdef pollfd waiting[3]

@@ -15,13 +15,15 @@ ctypedef void (*dump_release_fn)(void *owner, bint ended, char *rest, size_t len
 
 cdef struct dumps            # complete in dumps.pyx
 
-# NULL: no memory, or no descriptor (errno).
+# Called at the daemon's start. NULL: no memory, or no descriptor (errno).
 cdef dumps *dumps_create(store *s, dump_release_fn release) noexcept nogil
-# Ends the dump under way and all later dumps, so no reader delays the end of the store's threads.
+# Called before store_stop_threads: ends the dump under way and all later dumps, so no reader delays the end of the
+# store's threads.
 cdef void dumps_stop(dumps *d) noexcept nogil
-# The store's threads have ended.
+# Frees d, after the end of the store's threads.
 cdef void dumps_destroy(dumps *d) noexcept nogil
 # Lends a non-blocking socket without waiting output. CRAWLER_OK: the crawler thread has the socket, and answers with
-# OK, the lines of the items and END. Any thread. classes: as in lru_crawler_dump.
+# OK, the lines of the items and END; `release` gives `owner` back. Any other result: the caller keeps the socket. Any
+# thread. classes: as in lru_crawler_dump.
 cdef crawler_result_type dumps_start(dumps *d, void *owner, int fd, dump_kind kind, const char *classes,
                                      size_t length) noexcept nogil

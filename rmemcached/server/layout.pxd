@@ -95,7 +95,7 @@ cdef struct server:
     unsigned int next_worker
     int64_t disabled_at          # when listen_disabled was set (now_ns)
     uint64_t disabled_with       # curr_connections then
-    const char *disabled_why     # NULL: since then a connection has been accepted
+    const char *disabled_why     # why listening was stopped; NULL: a connection was accepted since
     unsigned int napi_known      # workers with a napi_id
     # the devices' thread's
     unsigned int next_cm_worker

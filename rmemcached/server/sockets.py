@@ -126,7 +126,7 @@ def prepare(sock: socket.socket, family: int, settings: Settings) -> None:
 
 
 def bind_all(interface: Interface, transport: str, settings: Settings, what: str) -> list[Listener]:
-    """Binds every address behind the interface's name."""
+    """Binds every address behind the interface's name. `what` names the place in errors. Raises ServerError."""
     kind = socket.SOCK_DGRAM if transport == "udp" else socket.SOCK_STREAM
     try:
         found = socket.getaddrinfo(interface.host, max(interface.port, 0), type=kind, flags=socket.AI_PASSIVE)

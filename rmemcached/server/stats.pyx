@@ -31,7 +31,8 @@ cdef const char *own_version = _own_version   # kept by the module
 
 
 cdef void sum_threads(server *s, thread_stats *total) noexcept nogil:
-    """Adds the workers' counters up. Each is read whole; together they are a snapshot only when all is quiet."""
+    """Adds the workers' counters up. Each counter is read whole; together they are a snapshot only while no worker
+    changes a counter."""
     cdef unsigned int i
     cdef size_t j
     memset(total, 0, sizeof(thread_stats))
@@ -41,7 +42,7 @@ cdef void sum_threads(server *s, thread_stats *total) noexcept nogil:
 
 
 cdef uint64_t get_hits(const thread_stats *t, unsigned int clsid) noexcept nogil:
-    """Gets with a hit in the class; 0: in any class."""
+    """The number of gets with a hit in the class. clsid 0: in any class."""
     cdef uint64_t hits = 0
     cdef unsigned int i
     for i in range(<unsigned int>NUMBER_OF_QUEUES):
@@ -394,7 +395,7 @@ cdef void reset(server *s) noexcept nogil:
     cdef uint64_t *counter
     for i in range(s.settings.num_threads):
         counter = <uint64_t *>&s.workers[i].thread.stats
-        # response_obj_count and the fields behind are amounts in use, and stay.
+        # response_obj_count and the fields behind it are amounts in use, and stay.
         while counter < &s.workers[i].thread.stats.response_obj_count:
             relaxed_store(counter, 0)
             counter += 1

@@ -92,7 +92,8 @@ cdef struct row_list:
 
 
 cdef void add_lane(void *arg, const conn *c, uint32_t id) noexcept nogil:
-    """Adds a copy of the last row, of the lifeline or its previous lane, with the lane's own values."""
+    """For rdma_conn_lanes: adds a copy of the last row, of the lifeline or its previous lane, with the lane's own
+    values."""
     cdef row_list *list = <row_list *>arg
     cdef conn_row *row = &list.rows[list.n]
     if list.n == list.room:

@@ -5,14 +5,14 @@ from libc.stdint cimport uint64_t
 from rmemcached.protocol.stats_text cimport stat_buf
 
 
-# The value as seconds with six decimals.
+# Appends a time in seconds, with six decimals.
 cdef void append_seconds(stat_buf *out, const char *name, long seconds, long micros) noexcept nogil
-# The value in the form of printf's `fmt`.
+# Appends the value in the form of printf's `fmt`.
 cdef void append_decimal(stat_buf *out, const char *name, const char *fmt, double value) noexcept nogil
 cdef void append_int(stat_buf *out, const char *name, int value) noexcept nogil
-# <prefix><number>:<name>, and the word if given, else the value.
+# Appends a statistic of a class, with the name <prefix><clsid>:<name>, and with `word` if given, else the value.
 cdef void append_class(stat_buf *out, const char *prefix, int clsid, const char *name, uint64_t value,
                        const char *word=?) noexcept nogil
-# The text; if NULL, the word.
+# Returns the text; if the text is NULL, the word.
 cdef const char *or_word(const char *text, const char *word) noexcept nogil
 cdef const char *yes_no(bint value) noexcept nogil

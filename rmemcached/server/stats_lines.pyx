@@ -20,7 +20,6 @@ cdef void append_decimal(stat_buf *out, const char *name, const char *fmt, doubl
 
 cdef void append_class(stat_buf *out, const char *prefix, int clsid, const char *name, uint64_t value,
                        const char *word=NULL) noexcept nogil:
-    """<prefix><number>:<name>, and the word if given, else the value."""
     cdef char full[80]
     snprintf(full, sizeof(full), b"%s%d:%s", prefix, clsid, name)
     if word != NULL:

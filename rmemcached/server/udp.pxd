@@ -31,7 +31,9 @@ cdef struct udp_socket:
     char rbuf[UDP_READ_BUFFER_SIZE]
 
 # Registers fd with epfd; the event's data.u64 is the socket's address | UDP_TAG. NULL (errno): fd stays the caller's.
+# Called in the main thread, before the worker's start.
 cdef udp_socket *udp_open(conn_thread *thread, int epfd, int fd) noexcept nogil
+# Drops the datagram being answered, and closes fd. Called in the main thread, after the worker's join.
 cdef void udp_close(udp_socket *u) noexcept nogil
 # Epoll has reported the socket: reads and answers datagrams. The worker's thread.
 cdef void udp_ready(udp_socket *u) noexcept nogil

@@ -66,7 +66,6 @@ cdef udp_socket *udp_open(conn_thread *thread, int epfd, int fd) noexcept nogil:
 
 
 cdef void udp_close(udp_socket *u) noexcept nogil:
-    """Drops the datagram being answered, and closes the descriptor."""
     conn_release(&u.c)
     close(u.fd)
     free(u)

@@ -25,15 +25,17 @@ cdef struct watcher_stats:   # since the start or the last reset
     uint64_t sent
     uint64_t count           # watchers now
 
-# buffer_size: bytes of waiting output for each watcher. NULL: no memory.
+# buffer_size: bytes of waiting output for each watcher. NULL: out of memory. The main thread.
 cdef watchers *watchers_create(logger *log, size_t buffer_size, watcher_release_fn release) noexcept nogil
 # Starts the thread. Returns 0 or an errno. The main thread, as for the next two.
 cdef int watchers_start(watchers *ws) noexcept nogil
 # Ends the thread after a last attempt to send waiting output. The sockets stay open: their workers close them.
 cdef void watchers_stop(watchers *ws) noexcept nogil
+# Frees everything, after watchers_stop and the end of all workers.
 cdef void watchers_destroy(watchers *ws) noexcept nogil
 # Lends a non-blocking socket. The logger thread answers OK and then sends lines for eflags (log_eflags). Any thread.
 cdef lend_result watchers_add(watchers *ws, void *owner, int fd, uint32_t eflags) noexcept nogil
-# Any thread.
+# Reads the counts since the last reset, for `stats`. Any thread.
 cdef void watchers_get_stats(watchers *ws, watcher_stats *out) noexcept nogil
+# Begins the counts anew, for `stats reset`. Any thread.
 cdef void watchers_reset_stats(watchers *ws) noexcept nogil

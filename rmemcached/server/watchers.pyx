@@ -199,7 +199,7 @@ cdef void flush_all(watchers *ws) noexcept nogil:
 
 
 cdef void *logger_main(void *arg) noexcept nogil:
-    """The logger thread."""
+    """The main function of the logger thread."""
     cdef watchers *ws = <watchers *>arg
     cdef logger *log = ws.log
     cdef pollfd fds[WATCHER_LIMIT + 1]

@@ -40,7 +40,7 @@ cdef bint worker_init(worker *w) noexcept nogil
 cdef bint worker_add_udp(worker *w, int fd) noexcept nogil
 # Starts the thread. 0 or an errno value.
 cdef int worker_start(worker *w) noexcept nogil
-# Ends all connections and frees everything.
+# Ends all connections and frees everything. Also after worker_init has failed.
 cdef void worker_destroy(worker *w) noexcept nogil
 
 # --- any thread ---
@@ -48,9 +48,10 @@ cdef void worker_destroy(worker *w) noexcept nogil
 # transport stream of a queue pair. False: out of memory, fd is still the caller's.
 cdef bint worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil
 # Hands over a connection of rdma_cm, alone on the descriptor fd. The worker accepts or rejects the connection. False:
-# as above.
+# out of memory, fd is still the caller's.
 cdef bint worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noexcept nogil
-# Hands over a socket with a whole request for the stream of a queue pair of this worker. False: as above.
+# Hands over a socket with a whole request for the stream of a queue pair of this worker. False: out of memory, fd is
+# still the caller's.
 cdef bint worker_dispatch_stream(worker *w, int fd, rdma_transport transport, const char *request,
                                  size_t length) noexcept nogil
 # Asks a running worker to take a device or to give its device up. One change at a time; the worker counts `pending`
@@ -65,7 +66,8 @@ cdef void worker_wake(worker *w) noexcept nogil
 cdef void worker_give_back(void *owner, bint ended, char *rest, size_t length) noexcept nogil
 
 # --- the worker's thread ---
-# rdma_failed_fn: owner is a connection.
+# rdma_failed_fn: the queue pair of `owner`, a connection, has failed. Tells the client the line, if not NULL, and ends
+# the connection.
 cdef void connection_rdma_failed(void *owner, const char *line) noexcept nogil
 
 include "worker/source.pxd"

@@ -545,7 +545,7 @@ cdef class Store:
         return move_begin(self.s, &request)
 
     def finish_move(self, unsigned int src, unsigned int dst):
-        """Makes the second step of the same move."""
+        """Makes the second step of the move begun by begin_move."""
         cdef st.move_request request
         request.src = src
         request.dst = dst

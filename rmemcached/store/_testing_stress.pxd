@@ -32,13 +32,14 @@ cdef struct stress_plan:
 
 # Runs random commands of all kinds in the plan's threads. Returns an error found by a thread, or NULL.
 cdef const char *stress_run(store *s, const stress_plan *plan, stress_result *result) noexcept nogil
-# Reads random keys of such commands through m until *stop. counts, by direct_answer: misses, values found, items
-# being changed. verify: as clients do; otherwise takes copies unverified. Returns the error found, or NULL.
+# Reads random keys of stress_run's commands through m until *stop. Adds to counts, by direct_answer: misses, values
+# found, items being changed. verify: as clients do; otherwise takes copies unverified. Returns the error found, or
+# NULL.
 cdef const char *direct_run(direct_memory *m, uint64_t seed, uint64_t keys, bint verify, uint32_t *stop,
                             uint64_t *counts) noexcept nogil
-# Whether such commands store this value for the key.
+# Whether stress_run's commands store such a value for the key.
 cdef bint stress_bytes_hold(const char *data, size_t length, uint64_t key) noexcept nogil
-# Each thread adds 1 to the number at key ops times, by incr or by get and cas; counts the attempts lost to a faster
-# thread. Returns an error found by a thread, or NULL.
+# Runs threads that each add 1 to the number at key, ops times, by incr or (use_cas) by get and cas. Adds to *retries
+# the attempts lost to a faster thread. Returns an error found by a thread, or NULL.
 cdef const char *race_run(store *s, int threads, uint64_t ops, const char *key, size_t nkey, bint use_cas,
                           uint64_t *retries) noexcept nogil

@@ -102,6 +102,7 @@ cdef struct reader:         # the state of verifying a value
 
 
 cdef inline bint _verify_byte(reader *r, unsigned char c) noexcept nogil:
+    """Whether c can be the next byte of a value of the key, or of its line end. Moves on by a byte."""
     cdef size_t pos = r.pos
     r.pos += 1
     if pos >= r.length:

@@ -1,5 +1,6 @@
 cdef bint _arena_share(store *s) noexcept nogil:
-    """Maps a memfd over the arena's address space and the DIRECT_LIFE bytes before."""
+    """Maps a memfd over the arena's address space and the DIRECT_LIFE bytes before the arena. False: the system
+    refuses."""
     cdef size_t length = s.slabs.arena_length
     s.slabs.memfd = memfd_create(b"rmemcached items", MFD_CLOEXEC | MFD_ALLOW_SEALING)
     if s.slabs.memfd < 0:
@@ -54,7 +55,7 @@ cdef size_t arena_seal(store *s) noexcept nogil:
     if s.slabs.memfd < 0:
         return 0
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
-    # A device registers whole extents: then the length is a multiple of an extent.
+    # In pinned memory the length is a multiple of an extent, because a device registers whole extents.
     least = ARENA_EXTENT if s.slabs.pinned else HUGE_PAGE
     length = max(s.slabs.arena_used, min(<size_t>s.config.maxbytes, s.slabs.arena_length), s.huge.ready)
     length = (length + least - 1) // least * least

@@ -161,7 +161,7 @@ cdef void _assoc_expand(store *s, item **table) noexcept nogil:
 
 
 cdef void *_assoc_grow_thread(void *arg) noexcept nogil:
-    """Doubles the table once: moves each bucket into the new table under its item lock."""
+    """Doubles the table once: moves each bucket into the new table with the bucket's item lock held."""
     cdef store *s = <store *>arg
     cdef item **table = <item **>calloc(<size_t>2 << s.assoc.hashpower, sizeof(item *))
     cdef item **target

@@ -1,9 +1,9 @@
 """Automove finds a class in need of a page, and a class with a page too many. memcached: slab_automove.c.
 
 Each run looks at the changes of every class since the last run, and adds them up over a window of runs. When memory is
-full, a class with many free chunks that has not grown or evicted in the window gives a page to the pool. Otherwise a
-class that evicts often, and whose oldest item is the youngest, gets a page of the class with the oldest item, if the
-ages differ enough.
+full, a class with many free chunks that has not grown or evicted in the window gives a page to the pool. Otherwise the
+ages of the classes decide; a class is as old as its oldest item. The youngest of the classes that evict often gets a
+page of the oldest class, if the ages differ enough.
 
 store.pxd declares the settings: slabs_set_automove and others.
 """
@@ -31,9 +31,11 @@ cdef struct slab_automove:      # the reassign lock
     int64_t last                # CLOCK_MONOTONIC second of the last page given to a class
     bint changed                # the settings have changed: do_automove_init has to read them
 
-# Starts over with the present settings. False: no memory; automove goes on with the previous settings. The caller holds
-# the reassign lock here and in do_automove_run.
+# Starts over with the present settings: for mover_start, and for do_automove_run after a change of the settings. False:
+# no memory; automove goes on with the previous settings. The caller holds the reassign lock here and in
+# do_automove_run.
 cdef bint do_automove_init(store *s) noexcept nogil
+# Frees the window, for store_destroy.
 cdef void automove_destroy(store *s) noexcept nogil
-# Whether to move a page now; *r describes the move. Called by the mover.
+# Makes a run of automove, for the mover without a request. True: a page is to move now, and *r describes the move.
 cdef bint do_automove_run(store *s, move_request *r) noexcept nogil

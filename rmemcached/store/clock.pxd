@@ -15,12 +15,13 @@ cdef struct store_clock:
     rel_time_t advance          # sum of all store_advance
     bint paused                 # clock_tick leaves current_time alone
 
-# Starts and ends the clock, for store_create and store_destroy.
+# Notes the start of the clock and makes the lock, for store_create. clock_tick sets the time.
 cdef void clock_init(store *s) noexcept nogil
+# Frees the lock, for store_destroy.
 cdef void clock_destroy(store *s) noexcept nogil
 # Sets the clock by the system's, for store_tick, and tells clients with direct reads.
 cdef void clock_tick(store *s) noexcept nogil
-# Whether flush_all has invalidated the item. The caller of both functions below holds the item lock.
+# Whether flush_all has invalidated the item. The caller of this function and of the next holds the item lock.
 cdef bint item_is_flushed(store *s, const item *it) noexcept nogil
 # Whether the item can be dropped, being expired or flushed. A lookup refuses an item one second earlier, when the clock
 # reaches exptime.

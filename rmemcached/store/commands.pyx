@@ -15,7 +15,9 @@ cdef item *_concatenate(store *s, item *old, item *it, store_op op) noexcept nog
 
 
 cdef inline store_item_type _judge_store(store *s, item *it, item *old, store_op op, bint set_stale) noexcept nogil:
-    """STORED if op may store the item in place of old (NULL: there is none), else op's result. Marks a stale value."""
+    """STORED if op may store the item in place of old (NULL: there is none), else op's result. set_stale: see
+    store_item; then also gives the item old's expiry time.
+    """
     assert_held(item_mutex_of(s, it))
     cdef uint64_t wanted = ITEM_get_cas(it)
     cdef uint64_t present

@@ -53,9 +53,11 @@ cdef void crawler_init(store *s) noexcept nogil
 cdef void crawler_stop(store *s) noexcept nogil
 # Destroys the locks, for store_destroy.
 cdef void crawler_destroy(store *s) noexcept nogil
-# Starts a crawl of the queues in a bit map of NUMBER_OF_QUEUES bits; NULL: of the hash table. remaining: items of each
-# queue at most, or CRAWL_QUEUE_SIZE.
+# Starts a crawl of the queues in a bit map of NUMBER_OF_QUEUES bits; NULL: of the hash table. Adds the maintainer's
+# queues to an automatic crawl under way. remaining: items of each queue at most, or CRAWL_QUEUE_SIZE. client: of a
+# dump, else NULL. CRAWLER_NOTSTARTED: the map is empty, or all its queues are being crawled already.
 cdef crawler_result_type crawler_start(store *s, const uint64_t *queues, uint64_t remaining, crawler_run_type kind,
                                        const crawler_client *client) noexcept nogil
-# Copies the findings of a queue's last automatic crawl. False: no crawl has ended since the last call.
+# Copies the findings of a queue's last automatic crawl, for the maintainer. False: no automatic crawl of the queue has
+# ended since the last call.
 cdef bint crawler_take_result(store *s, unsigned int id, crawler_stats *out) noexcept nogil

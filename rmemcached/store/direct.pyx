@@ -78,6 +78,7 @@ cdef bint _direct_set_chunks(store *s, direct_chunks *chunks, size_t before) noe
 
 
 cdef inline char *_direct_end_of_index(store *s) noexcept nogil:
+    """The address where the index's memory ends, and the file of the arena begins with the mutex."""
     return s.slabs.arena - DIRECT_LIFE
 
 
@@ -156,7 +157,7 @@ cdef bint _direct_fill_header(store *s, size_t length) noexcept nogil:
 
 
 cdef void _direct_publish(store *s, direct_header *h) noexcept nogil:
-    """From now on commands keep this index right; NULL: none."""
+    """From now on commands keep this index right; NULL: there is no index for commands any more."""
     assert_held(&s.direct.lock)
     cdef uint32_t i
     for i in range(s.assoc.item_lock_mask + 1):
@@ -225,7 +226,8 @@ cdef void direct_destroy(store *s) noexcept nogil:
     cdef int error
     store_direct_end(s)
     if s.direct.lives:
-        # The kernel would write to a mutex still locked at the end of the locking thread, and its memory is gone then.
+        # If the mutex stayed locked, the kernel would write to its memory at the end of the locking thread, when the
+        # memory is gone. Only the locking thread can unlock the mutex, so the caller must be this thread.
         error = pthread_mutex_unlock(<pthread_mutex_t *>_direct_end_of_index(s))
         assert_that(error == 0)
         pthread_mutex_destroy(<pthread_mutex_t *>_direct_end_of_index(s))
@@ -456,7 +458,8 @@ cdef inline void _direct_write(direct_bucket *bucket, int i, uint64_t slot) noex
 
 
 cdef inline void _direct_enter(store *s, direct_bucket *bucket, item *it, uint32_t hv) noexcept nogil:
-    # Puts the item into an empty slot; without one, marks item and bucket for _direct_enter_left_out.
+    # Puts the item into an empty slot; without an empty slot, marks the item for direct_note_use, and the bucket for
+    # _direct_enter_left_out after a split.
     cdef item_stripe *stripe = &s.assoc.item_locks[hv & s.assoc.item_lock_mask]
     cdef int i = _direct_find(bucket, 0)
     if i < 0:
@@ -583,7 +586,7 @@ cdef void _direct_enter_left_out(store *s, uint64_t number, uint64_t first) noex
     cdef uint64_t i
     cdef uint32_t hv
     cdef item *it
-    # Each chain of a far too large table is a useless cache miss.
+    # In a far too large table most chains are empty, and each look is a cache miss: the items stay left out.
     if chains > DIRECT_CHAINS:
         return
     for i in range(chains):
@@ -637,8 +640,8 @@ cdef void direct_check_load(store *s) noexcept nogil:
             break
         buckets = relaxed_load(&s.direct.header.buckets)
         first = direct_power(buckets)
-        # The caller may hold this item lock, or another thread may hold the lock for long: then the next caller tries
-        # again.
+        # A split needs the bucket's item lock, which the caller, or another thread for long, may hold. So this thread
+        # only tries the lock: if the lock is held, the next call tries again.
         if items * DIRECT_BYTES < (buckets + 1) * sizeof(direct_bucket) or buckets == s.direct.header.most \
                 or not _direct_open(s, DIRECT_HEADER + (buckets + 1) * sizeof(direct_bucket)) \
                 or not item_trylock(s, <uint32_t>(buckets - first)):

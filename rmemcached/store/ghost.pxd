@@ -33,11 +33,11 @@ cdef struct ghost_flow:         # counts of all small queues, or of all main que
     double returned_lately
 
 cdef struct ghost_table:
-    # constant
+    # Constant after ghost_init:
     ghost_bucket *buckets       # NULL: no S3-FIFO
     uint32_t mask
     char pad_after_constants[CACHE_LINE]
-    # atomic
+    # Atomic:
     uint32_t clock              # keys remembered so far, modulo 2^32
     uint32_t length             # a key is remembered until the clock has advanced by so much
     uint32_t early              # a key's return is early until the clock has advanced by so much
@@ -50,13 +50,16 @@ cdef struct ghost_table:
 
 # Makes the table, for store_create. False: no memory. Does nothing without S3-FIFO.
 cdef bint ghost_init(store *s) noexcept nogil
+# Frees the table, for store_destroy.
 cdef void ghost_destroy(store *s) noexcept nogil
-# Remembers the key of an item evicted from a queue of its class.
+# Remembers the key of an item evicted from a queue of its class, for eviction by S3-FIFO. source: GHOST_SMALL or
+# GHOST_MAIN. From time to time also measures, and changes the small queues' share.
 cdef void ghost_add(store *s, unsigned int clsid, uint32_t hv, int source) noexcept nogil
-# Whether a key is remembered. Forgets the key.
+# Whether a key is remembered, for do_item_link. Forgets the key, and counts the return.
 cdef bint ghost_take(store *s, unsigned int clsid, uint32_t hv) noexcept nogil
 # Whether a small queue with `small` of its class's `items` has more than its share, and more than a few.
 cdef bint ghost_small_is_full(store *s, uint64_t small, uint64_t items) noexcept nogil
 # Whether one eviction may look at all items of a class.
 cdef bint ghost_class_is_small(store *s, unsigned int clsid) noexcept nogil
+# Fills in the statistics of S3-FIFO, for store_get_stats.
 cdef void ghost_stats(store *s, store_stats *out) noexcept nogil

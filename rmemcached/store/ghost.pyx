@@ -11,11 +11,12 @@ cdef enum:
     GHOST_ALL_SEEN = 256        # in a class of up to so many items, one eviction may look at all
     GHOST_SMALL_STEP = 100      # a measurement changes the share by 1/GHOST_SMALL_STEP
 
-# docs/notes/eviction.md has the measurements behind these numbers.
-cdef double GHOST_LENGTH = 0.4  # evictions for each item, for which a key is remembered
-cdef double GHOST_EARLY = 0.05  # ... and within which a return is early
-cdef double GHOST_LATELY = 0.3  # ... and after which a count weighs 0.37 times as much
-cdef double GHOST_WEIGHT = 0.9  # of a return to the small queues
+# The first three numbers are durations: evictions, divided by the number of items. docs/notes/eviction.md has the
+# measurements behind these numbers.
+cdef double GHOST_LENGTH = 0.4  # how long a key is remembered
+cdef double GHOST_EARLY = 0.05  # how long the return of a key is early
+cdef double GHOST_LATELY = 0.3  # after so long a count weighs 0.37 times as much
+cdef double GHOST_WEIGHT = 0.9  # of the return of a key evicted from a small queue
 
 
 cdef bint ghost_init(store *s) noexcept nogil:

@@ -15,10 +15,10 @@ An attacker who knows the function, but not the secrets, gets this far:
   randomized algorithm for the closest-pair problem, 1997). The last bits choose the bucket and the item lock. The proof
   holds for any words from XXH3, if the keys were chosen without knowledge of a.
 
-Neither helps against an attacker who has learned of the secrets. No reply contains a hash value. But a dump of the hash
-table (lru_crawler metadump hash) lists the keys in the order of their buckets, and the duration of a request depends on
-the keys in its bucket. An attacker needs hundreds of keys in one bucket, each found in such a way, before anybody else
-notices.
+Neither function helps against an attacker who has learned of the secrets. No reply contains a hash value. But a dump of
+the hash table (lru_crawler metadump hash) lists the keys in the order of their buckets, and the duration of a request
+depends on the keys in its bucket. An attacker needs hundreds of keys in one bucket, each found in such a way, before
+anybody else notices.
 """
 
 # Common to all stores of the process. Constant while there is a store.

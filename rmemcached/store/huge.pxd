@@ -21,11 +21,11 @@ cdef struct huge_pages:
     bint joinable
     bint stop
     bint woken                  # there may be something to do
-    bint refused                # the system has no huge pages,
-    unsigned int refusals       # ... after so many refusals in a row
+    bint refused                # the system has no huge pages: the thread has ended
+    unsigned int refusals       # refusals of the system in a row
     size_t ready                # bytes of the arena, up to the last huge page made ahead; a multiple of HUGE_PAGE
-    uint8_t *state              # by huge page of the arena
-    uint32_t waiting            # HUGE_WANTED pages among these
+    uint8_t *state              # by huge page of the arena: SMALL_PAGES, HUGE_WANTED or HUGE_MADE (huge.pyx)
+    uint32_t waiting            # huge pages whose state is HUGE_WANTED
     uint32_t next               # where to look for the next HUGE_WANTED page
     # atomic
     uint64_t made               # huge pages made by the system
@@ -36,13 +36,15 @@ cdef bint huge_init(store *s) noexcept nogil
 cdef bint huge_start(store *s) noexcept nogil
 # Ends the thread, for store_stop_threads; store.stopping is set.
 cdef void huge_stop(store *s) noexcept nogil
+# Frees the states, for store_destroy.
 cdef void huge_destroy(store *s) noexcept nogil
-# The slabs call the next three functions, with the slabs lock held. The first tells: more of the arena is in use.
+# Wakes the thread if a huge page should be made ahead, because more of the arena is in use. slabs.pyx calls this and
+# the next two functions, with the slabs lock held.
 cdef void huge_arena_grows(store *s) noexcept nogil
 # Asks for a huge page: all chunks of huge page `number` of the arena have been used.
 cdef void huge_want(store *s, uint32_t number) noexcept nogil
 # Notes the end of a huge page: the memory of slab page `page` goes back to the system.
 cdef void huge_forget(store *s, uint32_t page) noexcept nogil
-# Puts the first length bytes of the arena, unused so far, into huge pages where possible, and takes their memory (-L).
-# False: the system has less memory.
+# Puts the first length bytes of the arena, unused so far, into huge pages where possible, and takes their memory, for
+# slabs_preallocate (-L). False: the system has less memory.
 cdef bint huge_preallocate(store *s, size_t length) noexcept nogil

@@ -10,6 +10,6 @@ cdef struct item_counters:
     uint64_t get_flushed        # atomic
     char pad_after_counts[CACHE_LINE]   # every request reads the fields of the hash table, next in the store
 
-# The key's item without a reference: the caller's item lock keeps the item in place. Unlinks an expired or flushed
-# item, and logs the fetch.
+# The key's item without a reference, for lookups and stores: the caller's item lock keeps the item in place. Unlinks an
+# expired or flushed item, and logs the fetch. NULL: no item.
 cdef item *do_item_find(store *s, const char *key, size_t nkey, uint32_t hv) noexcept nogil

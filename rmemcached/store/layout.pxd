@@ -4,9 +4,12 @@ store.pxd includes the parts from the lowest to the highest, and a part calls on
 part is for and has the part's structs; a struct names the lock or thread of each field. Functions that no header
 declares stay within their part.
 
-Against the lock order (lock_rank) a thread only tries a lock: eviction has an LRU lock and tries the victim's item
-lock, the page mover has the slabs lock and tries the item lock of a chunk's item, and a thread linking an item tries
-grow_lock and the lock of direct_index. The pull of an LRU tail keeps item locks taken in this way. The growing thread
+Against the lock order (lock_rank) a thread only tries a lock. Eviction, flush_all and the crawler have an LRU lock and
+try an item's lock. The page mover has the slabs lock and tries the item lock of a chunk's item. A thread linking an
+item has the item lock and tries grow_lock and the lock of direct_index; with the slabs lock a thread also tries the
+lock of direct_index. The pull of an LRU tail keeps item locks taken in this way.
+
+A thread may have several locks of one rank. Eviction of S3-FIFO has HOT's LRU lock and takes COLD's. The growing thread
 takes all item locks in their order, for a moment. So does a thread that makes or gives up the index of direct reads.
 store_check takes all item locks and all LRU locks in the same way.
 """

@@ -34,16 +34,17 @@ cdef struct lru_counters:       # cleared by `stats reset`
     uint64_t moves_within_lru
     rel_time_t evicted_time
 
-cdef struct lru_queue:          # the LRU lock
-    pthread_mutex_t lock
+cdef struct lru_queue:
+    pthread_mutex_t lock        # the LRU lock, for all fields
     item *head
     item *tail
     uint64_t size               # items; others read the field without the lock, by relaxed loads
     uint64_t bytes              # sum of their ITEM_ntotal
-    # The crawl under way (crawler.pyx). A thread that takes the item `crawl` out of the queue sets the next item.
-    item *crawl                 # the next item; NULL: no crawl, or no more items
+    # The crawl under way (crawler.pyx), and the flush_all under way (lru.pyx). A thread that takes the item `crawl` or
+    # `flush` out of the queue sets the field to the item's neighbour.
+    item *crawl                 # the next item of the crawl; NULL: no crawl, or no more items
     uint32_t crawl_remaining    # items still to be looked at by the crawl
-    item *flush                 # the next item of a flush, set likewise; NULL: no flush, or no more items
+    item *flush                 # the next item of the flush; NULL: no flush, or no more items
     lru_counters stats
 
 cdef struct item_sizes:         # `stats sizes`
@@ -52,16 +53,19 @@ cdef struct item_sizes:         # `stats sizes`
 
 # Makes the locks of the queues, and the counts of sizes, for store_create. False: no memory.
 cdef bint link_init(store *s) noexcept nogil
+# Frees the counts and the locks, for store_destroy.
 cdef void link_destroy(store *s) noexcept nogil
 
 # --- items ---
-# Unlinks an item, if it is linked. The caller holds the item lock and the LRU lock of the item's queue.
+# do_item_unlink for eviction, flush_all and the crawler: the caller holds the item lock and the LRU lock of the item's
+# queue q.
 cdef void do_item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil
-# Links an item in the place of a linked item with the same key, like do_item_unlink and do_item_link. The old item may
-# be freed: the caller needs no reference to it.
+# Links an item in the place of a linked item with the same key, as do_item_unlink and do_item_link would, for the
+# commands that store. Gives the table's reference to the old item back: without another reference the item is freed.
+# The caller holds the item lock.
 cdef void do_item_supersede(store *s, item *old, item *it, uint32_t hv, uint64_t cas) noexcept nogil
-# Puts a copy of a linked item, or of its head, in the item's place in table and queue, and gives the copy the table's
-# reference. The caller holds the item lock, and a reference.
+# Puts `fresh`, the page mover's copy of a linked item or of its head, in the item's place in table and queue, and gives
+# the copy the table's reference. The mover holds the item lock, and a reference to the item.
 cdef void do_item_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil
 # Gives back a reference of the table or of the store's own threads. For references from item_alloc and from lookups
 # there is do_item_remove.
@@ -70,6 +74,7 @@ cdef void do_item_unref(store *s, item *it) noexcept nogil
 # --- queues ---
 # The queue's part of slabs_clsid: HOT_LRU, ...
 cdef unsigned int ITEM_lruid(const item *it) noexcept nogil
-# Put an item at the head of a queue, and take an item out. The caller holds the LRU lock.
+# Puts an item at the head of a queue. The caller holds the LRU lock.
 cdef void do_item_link_q(store *s, lru_queue *q, item *it) noexcept nogil
+# Takes an item out of its queue; a crawl and a flush go on with the next item. The caller holds the LRU lock.
 cdef void do_item_unlink_q(store *s, lru_queue *q, item *it) noexcept nogil

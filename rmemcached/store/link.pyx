@@ -183,7 +183,8 @@ cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept n
         if not ghost_class_is_small(s, ITEM_clsid(it)):
             relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | COLD_LRU)
         else:
-            # In the main queue, an eviction after fetches of all other items would go round them and take this item.
+            # In the main queue, an eviction could pass over all other items, because they have fetches, and take this
+            # item. So the item stays in the small queue, with a fetch counted.
             relaxed_store(&it.it_flags, it.it_flags | ITEM_FREQUENCY_ONE)
     q = &s.queues[it.slabs_clsid]
     _enter(s, it, cas)

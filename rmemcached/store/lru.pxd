@@ -43,29 +43,31 @@ cdef struct lru_bump_buf:       # moves from COLD to WARM, waiting for the maint
     lru_bump_entry entries[LRU_BUMP_BUF_SIZE]
 
 cdef struct lru_control:
-    # constant
-    lru_bump_buf *bump_bufs     # a thread always uses the same buffer; NULL: no maintainer
-    uint32_t bump_mask          # number of buffers - 1
+    lru_bump_buf *bump_bufs     # constant; a thread always uses the same buffer; NULL: no maintainer
+    uint32_t bump_mask          # constant: number of buffers - 1
     pthread_mutex_t bump_lock   # held by the thread making the moves
     unsigned int flushing       # atomic; 1 while a thread walks through the queues for a flush
     pthread_mutex_t tune_lock   # guards the settings of `lru` in config; readers of integers need no lock
 
 # The functions below take the locks of queues and buffers themselves. The caller may hold an item lock, but no lock
-# further down in lock_rank.
+# further down in lock_rank. (log_evicted takes no lock, and its caller may hold an LRU lock.)
 
-# Called by store_create and store_destroy, without other threads.
+# Makes the locks, for store_create.
 cdef void lru_init(store *s) noexcept nogil
+# Frees the locks and the buffers, for store_destroy.
 cdef void lru_destroy(store *s) noexcept nogil
-# Makes the buffers for waiting moves, before the maintainer starts. False: no memory.
+# Makes the buffers for waiting moves, for maintainer_start. False: no memory.
 cdef bint lru_bumps_init(store *s) noexcept nogil
-# Makes the waiting moves; returns whether there were any. The caller (the maintainer, store_check) holds bump_lock and
-# no item lock.
+# Moves the items of the buffers from COLD to WARM; returns whether there were any. The caller (the maintainer, or
+# store_check) holds bump_lock and no item lock.
 cdef bint lru_maintainer_bumps(store *s) noexcept nogil
+# How many moves full buffers have refused so far, for `stats`.
 cdef uint64_t lru_bumps_dropped(store *s) noexcept nogil
 
 # Notes a use of the item: its time becomes the present. In flat mode this happens once in ITEM_UPDATE_INTERVAL seconds,
-# and the item moves to the head of its queue. In the segmented LRU an active item of COLD moves to WARM. The caller
-# holds the item lock.
+# and the item moves to the head of its queue. In the segmented LRU an active item of COLD moves to WARM. A flushed or
+# unlinked item does not change. Called by do_item_bump, by the maintainer for a waiting move, and for an add that finds
+# the key and an incr in place. The caller holds the item lock.
 cdef void do_item_update(store *s, item *it) noexcept nogil
 # Looks at the tail of a queue: drops expired and flushed items and moves items on, until an item can stay or `most`
 # items (PULL_MOST at most) are gone. With PULL_EVICT, evicts an item if none had expired. Passes over locked items,
@@ -76,12 +78,12 @@ cdef void do_item_update(store *s, item *it) noexcept nogil
 cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t total_bytes, unsigned int flags,
                        rel_time_t max_age, int most) noexcept nogil
 # S3-FIFO: drops expired and flushed items from the tails of the small and the main queue, up to `most` from each.
-# Returns their number.
+# Returns their number. Called by the maintainer or, without a maintainer, by allocation.
 cdef int s3_drop(store *s, unsigned int clsid, int most) noexcept nogil
 # S3-FIFO: the number of items of a class.
 cdef uint64_t s3_items(store *s, unsigned int clsid) noexcept nogil
-# S3-FIFO: evicts an item of the class, or drops an expired item. A referenced item goes round: its memory would not
-# become free.
+# S3-FIFO: evicts an item of the class, or drops an expired item, for allocation and the page mover. A referenced item
+# goes to the head of the main queue instead: its memory would not become free.
 cdef s3_pulled s3_evict(store *s, unsigned int clsid) noexcept nogil
 # Tells watchers about the coming eviction of the item. The caller holds the item lock.
 cdef void log_evicted(store *s, item *it) noexcept nogil

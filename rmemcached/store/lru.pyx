@@ -13,7 +13,7 @@ cdef extern from *:
     unsigned int _thread_slot "rmc_thread_slot"() nogil
 
 cdef enum:
-    NOT_MOVED = 1               # the id of no queue
+    NOT_MOVED = 1               # for moved_item.lru: the item moves to no queue
 
 cdef struct moved_item:         # taken out of its queue, with its item lock held
     item *it
@@ -114,8 +114,8 @@ cdef uint64_t lru_bumps_dropped(store *s) noexcept nogil:
 
 
 cdef inline bint _is_before_flush(store *s, const item *it) noexcept nogil:
-    """Whether a running flush may still have to unlink the item. Such an item must not move behind the flush. The
-    caller has the item lock, and keeps it until the item is in its queue again.
+    """Whether a running flush may still have to unlink the item. Such an item must not move to a place that the flush
+    has passed. The caller has the item lock, and keeps the lock until the item is in its queue again.
     """
     return load_acquire(&s.lru.flushing) != 0 and item_time(it) >= relaxed_load(&s.clock.oldest_live)
 
@@ -235,7 +235,7 @@ cdef bint _pull_evict(store *s, lru_queue *q, item *it, uint32_t hv) noexcept no
     return True
 
 
-cdef struct lru_pull:            # arguments of lru_pull_tail, for its looks at single items
+cdef struct lru_pull:            # arguments of lru_pull_tail, for _pull_live
     unsigned int lru
     uint64_t total_bytes
     unsigned int flags
@@ -322,7 +322,8 @@ cdef void _pull_finish(store *s, const moved_items *moved) noexcept nogil:
             lock_ranked(&q.lock, LRU_LOCK)
         relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | moved.items[i].lru)
         do_item_link_q(s, q, it)
-        # Release the item lock before the queue's: an eviction with only locked items at the tail would find no memory.
+        # Release the item lock before the queue's lock: otherwise an eviction in another thread could find only locked
+        # items at the tail, and no memory.
         item_unlock(s, moved.items[i].hv)
     if q != NULL:
         unlock_ranked(&q.lock, LRU_LOCK)
@@ -357,7 +358,7 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
         move.hv = store_hash(ITEM_key(it), it.nkey)
         if not item_trylock(s, move.hv):
             continue
-        # An item with references can be unlinked too; its memory is free when the last of them has been given back.
+        # An item with references can be unlinked, too; its memory is free when the last reference has been given back.
         referenced = relaxed_load(&it.refcount) > 1
         if referenced and _pull_repair(s, q, it, move.hv):
             item_unlock(s, move.hv)
@@ -395,7 +396,7 @@ cdef inline uint64_t s3_items(store *s, unsigned int clsid) noexcept nogil:
 
 
 cdef void _s3_keep(store *s, lru_queue *q, lru_queue *main, item *it) noexcept nogil:
-    """Moves a tail item to the head of the main queue, even if the main queue is its own."""
+    """Moves an item from the tail of the small or the main queue, q, to the head of the main queue."""
     assert_held(&q.lock)
     do_item_unlink_q(s, q, it)
     if q == main:
@@ -504,13 +505,15 @@ cdef enum:
 
 
 cdef void _flush_locked(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
-    """Unlinks the item at the cursor, locked by another thread, unless the thread unlinks or moves the item first."""
+    """Unlinks the item at the flush's cursor (q.flush), locked by another thread, unless the other thread unlinks or
+    moves the item first. Releases the LRU lock for a while.
+    """
     assert_held(&q.lock)
     # The item lock's owner may be waiting for the LRU lock.
     unlock_ranked(&q.lock, LRU_LOCK)
     item_lock(s, hv)
     lock_ranked(&q.lock, LRU_LOCK)
-    # The cursor follows the queue. An item at the cursor is in the queue, and its key can be read.
+    # An item that leaves the queue moves the cursor on. So an item at the cursor is in the queue: its key can be read.
     if q.flush == it and store_hash(ITEM_key(it), it.nkey) == hv:
         q.flush = it.next
         do_item_unlink_nolock(s, q, it, hv)

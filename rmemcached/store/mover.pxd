@@ -20,8 +20,8 @@ cdef struct page_mover:
     pthread_t thread
     bint joinable
     unsigned int stop           # atomic, set with the reassign lock held
-    # the thread's own
-    uint32_t owner              # its thread_id()
+    # used only by the thread
+    uint32_t owner              # the thread's thread_id()
     item *spare                 # a chunk for the next item's copy
     bint allow_evictions
     uint32_t busy_loops         # passes over the page so far
@@ -40,7 +40,9 @@ cdef struct page_mover:
 cdef bint mover_start(store *s) noexcept nogil
 # Ends the thread, for store_stop_threads; a page being emptied stays in its class.
 cdef void mover_stop(store *s) noexcept nogil
-# The two steps of a move, for the thread, and for tests after the thread's end. False: the class has no page to spare
-# any more. move_finish returns when the page has moved, cannot move, or the thread is to end.
+# The first step of a move: chooses the page, whose chunks nobody allocates from now on. For the thread, and for tests
+# after the thread's end. False: the class has no page to spare any more, or only pages with pins.
 cdef bint move_begin(store *s, const move_request *r) noexcept nogil
+# The second step, after move_begin has returned True: empties the page and gives the page to the class r.dst. Returns
+# when the page has moved, cannot move, or the thread is to end.
 cdef void move_finish(store *s, const move_request *r) noexcept nogil

@@ -166,8 +166,8 @@ cdef void _move_linked(store *s, move_target *t, bint referenced) noexcept nogil
     elif m.spare == NULL:
         relaxed_store(&m.busy_nomem, m.busy_nomem + 1)
         if m.allow_evictions and s.config.evict_to_free:
-            # The class's queues had nothing to evict. Its chunks may be parts of large items, in the queues of another
-            # class.
+            # The class's queues had nothing to evict, perhaps because its chunks are parts of large items, which are in
+            # the queues of another class. So this item is evicted.
             _move_evict(s, it, t.hv)
     elif not chained:
         _move_item(s, it, m.spare, t.hv)
@@ -312,8 +312,8 @@ cdef void _move_end(store *s) noexcept nogil:
 cdef void _move_give_up(store *s) noexcept nogil:
     """Leaves the page in its class: taken chunks are free again, and the next move tries another page."""
     assert_owner(s.mover.owner)
-    # The page is still the first of its class, because only the mover takes pages from a class. Anybody takes pages
-    # from the pool.
+    # The page is still the first of its class, because only the mover takes pages from a class. For the pool this would
+    # not hold: any thread takes pages from there.
     assert_that(s.slabs.move.src != SLAB_GLOBAL_PAGE_POOL)
     cdef uint32_t i
     cdef page_list *pages = &s.slabs.classes[s.slabs.move.src].pages
@@ -328,7 +328,7 @@ cdef void _move_give_up(store *s) noexcept nogil:
 
 
 cdef void _mover_sleep(store *s, unsigned int usec) noexcept nogil:
-    """Waits for a request, or for the end."""
+    """Waits for a request or for mover_stop, so many microseconds at most. Releases the reassign lock meanwhile."""
     assert_held(&s.reassign.lock)
     cdef timespec until
     time_after(&until, usec)
@@ -336,7 +336,9 @@ cdef void _mover_sleep(store *s, unsigned int usec) noexcept nogil:
 
 
 cdef uint32_t _move_empty(store *s) noexcept nogil:
-    """Passes over the page until all chunks are taken. Returns how many could not be taken."""
+    """Passes over the page until all chunks are taken, the page gets a pin, or the mover gives up or has to end.
+    Returns how many chunks could not be taken.
+    """
     assert_owner(s.mover.owner)
     cdef page_mover *m = &s.mover
     cdef unsigned int backoff = 1

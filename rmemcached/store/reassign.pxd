@@ -25,11 +25,13 @@ cdef struct reassign:
 
 # Makes the lock, for store_create.
 cdef void reassign_init(store *s) noexcept nogil
+# Frees the lock, for store_destroy.
 cdef void reassign_destroy(store *s) noexcept nogil
-# Whether a page of class src can go to class dst. Chooses a class when src is -1.
+# REASSIGN_OK if a page of class *src can go to class dst; otherwise the reason. *src -1: chooses a class, and sets
+# *src. For slabs_reassign and automove. Takes the slabs lock.
 cdef reassign_result check_reassign(store *s, int *src, int dst) noexcept nogil
-# An allocation in the class has failed: all items are referenced, and none can be evicted. Asks for a page of another
-# class, unless pages move on request only.
+# Called after an allocation in the class has found no free chunk, and nothing to evict. Requests a page of another
+# class, unless pages move on request only, or a request is waiting.
 cdef void slabs_starved(store *s, unsigned int clsid) noexcept nogil
-# Takes the oldest request. The caller holds the reassign lock, and a request is waiting.
+# Takes the oldest request. The caller, the mover, holds the reassign lock, and a request is waiting.
 cdef move_request do_reassign_take(store *s) noexcept nogil

@@ -70,6 +70,7 @@ cdef struct slabs:
 
 # Computes the chunk sizes and reserves the arena, for store_create. False: no address space, or no memory.
 cdef bint slabs_init(store *s) noexcept nogil
+# Gives all memory back, for store_destroy. Also after a failed slabs_init.
 cdef void slabs_destroy(store *s) noexcept nogil
 # Takes all memory of the limit and gives each class a page, for store_create (-L). False: the limit is too small, or
 # the system has less memory.
@@ -79,30 +80,34 @@ cdef bint slabs_preallocate(store *s) noexcept nogil
 # The class for an item or chunk of size bytes: the largest class, if size needs several chunks; 0: no item has this
 # size.
 cdef unsigned int slabs_clsid(store *s, size_t size) noexcept nogil
-# Allocates a chunk of the class, with one reference and no flags. new_page: the class may take a page for the chunk.
-# NULL: no chunk is free.
+# Allocates a chunk of the class, with one reference and no flags, for item_alloc and the page mover. Evicts nothing.
+# new_page: the class may take a page for the chunk. NULL: no chunk is free, and the class gets no page.
 cdef item *slabs_alloc(store *s, unsigned int clsid, bint new_page) noexcept nogil
-# Frees an item's memory: its chunk, or its head and all chunks of the chain.
+# Frees an item's memory when the last reference is gone: its chunk, or its head and all chunks of the chain.
 cdef void slabs_free(store *s, item *it) noexcept nogil
-# Frees a chunk. The slabs lock is held in this function and in the next two.
+# Frees a chunk: puts the chunk into the free list of its class or, on the page being emptied, takes the chunk
+# (do_move_take) and counts it in given_back. The slabs lock is held in this function and in the next two.
 cdef void do_slabs_push(store *s, item *it, unsigned int clsid) noexcept nogil
-# Takes a free chunk out of the list of its class.
+# Takes a free chunk out of the free list of its class, for the page mover.
 cdef void do_slabs_unlink_free_chunk(store *s, item *it, unsigned int clsid) noexcept nogil
-# Takes an unused chunk of the page being emptied.
+# Marks an unused chunk of the page being emptied as taken: nobody allocates the chunk during the move.
 cdef void do_move_take(store *s, item *chunk) noexcept nogil
 # Whether a chunk lies on the page being emptied. The caller has the slabs lock, or is the mover.
 cdef bint on_moving_page(store *s, void *chunk) noexcept nogil
-# The index of such a chunk, in page_move.taken.
+# The index in page_move.taken of a chunk on the page being emptied.
 cdef uint32_t move_chunk_index(store *s, void *chunk) noexcept nogil
 
 # --- pages ---
 cdef char *page_address(store *s, uint32_t page) noexcept nogil
 # Whether a page has pinned chunks, and so cannot be emptied.
 cdef bint page_is_pinned(store *s, uint32_t page) noexcept nogil
-# Append a page to a list, and take the oldest page from a non-empty list. The slabs lock is held.
+# Appends a page to a list. The caller holds the slabs lock.
 cdef void do_page_append(store *s, page_list *pages, uint32_t page) noexcept nogil
+# Takes the oldest page out of a list that is not empty. The caller holds the slabs lock.
 cdef uint32_t do_page_take(store *s, page_list *pages) noexcept nogil
-# Gives pages of the pool back to the system while more memory is used than the limit allows.
+# Gives pages of the pool back to the system while more memory is used than the limit allows, unless the memory is
+# pinned or sealed. Called after a change of the limit, and by the mover after each move. Takes the slabs lock.
 cdef void slabs_release(store *s) noexcept nogil
-# The number of pages in the pool. mem_limit_reached: whether all memory of the limit has been taken.
+# The number of pages in the pool. mem_limit_reached: whether all memory of the limit has been taken. Takes the slabs
+# lock.
 cdef unsigned int global_page_pool_size(store *s, bint *mem_limit_reached) noexcept nogil

@@ -113,7 +113,7 @@ cdef inline bint page_is_pinned(store *s, uint32_t page) noexcept nogil:
 
 
 cdef inline uint64_t page_bytes(store *s, unsigned int clsid) noexcept nogil:
-    """A page's part of total_malloced, by its class."""
+    """How much a page of the class adds to total_malloced: less than a page if no page can move, as in memcached."""
     if s.config.slab_reassign or s.config.slab_chunk_size_max != SLAB_PAGE_SIZE:
         return SLAB_PAGE_SIZE
     return <uint64_t>s.slabs.classes[clsid].size * s.slabs.classes[clsid].perslab
@@ -179,8 +179,8 @@ cdef inline bint do_page_is_full(store *s, uint32_t page) noexcept nogil:
 
 
 cdef void do_join_pages(store *s, char *last) noexcept nogil:
-    """Asks for a huge page around the page `last`, if all chunks there have been used. Each class has one partly used
-    page at most, so the process needs few mappings for small and huge pages.
+    """Asks for a huge page around the slab page `last`, if all chunks of its slab pages have been used. Each class has
+    one partly used page at most, so the process needs few mappings for small and huge pages.
     """
     assert_held(&s.slabs.lock)
     cdef uint32_t first = <uint32_t>(<size_t>(last - s.slabs.arena) // HUGE_PAGE * (HUGE_PAGE // SLAB_PAGE_SIZE))
@@ -271,7 +271,7 @@ cdef unsigned int global_page_pool_size(store *s, bint *mem_limit_reached) noexc
 # --- chunks ---
 
 cdef inline bint on_moving_page(store *s, void *chunk) noexcept nogil:
-    # If no page is being emptied, move.page is NULL, and the difference is larger than a page.
+    # If no page is being emptied, move.page is NULL, and the difference is larger than a page: the result is False.
     return <size_t>(<char *>chunk - s.slabs.move.page) < SLAB_PAGE_SIZE
 
 
@@ -388,7 +388,7 @@ cdef void _chunk_unpin(store *s, void *chunk) noexcept nogil:
 
 
 cdef bint _chunk_pin(store *s, void *chunk, uint64_t most) noexcept nogil:
-    # Pins the page of a chunk. False: as item_pin.
+    # Pins the page of a chunk. False: for the reasons of item_pin, and nothing is pinned.
     cdef bint first = fetch_add(_pins_of(s, chunk), 1) == 0
     # If the mover begins to empty the page a moment later, it finds the pin and leaves the page alone.
     if (not first or fetch_add(&s.slabs.pinned_pages, 1) < most) \

@@ -60,7 +60,7 @@ cdef enum:
     ITEM_KEY_BINARY = 4096
     # ours: the item has room for a seal behind its data
     ITEM_SEAL_ROOM = 1024
-    # ours: fetches since the item entered its queue, 0 to 3 (lru_algorithm=s3fifo)
+    # ours: the count of S3-FIFO, 0 to 3 (lru_algorithm=s3fifo): a fetch adds one, an escape from eviction takes one off
     ITEM_FREQUENCY_ONE = DIRECT_FREQUENCY_ONE
     ITEM_FREQUENCY = 3 * ITEM_FREQUENCY_ONE
     # ours: the index of direct reads had no room for the item; the item may have got a slot since
@@ -172,6 +172,7 @@ cdef enum store_item_type:
     STORED
     EXISTS
     NOT_FOUND
+    # For the protocol's log entries after a failed item_alloc: store_item returns neither.
     TOO_LARGE
     NO_MEMORY
 
@@ -237,14 +238,14 @@ cdef struct store_config:
     uint32_t direct_linger      # seconds without such clients, after which the store gives the index up
     bint direct_remote          # with direct: clients also READ over devices, so items have seals
     bint track_sizes            # count items by size for `stats sizes`
-    logger *log                 # receives fetches, stores and evictions; NULL: nobody does
-    # Called before the first use of an extent of the arena, with the slabs lock held: the function must not call the
-    # store. May be NULL.
+    logger *log                 # receives entries about fetches, stores, evictions and background work; may be NULL
+    # Called before the first use of an extent of the arena: the server registers the extent with its devices. The
+    # slabs lock is held, so the function must not call the store. May be NULL.
     extent_fn extent_added
-    # With direct_remote, called before the first use of a part of header and index. The function must not call the
-    # store: the caller may hold item locks.
+    # With direct_remote, called before the first use of a part of header and index of direct reads, for the same
+    # purpose. The caller may hold item locks, so the function must not call the store. May be NULL.
     extent_fn index_added
-    void *extent_arg
+    void *extent_arg            # the first argument of both functions
 
 # Counters of the whole store. Read with store_get_stats.
 cdef struct store_stats:
@@ -328,13 +329,15 @@ cdef struct class_stats:
 cdef struct store           # layout.pxd
 
 # --- creation, end and settings ---
-# Makes an empty store and starts the threads named in config; touches little memory. NULL: *error is the reason, a text
-# not to be freed.
+# Makes an empty store and starts the threads named in config. Touches little memory, except with config.preallocate.
+# NULL: *error is the reason, a text not to be freed.
 cdef store *store_create(const store_config *config, const char **error) noexcept nogil
-# Ends all threads of the store; a second call is harmless. The store stays usable, but grows and maintains nothing any
-# more. A running dump ends with done(False), so its crawler_client must still exist.
+# Ends all threads of the store; a second call is harmless. The server calls this while its workers still run: the store
+# stays usable, but grows and maintains nothing any more. A running dump ends with done(False), so its crawler_client
+# must still exist.
 cdef void store_stop_threads(store *s) noexcept nogil
 # Stops the threads and frees everything. No other thread may be in the store, and nobody may use an item afterwards.
+# With config.direct only the thread of store_create may call this: it holds a mutex for clients locked (direct.pxd).
 cdef void store_destroy(store *s) noexcept nogil
 # The store's own settings, no copy: read constant fields directly, and changing integers with relaxed_load.
 # store_copy_config copies all settings at one moment.
@@ -353,33 +356,37 @@ cdef struct direct_stats:
     uint64_t pinned_pages       # pages with pinned items
     uint64_t huge_pages         # huge pages of 2 MB made so far (store_config.huge_pages)
 
-# Gives a client the memory: two descriptors, of the index and of the arena. The store owns them, and keeps them
-# unchanged until store_direct_return. Makes the index, if there is none. False: the store cannot give the
-# memory.
+# Gives a client the memory: two descriptors, of the index and of the arena. The store owns the descriptors, and keeps
+# them unchanged until store_direct_return. Makes the index, if there is none. The workers call this for an RDMA
+# connection whose client may read directly. False: config.direct is not set, the store is stopping, or the system
+# refuses the index.
 cdef bint store_direct_give(store *s, int *index_fd, int *arena_fd) noexcept nogil
-# Tells the store that a client with the memory has gone.
+# Tells the store that a client with the memory has gone: one call for each successful store_direct_give.
 cdef void store_direct_return(store *s) noexcept nogil
-# The start of the memory: header and index come first. Places count from here. The caller has called store_direct_give
-# for a client, and not yet store_direct_return.
+# The start of the memory: header and index come first. Places count from here. Either a client has the memory
+# (store_direct_give), or config.direct_remote is set: otherwise another thread may give the index up.
 cdef const void *store_direct_base(store *s) noexcept nogil
 cdef void store_direct_stats(store *s, direct_stats *out) noexcept nogil
-# From now on clients take no item for valid.
+# Tells clients that the memory is no longer kept: they ask the daemon from now on. For direct_destroy, and for tests.
 cdef void store_direct_end(store *s) noexcept nogil
-# Notes a client's read of the item at this place (direct_place / 8), under a key with this hash, as a get would for
-# eviction. False: the item is gone or has expired. hv and place may be anything.
+# Notes a client's direct read of the item at this place (direct_place / 8), under a key with this hash, as a get does
+# for eviction (do_item_bump). For the command rdma_hits: hv and place come from the client, and may be anything. False:
+# there is no such item, or the item has expired. Takes the item lock.
 cdef bint item_note_read(store *s, uint32_t hv, uint64_t place) noexcept nogil
 
-# Pins an item for a client that will read its data in place. The caller has a reference, and keeps it until item_unpin.
-# The page mover begins no move of a page with pinned items. False: the pinned items of all clients would lie on more
-# than `most` pages, or the mover is emptying a page of the item.
+# Pins an item for a client that will read the data in place (rmemcached/rdma/pins.pyx). The caller has a reference, and
+# keeps the reference until item_unpin. The page mover begins no move of a page with pinned items. False: the pinned
+# items of all clients would lie on more than `most` pages, or the mover is emptying a page of the item.
 cdef bint item_pin(store *s, item *it, uint64_t most) noexcept nogil
+# Ends the pin of item_pin.
 cdef void item_unpin(store *s, item *it) noexcept nogil
 
 # --- time ---
-# Call once a second: sets the clock by CLOCK_MONOTONIC, and grows a crowded hash table.
+# Sets the clock by CLOCK_MONOTONIC, and grows a crowded hash table. The server's main thread calls this once a second.
 cdef void store_tick(store *s) noexcept nogil
-# Move the clock, stop it and let it go on. For tests of expiry and LRU age (memcached: debugtime).
+# Moves the clock by so many seconds, which may be negative. For the command debugtime: tests of expiry and LRU age.
 cdef void store_advance(store *s, int64_t seconds) noexcept nogil
+# Stops the clock (paused: store_tick leaves the clock alone), or lets the clock go on. For debugtime as well.
 cdef void store_pause(store *s, bint paused) noexcept nogil
 # The store's clock, as set by the last store_tick or store_advance.
 cdef rel_time_t store_time(store *s) noexcept nogil
@@ -401,7 +408,8 @@ cdef enum reassign_result:
 # Requests the move of a page from class src to class dst; 0 is the global pool, src -1 any class. Returns at once:
 # store_stats show when the page has moved. allow_evictions: the mover may evict items for the move when memory is full.
 cdef reassign_result slabs_reassign(store *s, int src, int dst, bint allow_evictions) noexcept nogil
-# 0: pages move on request only. 1: also as automove decides. 2: also with every eviction.
+# Sets the level of `slabs automove`. 0: pages move on request only. 1: also as automove decides. 2: also with every
+# eviction.
 cdef void slabs_set_automove(store *s, unsigned int level) noexcept nogil
 # A class may take a page if its oldest item is younger than this share of the age of the oldest item of all.
 cdef void slabs_set_automove_ratio(store *s, double ratio) noexcept nogil
@@ -421,8 +429,9 @@ cdef void store_pin_memory(store *s) noexcept nogil
 # --- items ---
 # Unlocks the item lock of hv, after item_get_locked.
 cdef void item_unlock(store *s, uint32_t hv) noexcept nogil
-# Take and release an item lock outside of the lock order (debugitem lock, unlock). The same thread must do both.
+# Takes the item lock of hv outside of the lock order, for the command `debugitem lock`.
 cdef void store_debug_lock(store *s, uint32_t hv) noexcept nogil
+# Releases the lock of store_debug_lock, for `debugitem unlock`. Only the thread with the lock may call this.
 cdef void store_debug_unlock(store *s, uint32_t hv) noexcept nogil
 # Whether an item of these sizes is within the item size limit.
 cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noexcept nogil
@@ -447,35 +456,41 @@ cdef item *item_get_ahead(store *s, const key_ahead *key, bint do_update) noexce
 cdef item *item_get_locked(store *s, const char *key, size_t nkey, bint do_update, uint32_t *hv) noexcept nogil
 # item_get with do_update, and sets a new expiry time.
 cdef item *item_touch(store *s, const char *key, size_t nkey, rel_time_t exptime) noexcept nogil
-# Give a reference back, and free the item with its last reference. Neither needs the item lock.
+# Gives a reference back; the last reference frees the item. The caller needs no lock.
 cdef void item_remove(store *s, item *it) noexcept nogil
+# item_remove by memcached's name for a caller with the item lock, although the lock is not needed.
 cdef void do_item_remove(store *s, item *it) noexcept nogil
 # Unlinks the key's item, if there is one. The argument is a key, because the page mover may put a copy in the item's
 # place whenever the item lock is free.
 cdef void item_unlink(store *s, const char *key, size_t nkey) noexcept nogil
 # Unlinks the item, if it is linked. The caller's reference stays.
 cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil
-# Links the item with this CAS value. The hash table takes a reference of its own.
+# Links the item with this CAS value. The key has no linked item. The hash table takes a reference of its own.
 cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept nogil
-# Notes a fetch of the item. In the segmented LRU the second fetch makes the item active, which saves it from COLD.
+# Notes a fetch of the item, for eviction: of a get, of mg, or of a direct read reported by a client. In the segmented
+# LRU the second fetch makes the item active, which saves the item from eviction; S3-FIFO counts fetches; flat mode does
+# the same as do_item_update (lru.pxd).
 cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil
-# Change flags of an item that is, or was, linked. The caller holds the item lock: without it another thread's change of
-# a flag, even of ITEM_LINKED, could be lost. Readers need no lock.
+# Sets flags of an item that is, or was, linked. The caller holds the item lock: without the lock another thread's
+# change of a flag, even of ITEM_LINKED, could be lost. Readers need no lock. ITEM_STALE and ITEM_TOKEN_SENT also take
+# the seal away.
 cdef void do_item_set_flags(store *s, item *it, unsigned int flags) noexcept nogil
+# Clears flags of such an item. The caller holds the item lock. The seal does not come back.
 cdef void do_item_clear_flags(store *s, item *it, unsigned int flags) noexcept nogil
 # Changes the expiry time of an item that is, or was, linked. The caller holds the item lock.
 cdef void do_item_set_exptime(store *s, item *it, rel_time_t exptime) noexcept nogil
-# Changes the CAS value of such an item, and its seal. The caller holds the item lock.
+# Changes the CAS value of an item that is, or was, linked. The caller holds the item lock.
 cdef void do_item_set_cas(store *s, item *it, uint64_t cas) noexcept nogil
 # Chooses the client that recaches a stale item. The caller has a reference to the item, and has read this CAS value.
-# True: the caller's client recaches it, and the item gets ITEM_TOKEN_SENT. False: another client does, or the item has
-# left the table, is not stale, or was stored or marked again since. Takes the item lock.
+# True: the caller's client recaches the item, and the item gets ITEM_TOKEN_SENT. False: another client does, or the
+# item has left the table, is not stale, or was stored or marked again since. Takes the item lock. For mg without the
+# item lock.
 cdef bint item_win(store *s, item *it, uint64_t cas) noexcept nogil
 # Takes the next CAS value.
 cdef uint64_t get_cas_id(store *s) noexcept nogil
 
-# Stores an item as op says. The caller keeps its reference in any case. The item carries the CAS value to compare with
-# (ITEM_set_cas; 0: none).
+# store_item stores an item as op says. The caller keeps its reference in any case. The item carries the CAS value to
+# compare with (ITEM_set_cas; 0: none).
 # - cas: the CAS value for the stored item; 0: the next value.
 # - set_stale: NREAD_CAS stores a value with an older CAS value than the present item's, too, and marks it ITEM_STALE.
 # - out: may be NULL.
@@ -485,6 +500,7 @@ cdef struct stored_item:
     int nbytes                  # data length after append and prepend; otherwise untouched
 cdef store_item_type store_item(store *s, item *it, store_op op, uint64_t cas, bint set_stale,
                                 stored_item *out) noexcept nogil
+# store_item for a caller with the item lock of hv.
 cdef store_item_type do_store_item(store *s, item *it, uint32_t hv, store_op op, uint64_t cas, bint set_stale,
                                    stored_item *out) noexcept nogil
 # Adds delta to a decimal value (incr), or subtracts it. incr wraps at 64 bits, decr stops at 0.
@@ -537,11 +553,13 @@ cdef struct crawler_client:
     # function above returned False, or the store is stopping.
     void (*done)(void *arg, bint complete) noexcept nogil
 
-# Starts the crawler thread. False: the thread runs already, or cannot be started.
+# Starts the crawler thread. False: the thread runs already or cannot be started, or the store is stopping.
 cdef bint lru_crawler_enable(store *s) noexcept nogil
 # Ends the crawler thread: at once or, during a crawl, after the crawl.
 cdef void lru_crawler_disable(store *s) noexcept nogil
+# Sets the microseconds of the crawler's sleep after each 1000 items (`lru_crawler sleep`).
 cdef void lru_crawler_set_sleep(store *s, uint32_t usec) noexcept nogil
+# Sets how many items of each queue a crawl looks at, at most; 0: all (`lru_crawler tocrawl`).
 cdef void lru_crawler_set_tocrawl(store *s, uint32_t items) noexcept nogil
 # Starts a crawl that frees expired items of the classes, and looks at up to lru_crawler_tocrawl items of each queue.
 # classes: slab class ids separated by commas, or "all".
@@ -551,17 +569,19 @@ cdef crawler_result_type lru_crawler_dump(store *s, const char *classes, size_t 
                                           const crawler_client *client) noexcept nogil
 
 # --- statistics ---
-# Sums over all queues: the counters of each queue are of one moment. A moving item counts once.
+# The figures of `stats`: sums over all queues. The counters of each queue are of one moment. An item on its way to
+# another queue counts once.
 cdef void store_get_stats(store *s, store_stats *out) noexcept nogil
-# Clears the counters; sizes and current amounts stay.
+# Clears the counters, for `stats reset`; sizes and current amounts stay.
 cdef void store_reset_stats(store *s) noexcept nogil
+# The id of the class with the largest chunks; the classes are 1 to this id.
 cdef unsigned int store_largest_class(store *s) noexcept nogil
 # The statistics of a class. False: no class has this id.
 cdef bint store_get_class_stats(store *s, unsigned int clsid, class_stats *out) noexcept nogil
 # The class of an item of so many bytes (ITEM_ntotal); 0: larger than the item size limit.
 cdef unsigned int store_class_of(store *s, size_t ntotal) noexcept nogil
 # Linked items by size, for `stats sizes`: bucket b counts items of more than SIZES_GRANULARITY * (b - 1) and at most
-# SIZES_GRANULARITY * b bytes. The number of buckets is 0 unless config.track_sizes is set.
+# SIZES_GRANULARITY * b bytes. store_sizes_buckets is the number of buckets: 0 unless config.track_sizes is set.
 cdef uint32_t store_sizes_buckets(store *s) noexcept nogil
 cdef uint32_t store_sizes(store *s, uint32_t bucket) noexcept nogil
 # The lines of `stats cachedump`, END included, malloc'd; NULL: no memory. limit 0: as many as fit into 2 MB.

@@ -1,9 +1,10 @@
 """Atomic operations on integers, by the compiler's ``__atomic`` builtins.
 
-Relaxed order unless the name says otherwise. Counters with a single writing thread use
-``relaxed_load``/``relaxed_store``; flags for publishing memory use ``load_acquire``/``store_release``. All are macros:
-they take a pointer to any integer or pointer type of up to eight bytes. Cython takes their results for 64-bit integers;
-the assignment narrows them.
+The names tell the memory order. ``fetch_add``, ``fetch_sub``, ``exchange`` and ``compare_exchange`` acquire and
+release; ``counter_add`` is relaxed. Counters with a single writing thread use ``relaxed_load``, ``relaxed_store`` and
+``counter_add``; flags for publishing memory use ``load_acquire`` and ``store_release``. All are macros: they take a
+pointer to any integer or pointer type of up to eight bytes. Cython takes their results for 64-bit integers; the
+assignment narrows them.
 """
 
 from libc.stdint cimport uint64_t
@@ -20,7 +21,7 @@ cdef extern from *:
     #define rmc_load_acquire(p)      __atomic_load_n((p), __ATOMIC_ACQUIRE)
     #define rmc_store_release(p, v)  __atomic_store_n((p), (v), __ATOMIC_RELEASE)
     #define rmc_exchange(p, v)       __atomic_exchange_n((p), (v), __ATOMIC_ACQ_REL)
-    /* On failure *e gets the present value. */
+    /* True if *p was *e, and is v now. Otherwise *e gets the present value of *p. */
     #define rmc_compare_exchange(p, e, v) \
         __atomic_compare_exchange_n((p), (e), (v), 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)
     #define rmc_full_fence()         __atomic_thread_fence(__ATOMIC_SEQ_CST)

@@ -140,7 +140,8 @@ cdef extern from "<sys/mman.h>" nogil:
     int madvise(void *addr, size_t length, int advice)
     int mprotect(void *addr, size_t length, int prot)
     int memfd_create(const char *name, unsigned int flags)
-    # Makes memory of zeros resident. -1: not enough memory.
+    # Makes memory of zeros resident. Nobody may use the memory meanwhile: for an old kernel the function writes zeros.
+    # -1: not enough memory.
     int populate "rmc_populate"(char *memory, size_t length)
     # Makes memory resident while others may write to it. -1: not enough memory, or the kernel is older than 5.14.
     int populate_write "rmc_populate_write"(char *memory, size_t length)

@@ -1,4 +1,4 @@
-"""A pause in polling, for a thread that polls and yields its core between polls.
+"""A pause in polling, for a thread that polls and yields its core between polls: a worker, or a waiting client.
 
 If busy processes want the core, a yield takes as long as their time slices; a thread that sleeps would get the core
 back sooner. So after a long yield the thread sleeps instead of polling, until the pause ends. Times are now_ns().

@@ -1,8 +1,8 @@
 """rmemcached-doctor: which transports a client has to a server, how fast they are, and what keeps it from the others.
 
-It tries each one by the client's own code, measures those that work, and says what to change for the rest. Exit status:
-0 when the best transport that both ends could share works, 1 when a better one than those that work could be had, and 2
-when there is no connection, the server lets nobody in or is no memcached, or it has gone before all was measured.
+It tries each transport by the client's own code, measures the working transports, and says what to change for the rest.
+The exit status is 0 if the best transport possible between both ends works, 1 if only lesser transports work, and 2 if
+there is no connection, the server lets nobody in or is no memcached, or it has gone before the end of the measurements.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def of_system(row: Transport) -> bool:
 
 
 def by_exchange(row: Transport) -> bool:
-    """Whether lines on the first connection connect the queue pairs of a device of libibverbs."""
+    """Whether the transport needs a device of libibverbs, and connects by exchange lines on the first connection."""
     return of_system(row) and not row.by_cm
 
 
@@ -191,7 +191,7 @@ RULES: tuple[tuple[Callable[[Transport], bool], str, str, str], ...] = (
 )
 
 
-# Causes of a missing connection.
+# Patterns of errors that leave no connection at all, and a hint for each.
 NOT_REACHED = (
     (r"authenticat", "a URL can have them: memcached://user:password@host:port"),
     (r"[Rr]efused", "nobody listens there: is the daemon up, and do its -p and -l have this port and address?"),
@@ -486,7 +486,7 @@ def show(facts: Facts, findings: Sequence[Finding], taken: str, notes: Sequence[
 
 
 def examine(examination: Examination, as_json: bool) -> int:
-    """All steps and the report. Returns the status. Raises FAILURES: there is no connection."""
+    """Does all steps, and prints the report. Returns the exit status. Raises FAILURES if there is no connection."""
     examination.look()
     taken, reasons = examination.choose()
     notes = reasons

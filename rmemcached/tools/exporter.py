@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
 
 
 def listening(place: str) -> tuple[str, int]:
-    """(host, port) of [HOST]:PORT or PORT. Raises ArgumentTypeError."""
+    """Returns (host, port) for [HOST]:PORT or PORT. Raises ArgumentTypeError."""
     host, _, digits = place.rpartition(":")
     try:
         return host.strip("[]"), 0 if digits == "0" else as_port(digits)

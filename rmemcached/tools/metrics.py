@@ -42,7 +42,7 @@ class Metric(NamedTuple):
         return ("slab", *self.labels) if self.group in BY_CLASS else self.labels
 
 
-# Below each group: a statistic and its scale, the metric's name, the metric's help.
+# A line below a group has a statistic with its scale, the metric's name, and the metric's help.
 TABLE = """
 [general]
 uptime memcached_uptime_seconds Seconds since the server started.
@@ -133,8 +133,8 @@ direct_sealed rmemcached_direct_sealed 1: no memory of items goes back to the sy
 huge_pages_made rmemcached_huge_pages_made_total Memory pages of 2 MB that items got.
 [settings]
 lru_crawler memcached_lru_crawler_enabled 1: there is an LRU crawler.
-lru_crawler_sleep memcached_lru_crawler_sleep Microseconds between two items of the LRU crawler.
-lru_crawler_tocrawl memcached_lru_crawler_to_crawl Items of a class it looks at; 0: all.
+lru_crawler_sleep memcached_lru_crawler_sleep Pause of the LRU crawler after each 1000 items, in microseconds.
+lru_crawler_tocrawl memcached_lru_crawler_to_crawl Items of an LRU queue that the LRU crawler looks at; 0: all.
 lru_maintainer_thread memcached_lru_crawler_maintainer_thread 1: there is an LRU maintainer.
 hot_lru_pct memcached_lru_crawler_hot_percent Percent of a class for HOT.
 warm_lru_pct memcached_lru_crawler_warm_percent Percent of a class for WARM.

@@ -171,7 +171,7 @@ class Poller:
         self.prefixes = prefixes
         self.tell = tell
         self.patience = targets.PATIENCE * arguments["timeout"]
-        self.asking: float | None = None  # since a time of time.monotonic(), in seconds; written by the thread
+        self.asking: float | None = None  # time.monotonic() at a sample's beginning; written by the thread
         self.ending = threading.Event()
         self.thread = threading.Thread(target=self.run, daemon=True)
 

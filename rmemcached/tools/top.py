@@ -1,9 +1,9 @@
 """rmemcached-top: the work of rmemcached and memcached servers at the moment, in the terminal.
 
-A line for each server: rates, hit ratio, memory, and the latency of a probe. Below, of the selected server: commands,
-slab classes, lanes and queue pairs, and with --prefixes the share of each prefix of keys. "-" is a missing statistic.
-Rates are of the last interval. The probe is the command `version`, which counts in no statistic: the median and the
-largest time of ten.
+Each server has a line with rates, hit ratio, memory, and the latency of a probe. Below are the commands, slab classes,
+lanes and queue pairs of the selected server, and with --prefixes its prefixes of keys. "-" is a missing statistic.
+Rates are of the last interval. The probe is the command `version`, which counts in no statistic; the columns show the
+median and the largest time of ten.
 """
 
 from __future__ import annotations

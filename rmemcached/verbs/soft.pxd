@@ -77,12 +77,12 @@ cdef int soft_channel_join(ibv_comp_channel *channel, int epfd) noexcept nogil
 # waits again. `coming`: the number of such events still in its hands, including this event. False: the turn is over,
 # and epoll will report the event again; the program should hand in this event first then.
 cdef bint soft_channel_event(const epoll_event *event, uint32_t coming) noexcept nogil
-# The queue pair of an event.
+# The queue pair of an event with SOFT_EVENT.
 cdef ibv_qp *soft_event_qp(const epoll_event *event) noexcept nogil
-# Whether poll_cq would find a completion.
+# Whether the queue has a completion for poll_cq, or has lost completions: then poll_cq fails. Needs no lock.
 cdef bint soft_cq_pending(const ibv_cq *cq) noexcept nogil
-# Makes progress without a system call. Returns whether there was work. A polled soft_shm queue pair costs its peer no
-# system call, a waiting queue pair does.
+# Makes progress without asking epoll, after soft_channel_join: for soft_shm's polled queue pairs; on soft_iw0 there are
+# none. Returns whether there was work. A polled queue pair costs its peer no system call, a waiting queue pair does.
 cdef bint soft_channel_poll(ibv_comp_channel *channel) noexcept nogil
 # To be called before a wait for the epoll set. False: epoll reports an event for new work, and the program may wait if
 # no queue has a completion. True: work is there already, and the program calls soft_channel_poll.
@@ -118,6 +118,7 @@ cdef int soft_channel_watch(ibv_comp_channel *channel, int fd) noexcept nogil
 # soft_stop_progress or close_device ends the thread. 0 or an errno value: EALREADY (there is a thread), EBUSY (a
 # channel is joined), or the error of the system call.
 cdef int soft_start_progress(ibv_context *context, unsigned int spin) noexcept nogil
+# Ends the thread, if there is one, and waits for its end. No other thread may call soft_start_progress meanwhile.
 cdef void soft_stop_progress(ibv_context *context) noexcept nogil
 
 # The queue pair's counters. The call waits for no lock.
@@ -128,7 +129,8 @@ cdef void soft_query_counters(ibv_qp *qp, soft_qp_counters *out) noexcept nogil
 cdef void soft_share_counters(ibv_qp *qp, soft_qp_counters *counters) noexcept nogil
 
 # Whether the peer has ended the stream with a Terminate because of a request of this side, perhaps a request completed
-# long ago: a WRITE completes when it is sent. *opcode: IBV_WR_SEND, _RDMA_WRITE or _RDMA_READ.
+# long ago: a WRITE completes when it is sent. If True, *opcode is the kind of the request (IBV_WR_SEND, _RDMA_WRITE or
+# _RDMA_READ), and *status the status for its completion.
 cdef bint soft_qp_terminated(ibv_qp *qp, int *opcode, ibv_wc_status *status) noexcept nogil
 
 # Why the stream broke: a violation no correct peer commits, or a lack in this process. A constant. NULL: the reason is
@@ -136,7 +138,7 @@ cdef bint soft_qp_terminated(ibv_qp *qp, int *opcode, ibv_wc_status *status) noe
 cdef const char *soft_qp_fault(ibv_qp *qp) noexcept nogil
 
 # Payload octets in each frame of a long WRITE, except the last frame. A peer predicts frames of this size: when several
-# WRITEs move a value, each but the last should carry a multiple of it. 0: the device copies values, and cuts nothing.
+# WRITEs move a value, each but the last should carry a multiple of this number. 0: the device copies values uncut.
 cdef uint32_t soft_qp_write_unit(ibv_qp *qp) noexcept nogil
 
 # --- soft_shm's peers: processes of this host that sleep, and map regions of soft_alloc_mr ---

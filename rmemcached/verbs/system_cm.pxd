@@ -65,12 +65,14 @@ cdef struct cm_param:            # the parameters of either side for a connectio
 
 # Returns the descriptor, or -1 with errno. ENOENT: the module rdma_ucm is not loaded.
 cdef int cm_open() noexcept nogil
-# Make an id, for a connection or a listener, and end it.
+# Makes an id, for a connection or a listener.
 cdef int cm_create(int cm_fd, uint32_t *id) noexcept nogil
+# Ends an id with its connection or listener.
 cdef int cm_destroy(int cm_fd, uint32_t id) noexcept nogil
 # An address binds the id to the address's device (ENODEV: there is none). A wildcard binds the id to all devices, also
 # to later devices, but to its own address family only. EADDRNOTAVAIL and EADDRINUSE both mean: the port is taken.
 cdef int cm_bind(int cm_fd, uint32_t id, const sockaddr *addr) noexcept nogil
+# Makes a bound id a listener: requests come as CM_CONNECT_REQUEST.
 cdef int cm_listen(int cm_fd, uint32_t id, int backlog) noexcept nogil
 # The next three report their results as events. timeout: in milliseconds.
 cdef int cm_resolve_addr(int cm_fd, uint32_t id, const sockaddr *addr, uint32_t timeout) noexcept nogil
@@ -78,6 +80,7 @@ cdef int cm_resolve_route(int cm_fd, uint32_t id, uint32_t timeout) noexcept nog
 cdef int cm_connect(int cm_fd, uint32_t id, const cm_param *param) noexcept nogil
 # Takes the oldest event. EAGAIN: there is none.
 cdef int cm_get_event(int cm_fd, cm_event *out) noexcept nogil
+# The present device and addresses of an id.
 cdef int cm_query(int cm_fd, uint32_t id, cm_address *out) noexcept nogil
 # Moves an id with its events from one descriptor to another.
 cdef int cm_migrate(int to_fd, int from_fd, uint32_t id) noexcept nogil

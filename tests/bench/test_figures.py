@@ -34,7 +34,7 @@ def test_all_that_need_no_device(tmp_path: Path) -> None:
         assert figures["reference"] in [known["name"] for known in figures["contenders"]]
         assert check_page(folder / "report.html", figures)
         assert all(line in report for line in figures["method"])
-        # The paper names some of the sizes of --quick, so there is a result beside some claim.
+        # The figure's paper has claims for some of the sizes of --quick, so some claim has a result beside it.
         block = next(match[2] for match in figure_page.FOUND.finditer(written) if match[1] == name)
         assert "**A sketch, not a result:** 1 round only" in block
         cells = [line.split(" | ")[-1].rstrip(" |") for line in block.splitlines() if line.startswith("| ")][1:]

@@ -27,8 +27,8 @@ class ClassicRelay(Relay):
 
     closes: the commands that end the connection. refuses: beginnings of lines that get an error and then the end of the
     connection, as from some proxies. unknown: the commands taken away. loud: commands with noreply and too large a
-    value get their error anyway, as from a proxy without memory for them. asked: the received commands out of
-    `unknown`, and `rdma`, without their arguments.
+    value get their error anyway, as from a proxy without memory for them. asked: the received commands that are in
+    `unknown`, and received `rdma` commands, all without arguments.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 @pytest.fixture
 def make_client(backend: Backend) -> Iterator[Callable[..., Client]]:
-    """make_client(**arguments) connects to the backend. The Client waits for replies, but for other arguments."""
+    """make_client(**arguments) connects to the backend. By default the Client waits for replies."""
     with ExitStack() as stack:
 
         def make(**arguments: Any) -> Client:
@@ -138,7 +138,8 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 @pytest.fixture
 def key() -> str:
-    """A key unused by all earlier tests. The load generator's tests have key-1 on the same servers.
+    """A key unused by all earlier tests. The key begins with new-: the load generator's tests use key-1 on the same
+    servers.
 
     Tests append numbers to the key. Without the hyphen at its end, new-1 with 908 would be another test's new-1908.
     """

@@ -39,7 +39,7 @@ class Gate:
             assert self.changed.wait_for(lambda: len(self.came) >= relays, PATIENCE)
 
     def enter(self, relay: Any) -> None:
-        """Counts the relay's request, and waits for the open gate. For the threads of relays."""
+        """Counts the relay's request, and waits for the open gate. The relays' threads call it."""
         with self.changed:
             self.came.add(relay)
             self.changed.notify_all()
@@ -61,5 +61,5 @@ class GatedRelay(Relay):
         return self.handle(line, client) or super().request(line, stream, client, upstream)
 
     def handle(self, line: bytes, client: socket.socket) -> bool:
-        """Whether the relay has answered to a line itself."""
+        """For subclasses: may answer the line itself. Returns whether it did; False: the line goes to the server."""
         return False

@@ -60,7 +60,7 @@ class Greenlets:
         self.library.sleep(seconds)
 
     def timeout(self, seconds: float) -> Any:
-        """A running time limit of the library."""
+        """Starts and returns a time limit of the library."""
         limit = self.library.Timeout(seconds)
         if self.name == "gevent":
             limit.start()
@@ -148,7 +148,7 @@ def others_run(green: Greenlets, server: Any, pid: int) -> None:
                 green.sleep(0.005)
                 ticks += 1
             assert client.calls == 1
-            # The second call needs a connection of its own, and waits for the stopped server in connecting.
+            # The second call needs a connection of its own, and waits for the stopped server while it connects.
             second = green.start(client.set, "large", LARGE)
             for _ in range(5):
                 green.sleep(0.005)
@@ -217,8 +217,8 @@ def time_limit(green: Greenlets, server: Any, pid: int) -> None:
 
 
 def batch(green: Greenlets, server: Any, pid: int) -> None:
-    """A batch beyond all buffers is answered: the client reads answers while it sends, as the server stops reading
-    until then."""
+    """A batch beyond all buffers is answered: the client reads answers while it sends. Otherwise the server would stop
+    reading."""
     with make(green, server) as client:
         client.set("large", LARGE[:500_000])
         with client.pipeline() as queued:

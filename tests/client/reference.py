@@ -197,8 +197,8 @@ class ReferenceClient:
             raise ProtocolError(f"{word!r} {version}")
         self.room = min(size, MESSAGE_SIZE) - HEADER.size
         if not established:
-            # The queue pair is ours, not librdmacm's: we bring it up, and confirm this. iWARP brings the queue pair up
-            # itself.
+            # librdmacm did not make the queue pair, so this client brings it up, and confirms the connection. iWARP
+            # brings the queue pair up itself, and the event is ESTABLISHED.
             for state in (e.IBV_QPS_RTR, e.IBV_QPS_RTS):
                 self.qp.modify(*self.cmid.init_qp_attr(state))
             self.cmid.establish()

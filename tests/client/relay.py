@@ -14,7 +14,7 @@ from servers import Server
 class Relay:
     """Passes on the lines of clients, and the server's answers.
 
-    A subclass sets its own attributes first: connections may come from the constructor on.
+    A subclass sets its attributes before it calls this class's constructor, which starts to accept connections.
     """
 
     def __init__(self, server: Server, address: tuple[str, int] = ("127.0.0.1", 0)) -> None:

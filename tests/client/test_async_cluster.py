@@ -132,7 +132,7 @@ def test_a_server_that_has_ended(run: Run, three: list[Server], key: str) -> Non
                 with pytest.raises((OSError, MemcacheUnexpectedCloseError), match=name):
                     await strict.get_many(values)
                 assert await lenient.get_many(values) == rest
-            # By now the server is dead, and its keys belong to others.
+            # By now `lenient` takes the server for dead, and places its keys on the other servers.
             assert await lenient.set_many(values) == []
             assert await lenient.get_many(values) == values
             assert await lenient.get(key) is None
@@ -144,7 +144,7 @@ def test_a_server_that_has_ended(run: Run, three: list[Server], key: str) -> Non
 
 
 class SlowlyClosing(AsyncClient):
-    """Its close takes a turn of the loop, where a task may be cancelled."""
+    """A client whose close takes a turn of the loop, where a task may be cancelled."""
 
     closed = False
 

@@ -79,7 +79,8 @@ def test_the_client_says_which_rule_was_broken(fault: Fault) -> None:
                 wait([version], timeout=0.01)
             with pytest.raises(MemcacheUnexpectedCloseError, match=f"broken the protocol: {fault.rule}"):
                 version.result()
-            # After a long pause the client looks for the connection's end before it asks, and connects anew.
+            # After a long pause the second client notices the connection's end before it asks, and connects anew: the
+            # closed listener refuses this connection.
             server.listener.close()
             with pytest.raises((MemcacheUnexpectedCloseError, ConnectionRefusedError), match=f"{fault.rule}|refused"):
                 second.version()

@@ -166,7 +166,7 @@ def registrations() -> Iterator[Registrations]:
 
 
 def use(registrations: Registrations, value: bytes) -> bool:
-    """Takes the object for a request. Returns whether the object had a registration."""
+    """Takes the object for a request, and gives the object back. Returns whether the object has a registration."""
     found = registrations.take(value)
     if found is None:
         return False

@@ -64,7 +64,7 @@ def backend(relay: ClassicRelay) -> Backend:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_same_as_pymemcache(scenario: Any, relay: ClassicRelay, client: Any, oracle: Any, key: str) -> None:
-    # A proxy that ends the connection gives pymemcache no reason.
+    # At a proxy that ends the connection the errors of other_commands differ: pymemcache's have no reason.
     if not (relay.closes and scenario is other_commands):
         compare(scenario, client, oracle, key)
 

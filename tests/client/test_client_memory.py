@@ -333,7 +333,7 @@ def test_buffers_of_many_clients(shared_rmemcached: Any, key: str) -> None:
 
 
 class Tensor:
-    """An object with DLPack and no buffer protocol, as torch's."""
+    """An object with DLPack and no buffer protocol, as torch's tensors."""
 
     def __init__(self, array: Any) -> None:
         self.array = array

@@ -336,7 +336,7 @@ def test_noreply_is_true_or_false(shared_rmemcached: Any, key: str, kind: str) -
         "flush_all": lambda c, noreply: c.flush_all(1000, noreply),
     }
     if kind == "pipeline":
-        return  # each of its commands has a result
+        return  # a command in a pipeline has a result, so there is no noreply
     with caller(kind, shared_rmemcached.address) as one:
         for call in calls.values():
             for wrong in (60, "no", 0.5):

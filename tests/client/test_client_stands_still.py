@@ -87,7 +87,8 @@ class Child:
             resume(self.server.pid)
         if stands:
             os.read(self.says, 1)
-            # After these commands the child's answer has come, by the turn of the first command at the latest.
+            # The only worker serves the child in the turn of the first `stats` at the latest, so with the answer to the
+            # second `stats` the child's answer has come.
             control.stats()
             control.stats()
             os.write(self.told, b".")

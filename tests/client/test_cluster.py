@@ -390,7 +390,7 @@ def test_an_interrupted_call_leaves_no_answers(relays: list[GatedRelay], gate: G
 
 
 class Clock:
-    """A clock for both clients, moved by the test."""
+    """A clock for ClusterClient and pymemcache's HashClient, moved by the test."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -421,7 +421,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 def test_failures_are_dealt_with_as_in_pymemcache(
     memcached_server: ServerFactory, clock: Clock, attempts: int, ignore_exc: bool
 ) -> None:
-    """A server of two ends, is found dead, and comes back, with the same result as in pymemcache at each step."""
+    """One of two servers ends, is found dead, and comes back. At each step the result is the same as in pymemcache."""
     stays = memcached_server()
     goes = memcached_server()
     options: dict[str, Any] = {"retry_attempts": attempts, "ignore_exc": ignore_exc, **OPTIONS}
@@ -546,7 +546,7 @@ def test_a_server_that_stands_still(three: list[Server], key: str) -> None:
 
 
 def test_several_servers_that_stand_still(three: list[Server], transport: str, key: str) -> None:
-    """Servers asked together take a single timeout together."""
+    """A call that asks several silent servers ends after a single timeout."""
     keys = [f"{key}-{number}" for number in range(100)]
     options: dict[str, Any] = {**OPTIONS, "transport": transport, "timeout": 1.0}
     for name in ("get_many", "delete_many"):
@@ -557,7 +557,7 @@ def test_several_servers_that_stand_still(three: list[Server], transport: str, k
                     stack.enter_context(suspended(server.pid))
                 begin = time.monotonic()
                 with pytest.raises(TimeoutError, match="nothing has come for 1 s"):
-                    # Keys without items: the answer has to come from the servers.
+                    # These keys have no items: a direct read would find an item without the server's answer.
                     getattr(cluster, name)([f"no-{one}" for one in keys])
                 assert 0.9 < time.monotonic() - begin < within(1.9)
 

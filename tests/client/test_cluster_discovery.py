@@ -85,7 +85,7 @@ def test_the_interval(names: Names, memcached_server: ServerFactory, monkeypatch
             cluster.get_many(["key"])
             cluster.get_many(["key"])
             assert names.asked.acquire(timeout=10)
-            # Look-ups from now on fail, and are logged.
+            # A look-up after both servers are found fails, is logged, and changes nothing.
             names.addresses = names.addresses if len(cluster.clients) == 1 else []
             for thread in threading.enumerate():
                 if thread.name == "rmemcached refresh":

@@ -17,7 +17,7 @@ from transport import PACE, RDMA_TRANSPORTS
 from rmemcached.client import AsyncClient, Client, ClusterClient, Gathered
 
 TIMEOUT = 0.5 * PACE
-LATE = 0.6 * PACE  # seconds by which an end may be late on a busy machine
+LATE = 0.6 * PACE  # seconds by which a call may end late on a busy machine
 SIZE = 20 << 20
 TRANSPORTS = ("tcp", *RDMA_TRANSPORTS)
 

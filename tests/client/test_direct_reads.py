@@ -192,7 +192,7 @@ def test_commands_of_others_without_answers(server: Server, client: Client, key:
 
 
 def two_processes(script: str, server: Server, key: str) -> list[subprocess.Popen[str]]:
-    """Runs programs whose arguments are the daemon's port and the key."""
+    """Starts two processes of the script, with the daemon's port and the key as arguments."""
     arguments = [sys.executable, "-c", script, str(server.port), key]
     return [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(2)]
 
@@ -328,7 +328,7 @@ def test_what_expires_is_not_read_any_more(server: Server, client: Client, key: 
     began = time.monotonic()
     while client.get(key) == b"value":
         assert time.monotonic() - began < 4
-    # The daemon's seconds do not begin with this process's, so the item may expire early: but not in half a second.
+    # The daemon counts whole seconds from another moment, so the item may expire early, but not within half a second.
     assert time.monotonic() - began > 0.5
     client.set(key, b"value")
     client.touch(key, -1)
@@ -530,7 +530,7 @@ def test_hits_are_counted(server: Server, client: Client, key: str) -> None:
     after = direct(client)
     grown = {name: after[name] - before[name] for name in ("cmd_get", "get_hits", "direct_hits", "get_misses")}
     assert grown["cmd_get"] == grown["get_hits"] == 1000
-    # The first get of the connection made by `direct` may have asked.
+    # `direct` made a new connection, whose first get may have asked the daemon.
     assert grown["direct_hits"] >= 999
     assert grown["get_misses"] == 0
 
@@ -560,7 +560,7 @@ def test_calls_that_ask_nothing_take_hits_along(server: Server, client: Client, 
                 client.get(key)
             with ask():
                 pass
-            # The line of hits has no answer. The worker of its connection may read the line after `stats`.
+            # The line of hits has no answer, so the daemon may read the line after the other connection's `stats`.
             end = time.monotonic() + TIMEOUT
             while int(asking.stats()[b"get_hits"]) == before:
                 assert time.monotonic() < end

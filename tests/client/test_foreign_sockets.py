@@ -51,7 +51,7 @@ class Child:
         )
 
     def wrong(self, test: str, arguments: dict[str, Any]) -> str:
-        """The failure of the test, or nothing."""
+        """Runs the test in the process. Returns the reason of a failure, or an empty text."""
         assert self.process.stdin is not None and self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps([test, arguments]).encode() + b"\n")

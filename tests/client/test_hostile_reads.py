@@ -118,7 +118,8 @@ class ReadServer(ServerByHand):
         self.items.release()
         if hasattr(self, "stream"):
             self.stream.close()
-        # The thread that made the store, and holds its mutex, closes the store.
+        # The thread that made the store closes it: the store holds a mutex locked for its clients, and only the thread
+        # that locked the mutex can unlock it.
         self.store.close()
 
 
@@ -160,7 +161,7 @@ def check_failure(call: Future[Any], server: ServerByHand, began: float, *causes
     assert taken < LIMIT + SLACK
 
 
-# --- the tests below are about a single READ, the first: of the header ---
+# --- a client's first READ, of the memory's header ---
 
 
 def test_a_server_that_answers(server: ReadServer, threads: ThreadPoolExecutor) -> None:
@@ -276,7 +277,7 @@ def test_an_answer_that_ends_in_the_middle(server: ReadServer, threads: ThreadPo
     with reading(server, threads) as call:
         tag, address, length = server.take_request()
         began = time.monotonic()
-        # A segment, and the beginning of the next.
+        # The answer ends within its second segment.
         server.put_response(tag, address, bytes(64), last=False)
         rest = struct.pack(">HBBIQ", length - 64 + 14, 0xC1, 0x40 | READ_RESPONSE, tag, address + 64) + bytes(length)
         server.stream.sendall(rest[:part])
@@ -458,7 +459,8 @@ def test_signals_do_not_prolong_a_request(daemon: Server, key: str, transport: s
                 began = time.monotonic()
                 with pytest.raises(TimeoutError, match=f"timed out: nothing has come for {LIMIT:g} s$"):
                     call()
-                # The time limit begins with the last progress. First the client sends as much as fits into the socket.
+                # The time limit begins with the last progress, a little after the call's begin: first the client sends
+                # as much as fits into the socket.
                 assert LIMIT * 0.9 < time.monotonic() - began < LIMIT + SLACK
             assert len(seen) > 10
 

@@ -66,7 +66,7 @@ def test_what_was_appended_to_a_compressed_value_is_not_lost(make_client: Callab
     assert client.append(key, b"tail") is True
     with pytest.raises(ValueError, match="damaged"):
         client.get(key)
-    # A skippable frame, and a frame of no bytes.
+    # A value that is only a skippable frame, or a frame of no bytes, is refused, too.
     for frame in (b"\x50\x2a\x4d\x18\x00\x00\x00\x00", b"\x28\xb5\x2f\xfd\x20\x00\x01\x00\x00"):
         make_client().set(key, frame, flags=serde.FLAG_ZSTD)
         with pytest.raises(ValueError, match="damaged"):

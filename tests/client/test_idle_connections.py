@@ -117,7 +117,7 @@ def test_behind_tls(server: Server, certificate: Path) -> None:
         Client(("127.0.0.1", relay.port), tls_context=context, timeout=TIMEOUT) as client,
     ):
         assert client.set("key", b"old", noreply=False) is True
-        # The server's close comes through the relay some time later.
+        # The server's close comes through the relay some time later, so the test waits for the close.
         end = select.poll()
         end.register(client.sock, select.POLLRDHUP)
         assert end.poll(TIMEOUT * 1000)

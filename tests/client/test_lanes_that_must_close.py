@@ -192,7 +192,8 @@ def test_what_has_come_for_the_lane() -> None:
 
 
 def stand_still(address: tuple[str, int], transport: str, said: Connection) -> None:
-    """Runs in a process of its own: a thread sleeps for the queue pair, and another thread waits for its lane's end."""
+    """Runs in a process of its own: a thread sleeps for the queue pair, and another thread waits for the end of
+    its own client's lane."""
     answers = []
     with make(address, transport, TIMEOUT) as patient, make(address, transport, TIMEOUT) as other:
         patient.version()

@@ -145,7 +145,7 @@ def test_values_that_change_come_whole(make: Make, transport: str) -> None:
 
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_memory_that_a_get_of_an_event_loop_has_named_stays(make: Make, server: Server, transport: str) -> None:
-    """Memory named by a get stays, even for later and larger values in messages."""
+    """Memory named by a get under way stays, though larger values make the client's memory for values grow."""
     sizes = [300_000, 300_001, 300_002, 300_003, 3 * MB, 9 * MB]
     values = {f"key{number}": random_bytes(size, number) for number, size in enumerate(sizes)}
     assert make(transport).set_many(values) == []

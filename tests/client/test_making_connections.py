@@ -175,7 +175,7 @@ class Alarm(Exception):
 
 @pytest.fixture
 def alarm() -> Iterator[None]:
-    """An alarm raises an exception of its own."""
+    """SIGALRM raises Alarm."""
 
     def ring(*_: object) -> None:
         raise Alarm

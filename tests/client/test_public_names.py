@@ -1,8 +1,8 @@
 """The public names of the Python packages, beside those of the release before.
 
 public_names.txt has a line for each: modules, functions and methods with their parameters, attributes, bases of errors.
-`python -P tests/client/test_public_names.py >tests/client/public_names.txt` writes the lines of the installed package,
-once a release is made.
+After each release `python -P tests/client/test_public_names.py >tests/client/public_names.txt` writes the lines of the
+installed package.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ def beside(began: float) -> float:
 
 
 def counts(client: Client) -> tuple[int, int]:
-    """Returns the numbers of asking gets and of gets by READ. The get here makes the client report its hits, and is not
-    counted."""
+    """Returns the numbers of asking gets and of gets by READ. The get of this function makes the client report its
+    hits, and is not in the result."""
     assert client.get("nothing") is None
     stats = client.stats()
     read = int(stats[b"direct_hits"])
@@ -83,7 +83,7 @@ def test_nobody_is_asked(client: Client, key: str) -> None:
             assert client.get(name) == value
             assert client.get(name.encode()) == value
         assert client.get_many(values) == values
-    # The additional asking get is that of the first counts().
+    # The additional asking get is the get of the first counts().
     assert counts(client) == (asked + 1, read + 45)
     assert client.get_many([*values, f"{key}-nothing"]) == values
 

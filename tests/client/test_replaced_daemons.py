@@ -138,7 +138,7 @@ def test_readers_at_the_moment_of_death(first: Callable[[], Server], transport: 
                     if generation < least:
                         wrong.append(f"{key}: {generation} after {least}")
                 except (MemcacheError, OSError):
-                    # The next call connects anew; nobody listens for a moment.
+                    # For a moment nobody listens. A later call connects anew.
                     stop.wait(0.01)
                 except AssertionError as error:
                     wrong.append(f"{key}: torn or foreign: {error}")
@@ -183,7 +183,7 @@ def test_views_of_a_daemon_that_is_no_more(first: Callable[[], Server], transpor
             assert try_until(lambda: client.get_view(KEYS[0])) == value_of(KEYS[0], 1)
             new = {key: client.get_view(key) for key in KEYS[:30]}
             assert all(view == value_of(key, 0) and not is_pinned(view) for key, view in old.items())
-            # The live daemon has other items with their ids.
+            # The live daemon has other items with the ids of the old views, so no release of an old view may reach it.
             del old
             client.version()
             for _ in range(2):

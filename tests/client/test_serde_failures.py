@@ -72,8 +72,8 @@ def test_no_call_waits_for_ever(
     # asyncio.run would handle these exceptions itself.
     loop = asyncio.new_event_loop()
     try:
-        # A task of its own: Python 3.12's wait_for awaits a coroutine itself, and GeneratorExit has another meaning
-        # there.
+        # main() runs in a task of its own: Python 3.12's wait_for would await the coroutine itself, and GeneratorExit
+        # has another meaning there.
         loop.run_until_complete(asyncio.wait_for(loop.create_task(main()), TIMEOUT))
     finally:
         loop.close()

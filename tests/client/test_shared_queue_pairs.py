@@ -119,7 +119,7 @@ def test_one_queue_pair_for_each_worker(rmemcached_server: ServerFactory, transp
             client.close()
         for number, client in enumerate(clients[:10]):
             assert client.get(f"key{number + 20}") == f"value{number + 20}".encode()
-        # A queue pair's CLOSE messages go out before its next request, so the server knows of nearly all of them.
+        # A queue pair's CLOSE messages go out before its next request, so the server knows of nearly all closed lanes.
         assert numbers(clients[0], "curr_connections", "rdma_streams")[1] <= 12
         for _ in range(10):
             clients[0].version()

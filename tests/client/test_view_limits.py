@@ -90,7 +90,7 @@ def test_the_page_mover_goes_round_what_is_seen(rmemcached_server: ServerFactory
         assert all(view == values[name] and is_pinned(view) for name, view in seen.items())
         seen |= {name: client.get_view(name) for name in values}
         assert client.raw_command(f"slabs reassign {source} {other}") == b"OK"
-        # The mover takes up this request after the last: when another page has moved, the last request has ended.
+        # The mover takes up requests in order: when a second page has moved, the request before this request has ended.
         assert client.raw_command(f"slabs reassign {other} {source}") == b"OK"
         moved(client, 2)
         found = client.stats()

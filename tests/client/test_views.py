@@ -548,7 +548,8 @@ class MemoryServer(ServerByHand):
 
     def close(self) -> None:
         super().close()
-        # The thread that made the store, and holds its mutex, closes the store.
+        # The thread that made the store closes it: the store holds a mutex locked for its clients, and only the thread
+        # that locked the mutex can unlock it.
         self.store.close()
 
 

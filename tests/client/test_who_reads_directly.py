@@ -169,7 +169,7 @@ def test_nobody_reads_over_a_socket_with_a_file(rmemcached_server: ServerFactory
 def test_nobody_reads_where_pages_may_be_missing(tmp_path: Path) -> None:
     """With vm.overcommit_memory=2 nobody reads. The setting is the machine's: the daemon alone gets a false file."""
     (tmp_path / "two").write_text("2\n")
-    # Only /proc is made private: the root of a chroot need not be a mount.
+    # By default unshare makes the root private, and fails if a chroot's root is no mount: only /proc is made private.
     script = 'mount --make-private /proc && mount --bind "$0" /proc/sys/vm/overcommit_memory && exec "$@"'
     under = ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", script, str(tmp_path / "two")]
     with start_rmemcached(under=under) as server:

@@ -39,7 +39,7 @@ def app(module_rmemcached: Server) -> Iterator[Celery]:
     def total(numbers: list[int]) -> int:
         return sum(numbers)
 
-    # The worker sets the level of all loggers.
+    # The worker changes the root logger's level, so the fixture restores the level.
     level = logging.getLogger().level
     with start_worker(made, pool="threads", concurrency=4, perform_ping_check=False, shutdown_timeout=30):
         yield made

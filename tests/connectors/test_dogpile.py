@@ -63,7 +63,7 @@ def test_one_of_many_threads_computes(module_rmemcached: Server) -> None:
             calls.append(1)
         return 5
 
-    # The key of its lock is five bytes longer, and so exceeds memcached's limit of 250 bytes.
+    # dogpile locks this key under a name five bytes longer, which exceeds memcached's limit of 250 bytes.
     key = "k" * 248
     assert in_threads(lambda _: region.get_or_create(key, compute)) == [5] * MANY
     assert len(calls) == 1

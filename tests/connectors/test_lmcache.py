@@ -88,7 +88,7 @@ def test_a_batch_of_all_kinds(
     for _ in range(2):
         assert adapter.load(keys, targets) == (True, "", [True] * len(sizes))
         assert targets == blocks
-    # A missing block, a block longer and a block shorter than the memory, and memory of a head's length.
+    # A load misses a missing block, and blocks for which the memory is too short, too long, or of a head's length.
     wrong = {3: 300_001, 7: 199_999, 9: HEAD.size, 2: 5, 14: 100}
     keys[12] = "none"
     targets = [memoryview(bytearray(wrong.get(number, size))) for number, size in enumerate(sizes)]
@@ -164,7 +164,7 @@ def test_long_and_strange_keys_do_not_collide(connect: Connect, shared_rmemcache
     """Names that differ behind the 250th byte, or in bytes forbidden in memcached's keys, do not collide."""
     adapter = connect(shared_rmemcached, prefix="names:")
     keys = ["m" * 300 + "a", "m" * 300 + "b", "a model@1", "a\tmodel@1", "modèle", "modele", "n:x", "x"]
-    # Names that look like the keys made from other names.
+    # These names look like the keys made from other names.
     keys += [block_key(keys[0]).decode(), block_key("x").decode(), "p:" + "0" * 32 + ":0"]
     keys = list(dict.fromkeys(keys))
     blocks = [memoryview(bytearray(f"{number:08}".encode())) for number in range(len(keys))]

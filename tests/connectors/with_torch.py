@@ -26,7 +26,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text()
 
 
 class Samples(Dataset[Any]):
-    """Samples, and a line in a file for each computed sample."""
+    """A data set that writes a line to a file for each computed sample."""
 
     def __init__(self, log: Path, size: int = 1000, count: int = 12) -> None:
         self.log = log

@@ -11,7 +11,7 @@ from request_tables import octets, pattern, rows
 class Exchange(NamedTuple):
     request: bytes
     reply: str
-    both: bool  # memcached and ours
+    both: bool  # whether memcached gives this reply, too
 
 
 CONVERSATION = [

@@ -17,7 +17,8 @@ def steps_of(text: str) -> list[Step]:
 
 
 def features(elsewhere: str) -> dict[str, tuple[list[Step], str]]:
-    """{name: (steps, pattern of the replies)} of features.tsv, but for the lines of `elsewhere`."""
+    """{name: (steps, pattern of the replies)} of features.tsv, without the lines that need `elsewhere`: "daemon" or
+    "machine"."""
     table = rows("features.tsv")
     return {name: (steps_of(steps), pattern(reply)) for where, name, steps, reply in table if where != elsewhere}
 

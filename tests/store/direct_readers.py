@@ -40,7 +40,7 @@ KINDS: list[tuple[int, int, int, dict[str, Any]]] = [
 def readers_beside(
     store: Store, keys: int, verify: bool = True, lines: bool = False, leave: bool = False, **stress: Any
 ) -> list[list[int]]:
-    """Runs Store.stress, and threads that read meanwhile. Returns the counts of each, [asked, found, torn].
+    """Runs Store.stress, and threads that read meanwhile. Returns [asked, found, torn] of each reader.
 
     lines: the readers copy cache lines in any order, as an RDMA device may. leave: after some milliseconds a reader
     goes, and a new reader comes.
@@ -110,7 +110,8 @@ def one_round(
         before = store.direct_stats()["buckets"]
         moves = options.get("slab_reassign", False)
         writes = WRITES if max_value <= 1000 else WRITES // 8
-        # A moving clock, and flushes, leave too few items for a growing index.
+        # With further items the clock stands still: a moving clock, and flushes, would leave too few for a growing
+        # index.
         counts = readers_beside(
             store,
             keys,

@@ -195,7 +195,7 @@ def test_delta_in_place_or_new() -> None:
         assert store.delta(b"k", 1, False)[1] == b"9"
         assert store.get(b"k") == b"9 "
         assert store.stats()["total_items"] == 1
-        # The result goes into a new item while somebody holds the item: the reference keeps its bytes.
+        # While somebody holds a reference to the item, its bytes must not change: the result goes into a new item.
         item = store.item(b"k")
         assert store.delta(b"k", 1)[1] == b"10"
         assert item.value == b"9 "

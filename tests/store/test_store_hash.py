@@ -21,7 +21,7 @@ CROWD = 12  # keys in one bucket; 500 keys crowd so by chance with a probability
 UNLUCKY_LAST = bytes.fromhex("e3c6889cf06abc8e")
 UNLUCKY_SECOND = bytes.fromhex("03771e4ba9d6f2c8")
 
-# Prints the fullest bucket of the keys on standard input.
+# Prints the fullest bucket, and the number of its keys, for the keys on standard input.
 FULLEST = f"""
 import sys
 from collections import Counter

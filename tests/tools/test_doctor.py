@@ -108,7 +108,7 @@ def test_shared_memory_that_is_out_of_sight(rmemcached_server: ServerFactory, tm
     server = rmemcached_server("-o", f"rdma_shm={path}")
     end = time.monotonic() + 20
     while not path.exists():
-        # The daemon listens for clients before listening here.
+        # The daemon listens for clients before it listens at this path, so the file may come late.
         assert time.monotonic() < end
     server.stats()
     path.rename(tmp_path / "elsewhere")

@@ -1,4 +1,5 @@
-# A connection from its accept to its end: the worker's list, the epoll set, the read buffer. The worker's thread.
+# A connection from its accept to its end: the worker's list, the epoll set, the read buffer. The worker's thread
+# calls these functions, and in the end worker_destroy, in the main thread.
 #
 # A connection reads into the worker's buffer. It has a buffer of its own only while a command is incomplete. So an idle
 # connection costs its structure alone, and a connection waiting for the rest of a short command little more.
@@ -20,8 +21,10 @@ cdef void end_lanes(worker *w) noexcept nogil
 cdef void free_dead(worker *w) noexcept nogil
 # Makes epoll report these events: EPOLLOUT while output waits for room, else EPOLLIN. For worker/socket_io.
 cdef void connection_interest(connection *cn, uint32_t events) noexcept nogil
-# Moves unparsed bytes out of the worker's buffer into the connection's own. False: out of memory.
+# Called before the worker uses its buffer for others: moves unparsed bytes from there into the connection's own buffer.
+# False: out of memory.
 cdef bint keep_input(connection *cn) noexcept nogil
-# Makes space behind the unparsed bytes. Short input moves to the beginning of the worker's buffer. Longer input stays
-# in the connection's own buffer, which grows. False: out of memory, or the command is too long.
+# Called before a read: makes space behind the unparsed bytes. Short input moves to the beginning of the worker's
+# buffer. Longer input stays in the connection's own buffer, which grows. False: out of memory, or the command is too
+# long.
 cdef bint make_room(connection *cn) noexcept nogil

@@ -9,7 +9,8 @@ cdef conn_engine socket_engine
 # The engine of lifelines. Their socket cannot be lent, because the queue pair can end at any moment.
 cdef conn_engine lifeline_engine
 
-# The machine has lent the connection (WANT_LENT).
+# Called after WANT_LENT: takes the connection out of the epoll set, and marks it as lent.
 cdef void connection_lent(connection *cn) noexcept nogil
-# A side thread has given the connection back.
+# Called after worker_give_back, in the worker's thread: sends what the side thread left, and serves the connection
+# again or ends it.
 cdef void connection_returned(connection *cn) noexcept nogil

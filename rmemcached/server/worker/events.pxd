@@ -2,7 +2,7 @@
 #
 #     0                       the worker's queue: a handover has come
 #     (device + 1) << 4       the completion channel of a device: no address is so small
-#     address | SOFT_EVENT    a software device's (verbs/soft.pxd)
+#     address | SOFT_EVENT    a queue pair of a software device (verbs/soft.pxd)
 #     address | UDP_TAG       a UDP socket (server/udp.pxd)
 #     address                 a connection
 #

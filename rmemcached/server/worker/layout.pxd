@@ -32,7 +32,7 @@ cdef struct connection:
     uint32_t opened              # store time of the accept
     uint32_t probed              # ... of the last probe of an rdma_cm peer
     uint32_t moved               # ... when the peer last sent a part of a payload or took a part of a reply, if seen
-    int untaken                  # bytes in the socket for the peer then; 0: not known
+    int untaken                  # bytes in the socket for the peer at the last look; 0: not known
     log_peer peer
     uint8_t flags
     # bool

@@ -13,7 +13,8 @@ cdef struct polling:
     int64_t earned               # when the credit was last added to
     polling_pause pause          # no polling before `again`: somebody else wanted the core
 
-# Before a sleep: whether to poll instead. If so, yields the core once.
+# Called before a sleep. Whether to poll instead; if so, yields the core once.
 cdef bint polling_on(polling *p) noexcept nogil
-# The worker polls (p.since) and has something to serve: adds the time since polling began to p.polled.
+# Ends polling, because there is something to serve or the worker may sleep: adds the time since p.since to p.polled,
+# and takes it off the credit.
 cdef void polling_end(polling *p, int64_t now) noexcept nogil

@@ -3,7 +3,6 @@ cdef enum:
 
 
 cdef void polling_end(polling *p, int64_t now) noexcept nogil:
-    """Takes the polled time off the worker's credit."""
     cdef int64_t polled = now - p.since
     p.credit -= polled
     p.polled += polled

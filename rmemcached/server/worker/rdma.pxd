@@ -16,7 +16,7 @@ cdef struct rdma_source:
     unsigned int found           # bit per device: has something to serve in this turn
     unsigned int left            # bit per device: the last serving has left something
     int soft_left                # the first of epoll's events of software devices not reached in the last turn
-    int64_t came                 # when this turn's events of software devices did (now_ns()); 0: there were none
+    int64_t came                 # when this turn's events of software devices came (now_ns()); 0: there were none
     uint32_t setups_checked      # store time of the last look for queue pairs without READY
     bint setups_late             # a turn could not end all queue pairs without READY
     polling polling              # `gap_max` and `share` are set before rdma_source_init
@@ -24,11 +24,12 @@ cdef struct rdma_source:
 
 # Enters the source into the worker's table, with the worker's part of each device. False: errno.
 cdef bint rdma_source_init(worker *w) noexcept nogil
-# Frees the worker's parts of the devices. The connections and their lanes have ended. The joining thread.
+# Frees the worker's parts of the devices. worker_destroy calls it in the main thread, after the worker's join, when the
+# connections and their lanes have ended.
 cdef void rdma_source_destroy(rdma_source *r) noexcept nogil
 # Takes or gives up a device, as the devices' thread has ordered; lowers change.pending, and signals at 0.
 cdef void change_device(worker *w, device_change *change) noexcept nogil
 # Whether there is any device to agree on a queue pair with.
 cdef bint has_device(const rdma_source *r) noexcept nogil
-# Enters the connection's new queue pair.
+# Enters a connection's new queue pair, after the exchange or an accept of rdma_cm; the source becomes active.
 cdef void connection_paired(connection *cn, rdma_conn *rc) noexcept nogil

@@ -6,5 +6,6 @@ cdef enum:
 
 # Notes the time: the peer has sent a part of a payload, or taken a part of a reply.
 cdef void connection_moved(connection *cn) noexcept nogil
-# Called after each turn of the loop. Looks for all such connections, each kind when it is due by the store's clock.
+# Called after each turn of the loop. Ends slow and idle connections, and probes silent peers of rdma_cm: each kind when
+# its time has come by the store's clock.
 cdef void enforce_timeouts(worker *w) noexcept nogil

@@ -199,5 +199,5 @@ cdef class CQ(Base):
 
 
 def status_text(status):
-    """ibv_wc_status_str."""
+    """The text of a status, as from ibv_wc_status_str."""
     return soft_provider().wc_status_str(<ibv_wc_status> <int> status).decode()

@@ -12,7 +12,7 @@ cdef class Context(Base):
     cdef readonly str name
 
     cdef ibv_context *handle(self) except NULL
-    # The port and GID for joining queue pairs, as daemon and client would choose them.
+    # The port and GID for joining queue pairs, chosen at the first call as daemon and client choose. Raises VerbsError.
     cdef const verbs_port *route(self) except NULL
     # Opens the provider's device of this name. False: no such device, or the provider is NULL. Raises VerbsError.
     cdef bint open(self, const verbs_provider *provider, str name) except -1

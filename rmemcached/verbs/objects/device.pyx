@@ -253,5 +253,5 @@ def devices(str provider not None="soft"):
 
 
 def event_text(event):
-    """ibv_event_type_str."""
+    """The text of an EventType, as from ibv_event_type_str."""
     return soft_provider().event_type_str(<ibv_event_type> <int> event).decode()

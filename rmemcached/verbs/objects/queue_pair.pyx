@@ -471,7 +471,7 @@ cdef class QP(Base):
         sock.detach()
 
     def stream(self):
-        """The state of the stream on soft_iw, a dict. After connect(), private_data is from the peer's MPA reply."""
+        """The state of a soft_iw stream as a dict. After connect(), private_data is from the peer's MPA reply."""
         cdef soft_iw_stream s
         need_soft(self.p, "stream")
         soft_iw_query(self.handle(), &s)

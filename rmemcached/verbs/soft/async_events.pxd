@@ -9,11 +9,12 @@ cdef struct soft_async:
     uint32_t delivered
     uint32_t acked
 
-# Make and free a context's fields for events. False: errno is set, and nothing is left open.
+# Makes a context's fields for events, when the device is opened. False: errno is set, and nothing is left open.
 cdef bint async_open(soft_context *context) noexcept nogil
+# Undoes async_open, when the device is closed.
 cdef void async_close(soft_context *context) noexcept nogil
 
-# Makes an event. The caller may hold locks of any rank below RANK_EVENTS.
+# Makes an event of this kind (ibv_event_type). The caller may hold locks of all ranks before RANK_EVENTS.
 cdef void async_event(soft_context *context, soft_async *events, int kind) noexcept nogil
 
 # Called before an object is freed: drops its undelivered events and waits until the program has acknowledged the rest.

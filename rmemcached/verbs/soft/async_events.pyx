@@ -92,7 +92,7 @@ cdef bint async_take(soft_context *context, ibv_async_event *event) noexcept nog
 
 
 cdef int soft_get_async_event(ibv_context *ibcontext, ibv_async_event *event) noexcept nogil:
-    """Waits for an event unless async_fd has O_NONBLOCK. It makes no progress itself."""
+    """Waits for an event unless async_fd has O_NONBLOCK. The waiting thread makes no progress."""
     cdef soft_context *context = <soft_context *> ibcontext
     cdef pollfd waiting
     cdef int flags

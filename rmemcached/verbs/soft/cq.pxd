@@ -24,17 +24,19 @@ cdef struct soft_cq:
     uint32_t events_acked
     soft_async async_events
 
-# Stores a completion. False: there is no room. The completion is lost then, and the queue unusable. The caller may hold
-# soft_qp.lock.
+# Stores a completion, and makes an event if the queue is armed for the completion. False: there is no room. The
+# completion is lost then, the queue unusable, and IBV_EVENT_CQ_ERR reports this. The caller may hold soft_qp.lock.
 cdef bint cq_add(soft_cq *cq, const ibv_wc *wc, bint solicited) noexcept nogil
 
 # Drops the completions of a queue pair that is destroyed or reset.
 cdef void cq_purge(soft_cq *cq, uint32_t qp_num) noexcept nogil
 
-# For a fabric's own poll_cq: whether the poll has to make progress; whether there is nothing to take.
+# The next three are for poll_cq, also a fabric's own.
+# Whether this poll has to make progress before it takes completions. Counts the poll.
 cdef bint cq_wants_progress(soft_cq *cq, int num_entries) noexcept nogil
+# Whether cq_take would return 0. Needs no lock.
 cdef bint cq_is_empty(const soft_cq *cq) noexcept nogil
-# Takes completions. -EOVERFLOW: there are none, and some were lost for want of room.
+# Takes completions, and returns their number. -EOVERFLOW: there are none, and some were lost for want of room.
 cdef int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
 
 # poll_cq for fabrics without a poll_cq of their own; and req_notify_cq for all.

@@ -200,7 +200,7 @@ cdef inline int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
 
 
 cdef inline bint cq_wants_progress(soft_cq *cq, int num_entries) noexcept nogil:
-    """False if the program calls soft_channel_poll itself. After POLLS_MAX polls True in spite of waiting completions.
+    """False if the program calls soft_channel_poll itself, or while completions wait, but not POLLS_MAX times in a row.
 
     Without this limit a program whose own sends fill the queue would starve its peers.
     """
@@ -254,7 +254,8 @@ cdef int soft_req_notify_cq(ibv_cq *ibcq, int solicited_only) noexcept nogil:
 
 
 cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_context) noexcept nogil:
-    """Makes progress until there is an event. -1 with EAGAIN: the channel's fd has O_NONBLOCK; with EINTR: a signal."""
+    """Makes progress until there is an event. -1 with EAGAIN: there is none, and the channel's fd has O_NONBLOCK, the
+    channel is joined, or its turn is over; with EINTR: a signal came."""
     cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
     cdef soft_cq *found = domain_take_event(domain)
     cdef pollfd waiting

@@ -14,16 +14,17 @@ Each poll is a turn, and each post may do TX_TURN more. If the program begins th
 
 cdef enum:
     DOMAIN_TURN = 4 << 20            # work in one turn of a domain
-    SHARE_MIN = 32 << 10             # least share, also at the turn's end: epoll has reported the queue pair already
+    SHARE_MIN = 32 << 10             # least share of a queue pair that epoll has reported, even with no work left
     PROGRESS_BATCH = 16              # descriptors of one epoll_wait, at most
-    WORK_FPDU = 1024                 # a frame counts as so many octets besides its own
+    WORK_FPDU = 1024                 # a frame: so many octets are added to its size
     WORK_CALL = 4096                 # a system call that sends or receives
 
-# Added to a queue pair's address in epoll data. Addresses end in four bits of zero.
+# Bits added to a queue pair's address in epoll data: addresses end in four bits of zero. No bit: an event of the
+# stream.
 cdef enum:
-    EVENT_TIMER = 1                  # its timer, not its stream
-    EVENT_BELL = 2                   # its bell
-    EVENT_PROGRAM = 4                # without an address: a descriptor of the program
+    EVENT_TIMER = 1                  # an event of the queue pair's timer
+    EVENT_BELL = 2                   # an event of its bell
+    EVENT_PROGRAM = 4                # alone, without an address: the descriptor of soft_channel_watch
     EVENTS = EVENT_TIMER | EVENT_BELL | EVENT_PROGRAM | SOFT_EVENT
 
 cdef struct soft_link:               # a queue pair in a domain's list
@@ -49,11 +50,11 @@ cdef struct soft_domain:
     uint32_t nlinks
     # Guarded by progress. If the program begins the turns, only its thread uses them.
     int64_t left                     # work left in this turn; negative: the turn did more
-    int64_t aside                    # the same for work larger than a share (soft_shm: examining an offer)
+    int64_t aside                    # as `left`, but for work larger than a share (soft_shm: examining an offer)
     uint32_t turn                    # work of a turn begun by the program; 0: the program begins none
     uint32_t coming                  # queue pairs to be served in the turn, with the present queue pair; never 0
     uint32_t busy                    # queue pairs with work in the last pass over all; never 0
-    bint looked                      # there was a pass in this turn
+    bint looked                      # this turn has looked at the queue pairs
     uint32_t seen                    # events handed in by the program in this turn
     uint32_t owner                   # the program's thread that begins the turns, for assertions
     bint alone                       # turn and mark are both set: the owner alone uses the domain, without locks
@@ -68,26 +69,30 @@ cdef struct soft_domain:
     bint signalled                   # event_fd is readable, because of events or work_pending; read unlocked
     int64_t yield_again              # CLOCK_MONOTONIC nanoseconds until which no transfer gives its core away; atomic
 
-# Take, release and assert `progress`. For a thread that is alone they do nothing, but a debug build checks that the
-# thread is the owner.
+# Take, release and assert `progress`. If soft_domain.alone is set, they do nothing, but a debug build checks that the
+# thread is the owner. domain_trylock does not wait; False: another thread holds `progress`.
 cdef void domain_lock(soft_domain *domain) noexcept nogil
 cdef bint domain_trylock(soft_domain *domain) noexcept nogil
 cdef void domain_unlock(soft_domain *domain) noexcept nogil
 cdef void assert_domain(const soft_domain *domain) noexcept nogil
 
-# Makes descriptors and locks; `channel`: the domain is a channel. False: errno is set, and nothing is left open.
+# Makes the descriptors and locks of a zeroed domain, and adds the domain to the context's list. `channel`: the domain
+# is a channel's, not a completion queue's. False: errno is set, and nothing is left open.
 cdef bint domain_open(soft_domain *domain, soft_context *context, bint channel) noexcept nogil
+# Undoes domain_open when the channel or completion queue is destroyed. No queue pair is left in the domain.
 cdef void domain_close(soft_domain *domain, soft_context *context) noexcept nogil
 
-# Adds the queue pair to the list. Both take `progress`.
+# Adds the queue pair to the domain's list, when a stream is attached. Takes `progress`.
 cdef void domain_add(soft_domain *domain, soft_link *link, soft_qp *qp) noexcept nogil
-# After the return no thread makes progress for the queue pair in this domain.
+# Takes the queue pair off the list, when the queue pair is destroyed. Takes `progress`: after the return no thread
+# makes progress for the queue pair in this domain.
 cdef void domain_remove(soft_domain *domain, soft_link *link) noexcept nogil
 
-# Puts all streams into the epoll set, and from now on each new one. `progress` is held.
+# Puts all streams into the epoll set, and from now on each new stream. A queue pair whose stream epoll refuses moves to
+# ERR. `progress` is held.
 cdef void domain_watch(soft_domain *domain) noexcept nogil
 
-# The epoll data of an event of the queue pair.
+# The epoll data for events of the queue pair. kind: EVENT_TIMER, EVENT_BELL, or 0 for its stream.
 cdef uint64_t domain_event(const soft_domain *domain, const soft_qp *qp, uint32_t kind) noexcept nogil
 
 # The next six belong to a turn. `progress` is held, but domain_is_over needs no lock.
@@ -112,19 +117,21 @@ cdef void domain_post(soft_qp *qp) noexcept nogil
 # Takes work of a post off the turn, if the program begins the turns. Needs soft_qp.lock; if the program begins the
 # turns, only its thread may call.
 cdef void domain_posted(soft_qp *qp, uint32_t work) noexcept nogil
-# Takes work off a share.
+# Takes work off a share, down to 0.
 cdef void share_spend(uint32_t *share, uint64_t work) noexcept nogil
 
-# Clears work_pending. Afterwards the caller sees all that another thread stored before it set work_pending.
+# Clears work_pending, before the caller looks for work. Afterwards the caller sees all that another thread stored
+# before that thread set work_pending.
 cdef void domain_clear_pending(soft_domain *domain) noexcept nogil
 
 # Takes `progress` and makes progress. If another thread holds `progress`, the call waits (`waits`) or returns at once.
 # The fabric's function gets `waits`, too.
 cdef void domain_progress(soft_domain *domain, bint waits) noexcept nogil
 
-# Hand an event of a queue pair, or a batch from epoll, to the fabric. domain_take_batch returns the number of events of
-# queue pairs. `progress` is held.
+# Hands an event of a queue pair to the fabric, or, for its timer, to stream_deadline. `progress` is held.
 cdef void domain_take(soft_domain *domain, const epoll_event *event) noexcept nogil
+# Hands the events of queue pairs among `count` events from epoll to domain_take. Returns their number. `progress` is
+# held.
 cdef uint32_t domain_take_batch(soft_domain *domain, const epoll_event *ready, int count) noexcept nogil
 
 # Asks epoll for ready descriptors and hands their events to the fabric. Returns the number of events of queue pairs; 0
@@ -132,11 +139,13 @@ cdef uint32_t domain_take_batch(soft_domain *domain, const epoll_event *ready, i
 cdef uint32_t domain_poll_descriptors(soft_domain *domain) noexcept nogil
 
 # Makes event_fd readable exactly while an event or pending work is to be reported. Each entry point with a possible
-# event calls it once, at its end. So an event made and delivered by get_cq_event itself costs no system call.
+# event calls the function once, at its end. So an event made and delivered by get_cq_event itself costs no system call.
 cdef void domain_update_fd(soft_domain *domain) noexcept nogil
+# domain_update_fd for a caller that holds domain.events.
 cdef void domain_update_fd_locked(soft_domain *domain) noexcept nogil
 # Updates event_fd of all domains of a queue pair but `except_for`, whose caller updates it; NULL: of all.
 cdef void qp_update_fds(soft_qp *qp, soft_domain *except_for) noexcept nogil
 
-# The completion queue of the oldest undelivered event, now counted as delivered. NULL: there is none.
+# For get_cq_event: returns the completion queue of the oldest undelivered event, and counts the event as delivered.
+# NULL: there is no event.
 cdef soft_cq *domain_take_event(soft_domain *domain) noexcept nogil

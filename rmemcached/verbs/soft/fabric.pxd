@@ -78,13 +78,13 @@ cdef struct soft_fabric:
     uint32_t (*wakeups)(const soft_qp *qp) noexcept nogil                    # optional
     uint64_t (*written)(const soft_qp *qp) noexcept nogil                    # optional
 
-    # Frees qp.fabric_state, which is not NULL. No thread uses it any more.
+    # Frees qp.fabric_state, which is not NULL and used by no thread any more.
     void (*free)(soft_qp *qp) noexcept nogil
 
 # The fabric of a device. NULL: the device is none of ours.
 cdef const soft_fabric *fabric_of(const ibv_device *device) noexcept nogil
 
-# Fills in the device of a fabric.
+# Fills in the device of a fabric, when the module is imported.
 cdef void fabric_device(ibv_device *device, const char *name) noexcept
 
 # Entries of the provider's table: libibverbs' ibv_* functions.

@@ -44,6 +44,7 @@ cdef mr_shard *mr_shard_of(soft_context *context, uint32_t stag) noexcept nogil
 # `access`. The region stays in use until mr_put. NULL: refused, with the reason in *why. The caller may hold
 # soft_qp.lock.
 cdef soft_mr *mr_get(soft_pd *pd, uint32_t stag, uint64_t addr, uint64_t length, int access, int *why) noexcept nogil
+# Ends a use begun by mr_get. Needs no lock.
 cdef void mr_put(soft_mr *mr) noexcept nogil
 # Whether a region of this PD already in use also serves this access, without another mr_get. Needs no lock.
 cdef bint mr_serves(const soft_mr *mr, uint32_t stag, uint64_t addr, uint64_t length, int access) noexcept nogil
@@ -51,7 +52,8 @@ cdef bint mr_serves(const soft_mr *mr, uint32_t stag, uint64_t addr, uint64_t le
 # The octets at an address of a region in use. *length is lowered to the number of contiguous octets there.
 cdef const uint8_t *mr_piece(const soft_mr *mr, uint64_t addr, uint32_t *length) noexcept nogil
 
-# Invalidates the STag at the peer's request. The region stays until it is deregistered. False: refused.
+# Invalidates the STag, for a peer's SEND with invalidation. The region stays until it is deregistered. False: refused,
+# because this PD has no valid region of the STag with a right for peers.
 cdef bint mr_invalidate(soft_pd *pd, uint32_t stag) noexcept nogil
 
 # For soft_fabric.alloc_memory and free_memory: private memory of this process.

@@ -19,6 +19,7 @@ cdef soft_mr **mr_find(mr_shard *shard, uint32_t stag) noexcept nogil:
 
 
 cdef bint mr_grow(mr_shard *shard) noexcept nogil:
+    """Doubles the hash table. False: no memory, and the table is unchanged."""
     cdef uint32_t size = shard.size * 2 if shard.size else 16
     cdef uint32_t i
     cdef soft_mr *mr
@@ -82,7 +83,7 @@ cdef ibv_mr *soft_reg_list(ibv_pd *ibpd, const iovec *memory, uint32_t count) no
 
 cdef ibv_mr *mr_register(ibv_pd *ibpd, void *addr, size_t length, int access, mr_part *parts,
                          uint32_t part_count) noexcept nogil:
-    """The region takes ownership of the parts, unless the result is NULL."""
+    """Makes a region under a new STag. The region takes ownership of the parts, unless the result is NULL."""
     cdef soft_pd *pd = <soft_pd *> ibpd
     cdef soft_context *context = <soft_context *> ibpd.context
     cdef soft_mr *mr
@@ -210,7 +211,7 @@ cdef inline bint mr_covers(const soft_mr *mr, uint64_t addr, uint64_t length) no
 
 
 cdef inline bint mr_allows(const soft_mr *mr, int access) noexcept nogil:
-    """Only READs can use a list: all remaining accesses go by addresses."""
+    """Whether the region gives all rights in `access`. Only READs can use a list: other accesses go by addresses."""
     return not access & ~mr.access and (mr.parts == NULL or access == IBV_ACCESS_REMOTE_READ)
 
 

@@ -36,7 +36,7 @@ cdef struct rx_plan:
     bint ends                        # the message, or the sink, ends with the last FPDU
     uint8_t gaps[PREDICTED_MAX][GAP_MAX]
 
-# Between two FPDUs: whether more of a long tagged message is to come, for prediction.
+# Between two FPDUs: whether more of a long tagged message is to come, so that rx_predict_between may plan.
 cdef bint rx_within_message(const soft_qp *qp) noexcept nogil
 # Plans between two FPDUs of a message. False: rdmap_rx has to read the next header first.
 cdef bint rx_predict_between(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nogil

@@ -89,11 +89,13 @@ cdef uint32_t ring_size(uint32_t entries) noexcept nogil
 
 # The next six need soft_qp.lock.
 
-# Adds work requests to the send queue, for a fabric's post_send. 0, or an errno value and *wr, the request at fault.
+# Adds work requests to the send queue, for a fabric's post_send, which then sends. 0, or an errno value with *wr, the
+# request at fault; the earlier requests are in the queue.
 cdef int qp_enqueue_sends(soft_qp *qp, ibv_send_wr **wr) noexcept nogil
-# Adds the completion of a request of the send queue.
+# Adds the completion of a send request to send_cq. If send_cq has no room, the queue pair moves to ERR.
 cdef void qp_completed(soft_qp *qp, uint64_t wr_id, ibv_wc_opcode opcode, uint32_t length, int status) noexcept nogil
-# Completes, in order, the finished sends.
+# Takes the finished requests at the head off the send queue, and completes the signaled requests among them. May make
+# IBV_EVENT_SQ_DRAINED.
 cdef void qp_retire(soft_qp *qp) noexcept nogil
 
 # Closes the stream, flushes both queues and moves the queue pair to ERR. The send queue entry `culprit` completes with
@@ -107,7 +109,7 @@ cdef void qp_lost(soft_qp *qp) noexcept nogil
 cdef void qp_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received, int sq_status,
                        int rq_status) noexcept nogil
 
-# Fills in a receive. The caller holds the lock of its queue.
+# Fills in an entry of a receive queue or SRQ from a work request. The caller holds the queue's lock.
 cdef void rwqe_fill(soft_rwqe *rwqe, ibv_sge *sges, const ibv_recv_wr *wr) noexcept nogil
 
 # Entries of the provider's table (libibverbs' ibv_* functions), and post_recv. qp.pyx also defines soft_query_counters,

@@ -535,7 +535,8 @@ cdef int qp_enqueue_send(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
 
 
 cdef inline void qp_begin_again(soft_qp *qp) noexcept nogil:
-    """Restarts an empty send queue at its first entry, so a long queue touches only memory in use."""
+    """Restarts an empty send queue at its first entry: with few requests at a time, a long ring touches only its first
+    entries, and these stay in the processor's cache."""
     cdef uint32_t skipped = (qp.sq_mask + 1 - (qp.sq_tail & qp.sq_mask)) & qp.sq_mask
     assert_held(&qp.lock)
     if qp.sq_head == qp.sq_tail and qp.tx.cursor.next_wqe == qp.sq_tail:

@@ -32,9 +32,9 @@ cdef struct rx_state:                # soft_qp.rx; guarded by soft_qp.lock
     ddp_header header                # of the open FPDU
     uint8_t raw[HEADER_MAX]          # the same, as received
     uint32_t left                    # payload octets of the open FPDU still to come
-    uint32_t trailer                 # pad and CRC behind it
-    bint checked                     # its CRC was right before any octet was placed
-    uint32_t crc                     # else: CRC state of its placed octets
+    uint32_t trailer                 # octets of pad and CRC behind the payload of the open FPDU
+    bint checked                     # the open FPDU's CRC was found right before any octet was placed
+    uint32_t crc                     # if not checked: CRC state of the open FPDU's octets so far
     uint32_t segment                 # payload of the last tagged FPDU that did not end its message
     uint64_t to                      # WRITE: where the next octet goes
     uint32_t offset                  # SEND: octets of the message placed
@@ -56,25 +56,30 @@ cdef struct rx_reception:            # one read of the stream; on the stack of t
     uint32_t want                    # octets of all elements
 
 # A queue pair has a receive buffer while a fabric receives, and as long as the buffer holds octets. The queue pairs of
-# a domain share a spare buffer, so it stays hot. rx_get_buffer sets rx.buffer, without memory to NULL.
+# a domain share a spare buffer, which so stays in the processor's cache.
+
+# Sets rx.buffer to the spare buffer or a new buffer, when a stream starts. Without memory sets it to NULL.
 cdef void rx_get_buffer(soft_qp *qp) noexcept nogil
-# Before receiving: gives the queue pair a buffer, if it has none. False: no memory, and the queue pair is in error.
+# Before receiving: gives the queue pair a buffer, if it has none. False: no memory, and the queue pair is in ERR.
 cdef bint rx_borrow(soft_qp *qp) noexcept nogil
-# After receiving: takes an empty buffer from the queue pair.
+# After receiving: makes the queue pair's buffer the spare buffer if it is empty. With CRC the queue pair keeps its
+# buffer.
 cdef void rx_return(soft_qp *qp) noexcept nogil
 # Prepares for a new stream. Message numbers stay: only a reset of the queue pair restarts them.
 cdef void rx_open(soft_qp *qp) noexcept nogil
 
-# Decides where the next octets go, about `most` of them. False: the queue pair is in error.
+# Fills r.target with the memory for the next octets, about `most` in number. Then the fabric reads, and calls rx_take
+# or rx_nothing. False: the queue pair is in error.
 cdef bint rx_prepare(soft_qp *qp, rx_reception *r, uint32_t most) noexcept nogil
-# Parses the n received octets. False: the queue pair is in error.
+# Parses the n received octets, and ends the use of r. False: the queue pair is in error.
 cdef bint rx_take(soft_qp *qp, rx_reception *r, size_t n) noexcept nogil
-# The read gave n <= 0: errno, or the end of the stream. Returns whether the stream goes on.
+# Ends the use of r after a read that returned n <= 0. True: the read failed with EAGAIN, and the stream goes on. False:
+# it failed otherwise or found the stream's end, and the queue pair is in ERR.
 cdef bint rx_nothing(soft_qp *qp, rx_reception *r, ssize_t n) noexcept nogil
 # Parses the content of the receive buffer. False: the queue pair is in error.
 cdef bint rx_parse(soft_qp *qp) noexcept nogil
 
-# A message has come in. Makes an event if it is the first in RTR.
+# Called for each received message: the first message in RTR makes IBV_EVENT_COMM_EST.
 cdef void rx_established(soft_qp *qp) noexcept nogil
 # Ends the stream with a Terminate of this error and moves the queue pair to ERR. soft_qp_fault then blames the peer,
 # unless the error is TERM_LOCAL_CATASTROPHIC.
@@ -84,12 +89,17 @@ cdef void rx_fail(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t 
 # Adds [offset, offset + length) of a scatter list to a target. False: some of its memory may not be written.
 cdef bint rx_scatter(soft_qp *qp, rx_target *target, const ibv_sge *sges, uint32_t count, uint32_t offset,
                      uint32_t length) noexcept nogil
+# Ends the use of a target's regions.
 cdef void rx_release(rx_target *target) noexcept nogil
 # The oldest READ under way, or NULL.
 cdef soft_swqe *rx_oldest_read(soft_qp *qp) noexcept nogil
-# The steps of an FPDU: check versions, opcode and queue; check the rest of its header; count `placed` octets of its
-# payload; check its trailer and finish. False: the queue pair is in error.
+
+# The next four are the steps of an FPDU, in order. False: the queue pair is in error.
+# Checks versions, opcode and queue in rx.header.
 cdef bint rx_check(soft_qp *qp, const uint8_t *fpdu) noexcept nogil
+# Checks the rest of rx.header, such as the named memory, message number and receive.
 cdef bint rx_begin_segment(soft_qp *qp) noexcept nogil
+# Counts `placed` octets of the payload.
 cdef void rx_advance(soft_qp *qp, uint32_t placed) noexcept nogil
+# Checks the CRC. After the last FPDU of a message completes the message.
 cdef bint rx_end_fpdu(soft_qp *qp, const uint8_t *trailer) noexcept nogil

@@ -136,7 +136,7 @@ cdef void rx_advance(soft_qp *qp, uint32_t placed) noexcept nogil:
 
 
 cdef bint rx_place(soft_qp *qp, const uint8_t *data, uint32_t length) noexcept nogil:
-    """Copies payload from the receive buffer to its target."""
+    """Copies payload from the receive buffer to its target. False: the queue pair is in error."""
     cdef rx_target target
     cdef uint32_t placed = 0
     cdef uint32_t n
@@ -211,7 +211,7 @@ cdef bint rx_begin_segment(soft_qp *qp) noexcept nogil:
 
 
 cdef bint rx_begin_response(soft_qp *qp, const ddp_header *h) noexcept nogil:
-    """A READ response must be the continuation of the oldest READ under way."""
+    """Checks that a READ response continues the oldest READ under way. False: the queue pair is in error."""
     cdef soft_swqe *swqe = rx_oldest_read(qp)
     cdef const ibv_sge *sges
     if swqe == NULL:
@@ -346,7 +346,8 @@ cdef bint rx_read_request(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
 
 
 cdef void rx_terminate(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
-    """The peer has ended the stream. The request named by its complaint, if clear, gets the matching status."""
+    """Carries out the peer's Terminate, which ends the stream. If the Terminate points to one of our requests, this
+    request completes with the matching status."""
     cdef terminate_error what
     cdef soft_swqe *swqe
     cdef uint32_t index = qp.sq_head

@@ -43,13 +43,13 @@ cdef struct tx_state:                # soft_qp.tx; guarded by soft_qp.lock
     uint32_t share                   # work that a turn may do
     uint32_t used                    # work done by the last turn
     uint32_t frame_sent              # written octets of the FPDU at the cursor
-    uint32_t frame_crc               # its CRC state, when frame_sent is not 0
+    uint32_t frame_crc               # CRC of the FPDU at the cursor, when frame_sent is not 0
     uint8_t *bounce                  # copies of READ sources under CRC, while there are responses
-    uint32_t bounce_at               # position there of the FPDU at the cursor, when frame_sent is not 0
+    uint32_t bounce_at               # position in bounce of the payload at the cursor, when frame_sent is not 0
 
 cdef struct tx_frame:                # an FPDU of a batch
     tx_cursor before                 # the cursor at this FPDU, with the message chosen
-    tx_cursor after                  # the cursor once it is written
+    tx_cursor after                  # the cursor once this FPDU is written
     size_t size                      # octets to write
     uint32_t written                 # octets of the FPDU written before
     uint32_t payload
@@ -78,11 +78,11 @@ cdef enum:                           # results of building an FPDU
 
 # Octets of payload in the longest FPDU of a WRITE or READ response.
 cdef uint32_t tx_tagged_room(uint32_t mulpdu) noexcept nogil
-# Whether there is an FPDU to send.
+# Whether there is an FPDU to send, or a request for the fabric to carry out itself (soft_fabric.is_direct).
 cdef bint tx_pending(const soft_qp *qp) noexcept nogil
 # Whether the next send queue entry may go out now.
 cdef bint tx_may_start(const soft_qp *qp, const tx_cursor *cur) noexcept nogil
-# Whether the stream takes FPDUs at all.
+# Whether FPDUs may be written: the stream is open, no write has failed, and MPA's start-up allows FPDUs.
 cdef bint tx_may_write(const soft_qp *qp) noexcept nogil
 # Chooses the next message, unless the cursor is within one. False: there is none.
 cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil
@@ -90,9 +90,9 @@ cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil
 # Builds up to max_frames FPDUs from the cursor on, of about `most` octets, but at least one. The result is the reason
 # for stopping; TX_BUILT: nothing is left. If none was built, a fault belongs to the FPDU at the cursor.
 cdef int tx_build(soft_qp *qp, tx_batch *b, int max_frames, uint32_t most) noexcept nogil
-# The stream has taken `written` octets of the batch.
+# Called after the write: the stream has taken `written` octets of the batch. Moves the cursor behind them.
 cdef void tx_commit(soft_qp *qp, tx_batch *b, size_t written) noexcept nogil
-# Ends the use of the batch's regions.
+# Ends the use of the batch's regions. Called after each tx_build and its write.
 cdef void tx_release(tx_batch *b) noexcept nogil
 # Moves the queue pair to ERR, because the FPDU at the cursor cannot be built. `result` is tx_build's.
 cdef void tx_fault(soft_qp *qp, int result) noexcept nogil

@@ -61,7 +61,7 @@ cdef soft_mr *tx_hold_region(soft_qp *qp, tx_batch *b, uint32_t stag, uint64_t a
 
 cdef int tx_gather(soft_qp *qp, tx_batch *b, const ibv_sge *sges, uint32_t count, uint32_t offset, uint32_t length,
                    uint32_t *crc) noexcept nogil:
-    """Appends [offset, offset + length) of a gather list by reference; up to TX_COPY octets are copied."""
+    """Appends [offset, offset + length) of a gather list, by reference if longer than TX_COPY, else as a copy."""
     cdef bint copied = length <= TX_COPY
     cdef uint32_t i, n
     cdef const uint8_t *data

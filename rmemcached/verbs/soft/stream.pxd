@@ -18,7 +18,8 @@ cdef struct stream_state:            # soft_qp.stream; guarded by soft_qp.lock
     int timer_fd                     # for the deadline, in the epoll sets of the domains; -1: none
     int64_t deadline                 # CLOCK_MONOTONIC nanoseconds; 0: none
 
-# Reserves the queue pair for a stream of this fabric. 0, or -1 with errno. Takes qp.lock.
+# Reserves the queue pair for a stream of this fabric. 0, or -1 with errno: EISCONN (the queue pair has or had a stream
+# since RESET), EINVAL (another fabric, or not in RTR, RTS or SQD). Takes qp.lock.
 cdef int stream_begin(soft_qp *qp, const soft_fabric *fabric) noexcept nogil
 # Adds the queue pair to its domains. Takes their progress locks: the caller holds no lock.
 cdef void stream_join(soft_qp *qp) noexcept nogil
@@ -41,14 +42,16 @@ cdef bint stream_open(soft_qp *qp) noexcept nogil
 # Closes the stream, if there is one. Nothing on it is read or written any more.
 cdef void stream_close(soft_qp *qp) noexcept nogil
 
-# Adds the stream, and a timer for its deadline, to the epoll set of the link's domain. False with errno: neither is
-# there then.
+# Adds the stream, and a timer for its deadline, to the epoll set of the link's domain. False with errno: the set is as
+# before.
 cdef bint stream_watch(soft_qp *qp, soft_link *link) noexcept nogil
-# Adds the timer alone.
+# Adds the timer alone to this epoll set; makes the timer first if there is none. False: errno is set.
 cdef bint stream_start_timer(soft_qp *qp, soft_link *link) noexcept nogil
+# Closes the timer, which so leaves all epoll sets.
 cdef void stream_stop_timer(soft_qp *qp) noexcept nogil
-# Notes whether a sender waits until the stream can be written.
+# Sets tx.blocked: whether a sender waits until the stream can be written. Tells the fabric of a change.
 cdef void stream_want_writable(soft_qp *qp, bint wanted) noexcept nogil
 
-# The timer has run out. domain.progress is held. Takes qp.lock.
+# Called when the timer has run out. A queue pair whose peer has not answered moves to ERR; for an open stream the
+# fabric decides. domain.progress is held. Takes qp.lock.
 cdef void stream_deadline(soft_qp *qp, soft_domain *domain) noexcept nogil

@@ -12,7 +12,8 @@ lock.
 # Prepares the thread of a context being opened. soft_start_progress (soft.pxd) starts the thread itself.
 cdef void thread_open(soft_context *context) noexcept nogil
 
-# Adds a new domain to the list. False with errno: the thread cannot watch it.
+# Adds a new domain to the context's list, for domain_open. False with errno: the running thread cannot watch the
+# domain.
 cdef bint thread_add(soft_context *context, soft_domain *domain) noexcept nogil
-# After the return the thread does not touch the domain any more.
+# Takes the domain off the list, for domain_close. After the return the thread does not touch the domain any more.
 cdef void thread_drop(soft_context *context, soft_domain *domain) noexcept nogil

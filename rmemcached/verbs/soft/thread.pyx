@@ -96,7 +96,7 @@ cdef void *thread_main(void *argument) noexcept nogil:
             continue
         epoll_wait(context.thread_epoll, events, THREAD_EVENTS, -1)
         last = now_ns()
-        # If the wake-up came so soon, polling would have found the work earlier.
+        # After so short a sleep, polling for `most` would have found the work earlier: so poll again next time.
         if last - now < most:
             patience = most
     return NULL

@@ -10,15 +10,16 @@ cdef bint bell_is_trusted(const soft_qp *qp) noexcept nogil
 
 # The next four need soft_qp.lock.
 
-# Makes and watches this end's bell. Returns the descriptor, or -1 with errno.
+# Makes and watches this end's bell, before this end's HELLO. Returns the descriptor, or -1 with errno: then the caller
+# calls bell_close.
 cdef int bell_make(soft_qp *qp) noexcept nogil
-# Takes the peer's bell, or closes it if the peer is not trusted.
+# Takes the peer's bell, from its HELLO, or closes the bell if the peer is not trusted.
 cdef void bell_take(soft_qp *qp, int fd) noexcept nogil
-# Wakes the peer up.
+# Wakes the peer up, by its bell or by a record, for shm_wake_peer. Counts the wake-up.
 cdef void bell_ring(soft_qp *qp) noexcept nogil
-# Gives up both bells.
+# Closes both bells, at the end of the stream.
 cdef void bell_close(soft_qp *qp) noexcept nogil
 
-# Entries of the fabric's table: this end's bell has rung; how often the peer's bell was rung.
+# Entries of the fabric's table; fabric.pxd says what they do. shm_wakeups returns the number of bell_ring's calls.
 cdef void shm_rung(soft_qp *qp, soft_domain *domain) noexcept nogil
 cdef uint32_t shm_wakeups(const soft_qp *qp) noexcept nogil

@@ -22,8 +22,8 @@ cdef int bell_make(soft_qp *qp) noexcept nogil:
 
 
 cdef bint bell_is_trusted(const soft_qp *qp) noexcept nogil:
-    """A peer without a pid here is not trusted: another container's PID namespace hides the peer. Whatever its user,
-    the peer cannot send signals to this process.
+    """A peer without a pid here is not trusted: another container's PID namespace hides the peer. Such a peer, whatever
+    its user, cannot send signals to this process, and so must not be able to block this process by a bell.
     """
     cdef ucred peer
     cdef socklen_t length = sizeof(peer)

@@ -11,8 +11,8 @@ cdef enum:
     CLOSER_ANY
     CLOSERS
     CLOSER_MANY = 256                # waiting descriptors; above this number a peer may add few
-    CLOSER_EACH = 8                  # waiting pieces of one queue pair, at most,
-    CLOSER_FEW = 2                   # and at most, while CLOSER_MANY descriptors or more wait
+    CLOSER_EACH = 8                  # waiting pieces of one queue pair, at most
+    CLOSER_FEW = 2                   # the same limit while CLOSER_MANY descriptors or more wait
     CLOSER_STUCK = 50000000          # nanoseconds in one close; a longer close is taken for stuck
     CLOSER_RETRY = 100000000         # nanoseconds until another look at a record after the last descriptor was used
 
@@ -33,7 +33,7 @@ cdef struct shm_closer:
     shm_closing *first
     shm_closing **last
     shm_closing *unused              # for reuse: the thread frees nothing, so malloc makes no arena for it
-    uint64_t taken                   # pieces, ever
+    uint64_t taken                   # number of pieces left to the thread so far
     shm_hold *held                   # streams with records waiting for this thread
     bint stopping
     # atomic
@@ -41,7 +41,7 @@ cdef struct shm_closer:
     uint32_t waiting                 # descriptors, including the descriptor being closed
     int64_t since                    # start of the thread's present piece; 0: none
     pthread_t thread
-    bint joined                      # closing the context waits for the thread; else the thread frees this
+    bint joined                      # closing the context waits for the thread; else the thread frees this struct
 
 # Starts the threads of a context, before it has queue pairs. 0 or an errno value.
 cdef int closers_start(shm_context *shared) noexcept nogil
@@ -58,13 +58,13 @@ cdef uint64_t closer_take_fd(shm_context *shared, int fd) noexcept nogil
 cdef void closer_take_window(shm_context *shared, void *base, size_t length) noexcept nogil
 # Whether the peer may pass more memory, since few pieces of its earlier memory wait. Needs soft_qp.lock.
 cdef bint closer_keeps_up(const soft_qp *qp) noexcept nogil
-# Whether the context has such threads.
+# Whether the context has closer threads: it does not trust its peers (soft_shm_limits.paid).
 cdef bint closer_runs(const shm_context *shared) noexcept nogil
 # Leaves the queue pair's records in its socket until closer_keeps_up holds; `scarce`: for CLOSER_RETRY, because no
 # descriptor is left. The thread puts the socket back into the epoll sets. False: closer_keeps_up holds already. Needs
 # soft_qp.lock.
 cdef bint closer_hold(soft_qp *qp, bint scarce) noexcept nogil
-# Forgets a stream that ends. Needs soft_qp.lock.
+# Ends the hold of a stream that ends, if the stream is held. Needs soft_qp.lock.
 cdef void closer_forget(soft_qp *qp) noexcept nogil
 # Whether many descriptors other than memory wait behind a long close.
 cdef bint closer_is_stuck(const shm_context *shared) noexcept nogil

@@ -82,7 +82,7 @@ cdef int64_t closer_resume(shm_closer *closer) noexcept nogil:
 
 
 cdef void closer_wait(shm_closer *closer) noexcept nogil:
-    """Waits for a piece."""
+    """Waits until there is a piece or the thread is to end. Meanwhile resumes streams whose hold has ended."""
     cdef int64_t again = closer_resume(closer)
     cdef timespec due
     assert_held(&closer.lock)
@@ -127,6 +127,7 @@ cdef void *closer_main(void *argument) noexcept nogil:
 
 
 cdef int closer_start(shm_closer **out, bint joined) noexcept nogil:
+    """Makes a closer with its thread. 0 or an errno value."""
     cdef shm_closer *closer = <shm_closer *> calloc(1, sizeof(shm_closer))
     cdef pthread_condattr_t clock
     cdef int error
@@ -251,7 +252,8 @@ cdef bint closer_hold(soft_qp *qp, bint scarce) noexcept nogil:
     assert_held(&qp.lock)
     assert_that(closer != NULL and not hold.held)
     pthread_mutex_lock(&closer.lock)
-    # Here the thread is between two pieces, or will look at the list after its piece.
+    # The closer's lock is held. So the thread will look at the list of held streams after its present piece, if any,
+    # and resumes a stream held from now on.
     wanted = scarce or not pieces_done(closer, shm_of(qp))
     if wanted:
         hold.qp = qp

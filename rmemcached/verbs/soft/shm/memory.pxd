@@ -23,15 +23,18 @@ cdef bint shm_has_size(int fd, size_t size) noexcept nogil
 # Whether no page can be taken out of the file, and no process can map it for writing from now on.
 cdef bint shm_is_sealed(int fd) noexcept nogil
 
-# Maps such a memfd without any right, with one extra page, which no file of this size has. Mapping neither touches nor
-# locks a page, also with mlockall(MCL_FUTURE). NULL: the system refuses, through no fault of the peer.
+# Maps a memfd checked by shm_mappable without any right, with one extra page, which no file of this size has. Mapping
+# neither touches nor locks a page, also with mlockall(MCL_FUTURE). NULL: the system refuses, through no fault of the
+# peer.
 cdef void *shm_map(int fd, size_t size) noexcept nogil
+# Unmaps a mapping of shm_map that still has its extra page.
 cdef void shm_unmap(void *memory, size_t size) noexcept nogil
 # The number of octets in memory now, from the page at `at` up to the first missing page.
 # The mapping has the same rights everywhere, and at most SHM_LOOK_MAX octets. 0 also if the system gives no answer.
 cdef size_t shm_present(const void *memory, size_t at, size_t size) noexcept nogil
-# The same for a slice of a larger file: whether the next SHM_SLICE octets are all present. `trusted`: no process with
-# the file would deceive this process. For untrusted files the kernel must have cachestat.
+# For a slice of a larger file: whether the SHM_SLICE octets from `at` on, or the rest of the file, are all in memory
+# now.
+# `trusted`: no process with the file would deceive this process. For untrusted files the kernel must have cachestat.
 cdef bint shm_slice_present(int fd, const void *memory, size_t at, size_t size, bint trusted) noexcept nogil
 # Gives the mapping its rights, and unmaps the extra page. False: the system refuses these rights.
 cdef bint shm_allow(void *memory, size_t size, int protection) noexcept nogil

@@ -12,8 +12,8 @@ cdef int shm_poll_cq(ibv_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
 # The fabric's `release`: makes all streams forget a region. Takes soft_context.lock, and the locks of its queue pairs.
 cdef void shm_forget_region(soft_mr *mr) noexcept nogil
 
-# Receives messages at the head as long as the share of this turn lasts. False: the queue pair is in error. Needs
-# soft_qp.lock.
+# Receives messages at the ring's head into the completion queue, as long as the share of this turn lasts. False: the
+# queue pair is in error. Needs soft_qp.lock.
 cdef bint shm_receive_messages(soft_qp *qp, uint32_t *share) noexcept nogil
 # Ends the use of the regions held by the stream. Needs soft_qp.lock.
 cdef void shm_release_regions(shm_stream *shm) noexcept nogil

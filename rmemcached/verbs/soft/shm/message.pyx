@@ -7,7 +7,8 @@ cdef enum:
 
 cdef inline soft_mr *shm_hold_region(soft_qp *qp, soft_mr **kept, uint32_t stag, uint64_t addr, uint64_t length,
                                      int access) noexcept nogil:
-    """mr_get for as long as qp.lock is held. *kept, the region used last, is tried first and stays in use."""
+    """Returns the region of the STag, as mr_get, in use while the caller holds qp.lock. Tries *kept, the region used
+    last, first. The returned region becomes *kept, and stays in use for the next call."""
     cdef soft_mr *mr = kept[0]
     cdef int why = 0
     assert_held(&qp.lock)
@@ -120,7 +121,7 @@ cdef int shm_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noex
 
 
 cdef bint shm_reject_message(soft_qp *qp, uint32_t length, uint32_t error, int rq_status) noexcept nogil:
-    """Ends the stream because of the message at the head. The Terminate shows it as an FPDU. Returns False."""
+    """Ends the stream because of the message at the head, which the Terminate shows as an FPDU. Returns False."""
     assert_held(&qp.lock)
     put_untagged(qp.rx.raw, OP_SEND, True, length, 0, QN_SEND, qp.rx.send_msn, 0)
     qp_terminate(qp, error, qp.rx.raw, HEADER_MAX, IBV_WC_SUCCESS, rq_status)
@@ -137,7 +138,7 @@ cdef bint shm_take_message(soft_qp *qp, uint64_t word, ibv_wc *wc) noexcept nogi
     cdef soft_rwqe *rwqe
     cdef const ibv_sge *sge
     assert_held(&qp.lock)
-    # The cell is malformed, or comes within an FPDU.
+    # End the stream if the cell is malformed, or comes within an FPDU.
     if (length > SHM_MESSAGE_MAX or shm_flags(word) & ~<uint32_t> SHM_SOLICITED or shm.chunk_left
             or qp.rx.state != RX_HEADER or qp.rx.start != qp.rx.end
             or not shm_cell_present(shm, shm.head_at, shm_cell_size(length))):

@@ -13,11 +13,14 @@ cdef struct shm_reader:              # the received part of the next record
     int nfds
     bint lost_fds                    # this process had no room for all descriptors received
 
-# Sends a record, with nfds descriptors. False: the socket does not take it now.
+# Sends a record, with nfds descriptors, which stay the caller's, and counts the record for the peer. Called by the
+# stream (HELLO), by bells (WAKEUP) and by regions (OFFER, ANSWER, SEALED). False with errno: the socket is full or
+# broken.
 cdef bint shm_send_record(soft_qp *qp, const shm_record *record, const int *fds, int nfds) noexcept nogil
 # Reads records and carries them out, as long as the share of this turn lasts and few pieces of the peer's earlier
 # memory wait for closing. For the rest the socket stays readable, and shm_may_read true. While this process has no
-# descriptor left for the records of an untrusted peer, they stay in the socket (shm_stream.hold).
+# descriptor left for the records of an untrusted peer, the records stay in the socket (shm_stream.hold). If the stream
+# has to end, the function sets shm.eof or shm.broken, and the caller ends the stream.
 cdef void shm_read_records(soft_qp *qp, uint32_t *share) noexcept nogil
 # Whether the peer has counted records not yet read here, and the stream is not held. Needs no lock.
 cdef bint shm_may_read(const shm_stream *shm) noexcept nogil

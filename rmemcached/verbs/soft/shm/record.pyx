@@ -1,8 +1,8 @@
 # soft_shm: records through the socket; see record.pxd.
 
 cdef enum:
-    # Reading takes two system calls. One may wake up a peer with a full socket, the other walks over the socket's whole
-    # content (Linux does so for MSG_PEEK).
+    # The work of reading a record from an untrusted peer: two system calls. The peek walks over the socket's whole
+    # content (in Linux), and the read may wake up a peer whose socket was full.
     WORK_RECORD = 64 << 10
     CONTROL_WORDS = 2 + SHM_FDS      # of 8 bytes: a header has two, and a descriptor is shorter than one
 
@@ -133,8 +133,8 @@ cdef void shm_close_seen(shm_reader *reader, int kept) noexcept nogil:
 
 
 cdef ssize_t shm_receive_guarded(soft_qp *qp) noexcept nogil:
-    """shm_receive_record for an untrusted peer: the system closes none of its descriptors in this thread. EBUSY: the
-    caller must not read a record now.
+    """shm_receive_record for an untrusted peer: this thread never closes the last reference to a file of the peer.
+    EBUSY: the caller must not read a record now.
 
     The system closes received descriptors for which recvmsg has no room, or this process no number left. So this
     function first peeks at the message, which gives this process descriptors of its own, and then receives the message

@@ -65,14 +65,16 @@ cdef bint shm_is_direct(const soft_qp *qp, const tx_cursor *cur) noexcept nogil
 
 # The functions below need soft_qp.lock.
 
-# Maps a region offered by the peer, or declines the offer, without an error. Takes the work off the share of this turn.
-# False: no correct peer makes this offer.
+# The next four carry out records, for shm_read_records, and take larger work off the share of this turn.
+# Maps a region offered by the peer, or declines the offer. False: no correct peer makes this offer.
 cdef bint shm_accept_offer(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil
+# Declines an offer, and counts this. Also called if this process had no room for the offer's descriptor.
 cdef void shm_decline_offer(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil
 # The owner's side: the peer has answered the offer. If the peer has mapped the region, the owner seals it and tells the
 # peer. False: no correct peer sends this record.
 cdef bint shm_offer_answered(soft_qp *qp, const shm_record *record) noexcept nogil
-# The peer's side: the owner has sealed the region, and the peer may use it. False: as above.
+# This end's side: the owner has sealed the region mapped here. Examines the region's pages, a large region's in
+# shm_look_on, and then makes a window or declines. False: no correct peer sends this record.
 cdef bint shm_offer_sealed(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil
 # Examines the next slices of a large arrived region, as far as the share of this turn lasts. No later record is read
 # before the region is a window, or declined.

@@ -243,7 +243,8 @@ cdef bint shm_offer_answered(soft_qp *qp, const shm_record *record) noexcept nog
 
 
 cdef shm_window *shm_find_window(shm_stream *shm, uint32_t stag) noexcept nogil:
-    # The window of the peer's region with this STag, perhaps deregistered; or NULL.
+    # Returns the window of the peer's region with this STag, or NULL. The peer may have deregistered the region: see
+    # shm_window_valid.
     cdef uint32_t i = mr_hash(stag) >> 16
     cdef shm_window *window
     if shm.windows == NULL:
@@ -383,7 +384,8 @@ cdef void shm_drop_arrival(soft_qp *qp) noexcept nogil:
     assert_held(&qp.lock)
     if arrival.base == NULL:
         return
-    # Unmapping is short, since this process touched no page. But closing may take long: the descriptor may be the last.
+    # Unmapping is short, since this process touched no page. But closing may take long: the descriptor may hold the
+    # last reference to the memory.
     shm_unmap(arrival.base, arrival.offer.length)
     arrival.base = NULL
     relaxed_store(&arrival.looking, False)
@@ -438,7 +440,7 @@ cdef void shm_keep_arrival(soft_qp *qp, const shm_record *record, void *base, bi
 
 
 cdef bint shm_map_offer(soft_qp *qp, const shm_record *record, uint32_t *share, bint *waits) noexcept nogil:
-    """Maps a region. *waits: the region is not used yet. False: the offer is declined."""
+    """Maps a region. *waits: the mapping is not a window yet, but shm_stream.arrival. False: the offer is declined."""
     cdef shm_stream *shm = shm_of(qp)
     cdef bint paid = shm_context_of(qp.context).limits.paid
     cdef int fd = shm.reader.fds[0]

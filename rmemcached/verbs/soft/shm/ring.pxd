@@ -9,7 +9,7 @@ cdef enum:
 # Whether there is a cell at the head. Returns its word in *word; the caller must not read the word again. Needs no
 # lock.
 cdef bint shm_cell_ready(const shm_stream *shm, uint64_t *word) noexcept nogil
-# The fields of a cell's word, for the readers of the stream (ring.pyx) and of messages (message.pyx).
+# Return a field of a cell's word, for the readers of the stream (ring.pyx) and of messages (message.pyx).
 cdef uint32_t shm_length(uint64_t word) noexcept nogil
 cdef uint32_t shm_kind(uint64_t word) noexcept nogil
 cdef uint32_t shm_flags(uint64_t word) noexcept nogil
@@ -26,7 +26,8 @@ cdef bint shm_cell_present(shm_stream *shm, uint32_t at, uint32_t size) noexcept
 cdef uint32_t shm_write(shm_stream *shm, uint32_t at, const void *data, size_t length) noexcept nogil
 cdef uint32_t shm_read(const shm_stream *shm, uint32_t at, void *data, size_t length) noexcept nogil
 
-# Whether our ring has room. Reads the peer's head only if there seems to be no room.
+# Whether our ring has room. Reads the peer's head only if there seems to be no room; sets shm.broken, and returns
+# False, if this head is impossible.
 cdef bint shm_room(shm_stream *shm, size_t size) noexcept nogil
 # Shows the peer the cell at the tail, once its octets are written. The caller has made sure of the room.
 cdef void shm_publish_cell(shm_stream *shm, uint32_t length, uint32_t kind, uint32_t flags) noexcept nogil
@@ -34,8 +35,8 @@ cdef void shm_publish_cell(shm_stream *shm, uint32_t length, uint32_t kind, uint
 # cell: each update would take from the peer a cache line that it reads.
 cdef void shm_consume(soft_qp *qp, uint32_t size) noexcept nogil
 
-# The stream of FPDUs, in cells. Both return the number of octets, or -1 with EAGAIN, or with EPROTO for a broken peer.
-# Writes as much as the ring has room for, and wakes the peer.
+# The next two carry the stream of FPDUs, in cells. -1 with EPROTO: the peer has broken the rules (shm.broken).
+# Writes as much as the ring has room for, and wakes the peer. Returns the number of octets; -1 with EAGAIN: no room.
 cdef ssize_t shm_send(soft_qp *qp, const iovec *iov, int count) noexcept nogil
-# Reads up to the next message. Octets are not parsed before they are copied.
+# Reads octets up to the next message. Returns their number; -1 with EAGAIN: there are none.
 cdef ssize_t shm_recv(soft_qp *qp, const iovec *iov, int count) noexcept nogil

@@ -55,8 +55,8 @@ cdef struct shm_stream:              # soft_qp.fabric_state; guarded by soft_qp.
 # The shm_stream of a queue pair.
 cdef shm_stream *shm_of(const soft_qp *qp) noexcept nogil
 
-# A HELLO has come: maps the peer's memory and opens the stream. False: no correct peer sends it, or the system refuses
-# the mapping (shm.broken). Needs qp.lock.
+# Carries out the peer's HELLO: maps the peer's memory and opens the stream. False: no correct peer sends this record,
+# or this process lacks memory or mappings. The caller then ends the stream. Needs qp.lock.
 cdef bint shm_hello(soft_qp *qp, const shm_record *record) noexcept nogil
 
 # Receive and send as much as possible. `socket`: the socket is readable. domain.progress is held. shm_progress_locked

@@ -110,6 +110,7 @@ cdef void shm_close(soft_qp *qp) noexcept nogil:
 
 
 cdef void shm_free(soft_qp *qp) noexcept nogil:
+    """The fabric's `free`: unmaps the stream's memory, and frees the shm_stream. No thread uses them any more."""
     shm_unmap_stream(shm_of(qp))
     free(qp.fabric_state)
 
@@ -283,7 +284,7 @@ cdef void shm_transmit(soft_qp *qp) noexcept nogil:
 
 
 cdef bint shm_receive_all(soft_qp *qp, uint32_t *share) noexcept nogil:
-    """The loop of shm_receive. Takes a receive buffer when needed, for the caller to return."""
+    """The loop of shm_receive. Gives the queue pair a receive buffer when needed; the caller calls rx_return."""
     cdef shm_stream *shm = shm_of(qp)
     cdef rx_reception r
     cdef uint64_t head, fpdus, word

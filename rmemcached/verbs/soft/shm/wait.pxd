@@ -38,7 +38,7 @@ cdef void shm_arm(soft_domain *domain) noexcept nogil
 cdef void shm_leave(soft_domain *domain, soft_qp *qp) noexcept nogil
 cdef bint shm_polls(const soft_domain *domain) noexcept nogil
 
-# From now on the stream is polled in this domain. domain.progress is held.
+# From now on the stream is polled in this domain. Called when the stream was woken. domain.progress is held.
 cdef void shm_start_polling(soft_domain *domain, soft_qp *qp) noexcept nogil
 
 # The next five need soft_qp.lock.
@@ -49,9 +49,10 @@ cdef void shm_tell_rest(soft_qp *qp) noexcept nogil
 
 # Whether the stream waits in any of its domains.
 cdef bint shm_has_waiter(const soft_qp *qp) noexcept nogil
-# Asks the peer for a wake-up. True: there is work already.
+# Asks the peer for a wake-up, before the stream waits. True: there is work already, so the stream must not wait.
 cdef bint shm_request_wakeup(soft_qp *qp) noexcept nogil
-# Asks for a wake-up, with a full ring, if the stream waits in any domain. True: there is room already.
+# Called when our ring is full: sets tx.blocked, and asks for a wake-up if the stream waits in any domain. True: the
+# peer has consumed octets meanwhile, so the sender should try again.
 cdef bint shm_wait_for_space(soft_qp *qp) noexcept nogil
 # Wakes the peer if it has asked for a wake-up. Called after each change that the peer may wait for. `consumed`: octets
 # of its ring were consumed.

@@ -32,5 +32,6 @@ cdef tcp_stream *tcp_prepare(soft_qp *qp) noexcept nogil
 # held.
 cdef int tcp_attach(soft_qp *qp, int fd, bint initiator) noexcept nogil
 
-# Sends the rest of the start-up frame. Needs qp.lock.
+# Sends as much of the start-up frame as the socket takes. If octets are left, sending goes on when the socket is
+# writable. Needs qp.lock.
 cdef void tcp_send_start(soft_qp *qp) noexcept nogil
