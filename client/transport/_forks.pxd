@@ -1,4 +1,4 @@
-"""How an object knows that this process is a fork of its creator; and Buffers' memory that a fork has for itself.
+"""How an object knows that this process is a fork of its creator; and Buffers' private memory in a fork.
 
 Memory for a server is a shared mapping, and a child would share it with its parent. Such memory is copied before each
 fork, and the copy takes its place in the child. So the memory acts like ordinary memory: the child has the contents of

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 from relay import Relay
 from servers import Server
 
-PATIENCE = 20.0  # seconds after which a gate opens by itself, and the test fails
+PATIENCE = 20.0  # seconds until a gate opens by itself, and the test fails
 
 
 class Gate:

@@ -1,4 +1,4 @@
-"""A relay between clients and a server, for tests that change what passes."""
+"""A relay between clients and a server, for tests that change requests or replies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from servers import Server
 class Relay:
     """Passes on the lines of clients, and the server's answers.
 
-    A subclass sets its attributes before it calls this class's constructor, which starts to accept connections.
+    A subclass sets attributes first: this class's constructor starts to accept connections.
     """
 
     def __init__(self, server: Server, address: tuple[str, int] = ("127.0.0.1", 0)) -> None:

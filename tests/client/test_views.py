@@ -535,7 +535,7 @@ def test_statistics(server: Server, client: Client, key: str) -> None:
 
 
 class MemoryServer(ServerByHand):
-    """A server that gives a store's memory to its client."""
+    """A server whose client gets a store's memory."""
 
     def take_stream(self) -> None:
         self.store = Store(maxbytes=64 * MB, direct=True)

@@ -129,7 +129,7 @@ def test_a_long_get_gives_way() -> None:
 @pytest.mark.parametrize("keys", [1, 2, 15, 16, 17, 32, 33, 49, 50, 51, 66, 101])
 def test_keys_are_looked_up_in_their_order(keys: int) -> None:
     """Replies come in the order of the keys, with spaces, misses and repetitions. The numbers of keys are near
-    multiples of 16, the keys prefetched together, and of 50, the keys that count as a command."""
+    multiples of 16, the keys prefetched together, and of 50, the keys counted as a command."""
     choice = random.Random(keys)
     server = Server(slab_chunk_size_max=16384)
     machine = Machine(server)

@@ -1,4 +1,4 @@
-"""What each command does, request by request: a step is bytes to send, or seconds by which the clock moves."""
+"""What each command does, request by request: a step is bytes to send, or seconds for the clock to advance."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def bad_server(request: pytest.FixtureRequest) -> Iterator[str]:
     ids=["silent", "HTTP", "TLS", "SSH", "escape"],
 )
 def test_what_is_no_memcached(bad_server: str) -> None:
-    """The doctor soon prints a single line that is safe for a terminal."""
+    """The doctor soon prints a single line, safe for a terminal."""
     done = doctor("--timeout", "0.3", bad_server)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and done.stderr[:-1].isprintable(), done.stderr
