@@ -33,7 +33,7 @@ def answer(connection: socket.socket, before: Callable[[bytes], object] = lambda
 
 
 def test_nobody_waits_where_there_is_no_queue_pair() -> None:
-    """After a server has refused RDMA to one thread, all other threads ask at the same time, and no thread waits for another."""
+    """After a server has refused RDMA to a thread, the others ask at the same time, and no thread waits for another."""
     everybody = threading.Barrier(5)
     known = threading.Event()
 
