@@ -244,6 +244,7 @@ def test_a_server_that_is_killed_and_started_again(engine: MakeEngine) -> None:
         again.stop()
 
 
+@pytest.mark.without_direct("a direct read asks no server")
 def test_no_call_waits_for_the_server(engine: MakeEngine, rmemcached_server: Callable[..., Server]) -> None:
     """While the server stands still, submits and lookups return. When the server goes on, all is done."""
     server = rmemcached_server("-t", "1")
