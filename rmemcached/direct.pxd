@@ -257,9 +257,11 @@ cdef enum direct_answer:
 cdef int direct_map(direct_memory *m, int index_fd, int arena_fd) noexcept nogil
 # Ends the mapping. No thread may read any more.
 cdef void direct_unmap(direct_memory *m) noexcept nogil
-# Enters the daemon's pages of a part of the arena into this process's page tables, from the byte *at on. Moves *at
-# behind the part, and adds the mapped bytes to *mapped. Makes no page, except in a process without knowledge of the
-# resident pages (direct_memory.tells): there `used` is the limit. False: the end, or the system refuses.
+# Maps the next part of the arena, from the byte *at on: enters its pages into this process's page tables, so reads
+# cause no page faults later. Moves *at behind the part, and adds the mapped bytes to *mapped. Only the daemon's
+# resident pages are entered, because entering a missing page would make the page. A process that cannot learn the
+# resident pages (direct_memory.tells) may make pages, but only below direct_memory.used. False: no part is left, or the
+# system refuses.
 cdef bint direct_prefault(const direct_memory *m, uint64_t *at, uint64_t *mapped) noexcept nogil
 # Whether the daemon lives and still writes this memory.
 cdef bint direct_is_alive(const direct_memory *m) noexcept nogil

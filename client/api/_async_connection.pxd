@@ -1,7 +1,8 @@
 """The connection of an AsyncClient: a Stream driven by an event loop.
 
-The loop calls when a descriptor of the Stream is readable or, while output is left, writable. Requests of the same turn
-of the loop are sent together at its end. Answers come in the order of the requests. The loop's thread does everything.
+The loop calls when a descriptor of the Stream is readable or, while output is left, writable. Requests submitted in
+the same turn of the loop are sent together, at the beginning of the next turn. Answers come in the order of the
+requests. The loop's thread does everything.
 
 submit and has_read close the connection before they raise; only a meta command to a server without meta commands leaves
 the connection open. The methods of input and output raise, and their caller closes the connection by fail.
@@ -78,8 +79,8 @@ cdef class AsyncConnection:
     cdef int tell_all(self) except -1
     # Counts a request that may change its key's item. by: 1 after submit, -1 after the answer.
     cdef int count_change(self, Request r, int by) except -1
-    # Formats a request, which the loop's next turn sends. The caller has checked that there is room. The answer goes to
-    # r.future or r.group.
+    # Called by AsyncClient's methods, after they have checked `full`: formats a request, which the loop's next turn
+    # sends. The answer goes to r.future or r.group.
     cdef int submit(self, Request r) except -1
     # Whether no output is left in the stream.
     cdef bint all_sent(self)

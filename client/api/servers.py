@@ -278,8 +278,11 @@ class Servers(Generic[_Client]):
                 self.hasher.remove_node(name)
 
     def _admits(self, name: str) -> bool:
-        """Whether a server may be asked: it has not failed, or may be tried again. As in HashClient, the call that
-        finds the server dead is the last call to ask it."""
+        """Whether a server may be asked now: it has not failed, or may be tried again. Called before each request.
+
+        When the attempts are used up, marks the server as dead, but still returns True: as in HashClient, this call is
+        the last call to ask the server.
+        """
         failure = self._failures.get(name)
         if failure is None:
             return True

@@ -15,7 +15,7 @@ cdef enum:
 cdef bytes encode_key(object key, bytes prefix, bint unicode_keys)
 # The key in its form for put_fetch and put_store: an ASCII str is returned unchanged, if there is no prefix.
 cdef object sendable_key(object key, bytes prefix, bint unicode_keys)
-# The text of a result of sendable_key, in the key's own memory.
+# Returns the text of a key from sendable_key. The text lies in the key object: the caller keeps the object meanwhile.
 cdef const char *text_of(object key, size_t *length) noexcept
 # The same text as a bytes object.
 cdef bytes bytes_of_key(object key)

@@ -56,7 +56,8 @@ cdef const uint8_t *mr_piece(const soft_mr *mr, uint64_t addr, uint32_t *length)
 # because this PD has no valid region of the STag with a right for peers.
 cdef bint mr_invalidate(soft_pd *pd, uint32_t stag) noexcept nogil
 
-# For soft_fabric.alloc_memory and free_memory: private memory of this process.
+# The entries alloc_memory and free_memory (fabric.pxd) of soft_iw's table. They map and unmap anonymous memory, which
+# no other process can map. soft_shm also takes such memory, for regions that no peer may read.
 cdef void *mr_alloc_memory(soft_context *context, size_t size, int access, void **state) noexcept nogil
 cdef void mr_free_memory(void *memory, size_t size, void *state) noexcept nogil
 

@@ -678,6 +678,7 @@ cdef bint shm_execute_direct(soft_qp *qp, uint32_t *share) noexcept nogil:
             tx_fault(qp, TX_FAULT_REGION)
             return False
         if done == 0:
+            # The peer has invalidated the region: the whole request goes through the ring.
             shm.copied = 0
             break
         share_spend(share, n + WORK_COPY)
