@@ -78,7 +78,7 @@ def test_payloads_while_pages_move(rmemcached_server: Callable[..., Server]) -> 
                 client.join()
         assert not problems
         eventually(lambda: rdma_at_rest(control))
-        # Nothing holds an item any more: with all of them gone, no chunk is used.
+        # The clients have gone, so nothing holds a reference to an item: once all items are deleted, no chunk is used.
         eventually(lambda: control.number("slab_reassign_running") == 0)
         assert control.ask(b"flush_all\r\n") == b"OK\r\n"
         for number in range(CLIENTS):
