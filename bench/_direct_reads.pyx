@@ -13,11 +13,12 @@ from rmemcached.sys.linux cimport nanosleep, timespec
 
 cdef enum:
     READ_MOST = 1 << 20      # bytes of the longest value for a direct read
-    ASKED_MOST = 100         # further failed reads, after which the key is left to the server
+    ASKED_MOST = 100         # failed reads beyond the successful, after which read_remote gives up
 
 
 def read_direct(Session session not None, bytes key, seconds, pause=0.0, most=1000000):
-    """Reads a key by direct reads, at C speed, with pauses of `pause` seconds between: polled, or slept from 50 us on.
+    """Reads a key by direct reads, at C speed. Between two reads are `pause` seconds: a busy loop,
+    or from 50 us on a sleep.
 
     Returns the time of each read in nanoseconds, a list of at most `most`; each time includes reading the clock. Raises
     ValueError when a request to the server is needed: there is no connection, or the server offers no direct reads.

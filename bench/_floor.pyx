@@ -322,7 +322,7 @@ cdef int wait_line(uint64_t *line, uint64_t *seen, uint64_t old, bint yields) no
 
 
 def answer_lines(unsigned char[::1] memory not None, bint yields):
-    """Answers through two cache lines of zeroed shared memory, until `Lines.close`, or nobody asks for 10 seconds.
+    """Answers through two cache lines of zeroed shared memory, until `Lines.close`, or 10 seconds without a request.
 
     The function polls; `yields`: it gives up the core after each look, for a client on the same core.
     """

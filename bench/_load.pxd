@@ -1,5 +1,5 @@
 """The data of a load, for the parts of the generator, which are one C unit: the drawing of keys, the bytes of requests
-and values, the replies to them, and waiting. All of a `load` belongs to the thread in `Load.run`.
+and values, the replies to them, and waiting. One thread at a time uses a `load`.
 """
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
@@ -9,7 +9,7 @@ cdef extern from "<sys/timerfd.h>" nogil:
         TFD_TIMER_ABSTIME
 
 cdef enum:
-    EVENTS = 64              # taken at a time; then due requests are sent
+    EVENTS = 64              # of epoll, taken at a time; between two calls due requests are sent
     INPUT = 256 * 1024       # bytes received at a time
     KEY_MOST = 250
     LINE_MOST = 320          # bytes of the longest correct line of a reply
@@ -19,13 +19,13 @@ cdef enum:
     QUANTILES = 1 << 16      # of a distribution of sizes
     BUCKETS = 28 * 1024      # of latencies, as in an HdrHistogram of three digits, up to LONGEST
     SLICE = 200000000        # ns after which `run` looks for signals, and reports its progress
-    SPIN = 50000             # ns before a due time for which the loop does not sleep
+    SPIN = 50000             # ns before a due time, and after the last bytes of a stream, without sleep
 
 cdef enum:
     SLOWEST = 6              # an answer that arrives byte by byte may take so many times the patience
 
 cdef enum:
-    LONGEST = 60000000000    # ns; longer latencies are counted as this
+    LONGEST = 60000000000    # ns; a longer latency is counted as this time
 
 # The kinds of requests.
 cdef enum:
@@ -46,8 +46,8 @@ cdef enum step:
     OVER = 0                 # all requests are answered
     RUNNING = 1
     LOST = -1000             # the server has closed a connection
-    WRONG = -1001            # a reply is not the expected reply: load.wrong
-    SILENT = -1002
+    WRONG = -1001            # a reply is not the expected reply: load.wrong_... describe the reply
+    SILENT = -1002           # no byte came for `patience`, or no whole answer for SLOWEST times `patience`
 
 cdef struct request:
     int64_t intended         # now_ns() of the planned sending
@@ -59,8 +59,8 @@ cdef struct connection:
     void *stream             # the Stream, which Load keeps alive
     request *requests        # without an answer: a ring of `depth`
     uint32_t *numbers        # their keys: a ring of `depth` times `multiget`
-    unsigned int first       # the oldest request,
-    unsigned int count       # and the number of requests
+    unsigned int first       # place of the oldest request in the ring
+    unsigned int count       # requests in the ring
     unsigned int key         # answered keys of the oldest request
     bint in_value            # a value is arriving, with value_at bytes so far
     size_t value_at
@@ -74,7 +74,7 @@ cdef struct connection:
     size_t pending_last
     bint watches             # epoll reports room to send
     bint waits               # the connection is in `load.ready`
-    int64_t due              # after a think time
+    int64_t due              # time of the next requests, after a think time
 
 cdef struct load:
     # The requests: their keys, sizes, kinds and pace.
@@ -99,12 +99,12 @@ cdef struct load:
     bint verify              # every byte of values is compared
     bint complete            # a missing key is an error
     int64_t think            # ns; 0: none
-    bint think_varies        # ... by an exponential distribution
+    bint think_varies        # `think` is the mean of an exponential distribution
     double gap               # ns between two requests of the open loop; 0: closed
     bint gap_varies
     int64_t patience         # ns without a byte before the server is silent; SLOWEST times that without an answer
     uint64_t random
-    bint filling             # each key is set once: `filled` are done
+    bint filling             # Load.fill sets each key and counter once: `filled` of `to_fill` are sent
     uint64_t filled
     uint64_t to_fill
     # The connections, and the queues of those with room and of those that think.
@@ -120,8 +120,8 @@ cdef struct load:
     unsigned int in_flight   # requests without an answer
     # The times of a run, by now_ns().
     int64_t until            # from here on no new request is sent; 0: all keys were deleted
-    int64_t heard            # time of the last bytes,
-    int64_t answered         # and of the end of the last answer
+    int64_t heard            # time of the last received bytes
+    int64_t answered         # time of the last complete answer
     double next              # open loop: time of the next request
     # Memory for requests to be sent, and for received bytes.
     char *out

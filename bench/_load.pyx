@@ -52,7 +52,7 @@ include "_load_turns.pyx"
 
 
 cdef dict counted(const uint64_t *buckets):
-    """{ns: count}: each bucket of the HdrHistogram by its least number."""
+    """{ns: count}: each bucket of the HdrHistogram under the shortest time in the bucket."""
     cdef int i
     cdef int shift
     cdef dict found = {}
@@ -84,8 +84,9 @@ cdef class Load:
     """A load, and its connections.
 
     keys: the number of keys.
-    key_size, value_size: bytes of each key, and of each value. For sizes that vary QUANTILES quantiles of their
-    distributions: key_sizes, an array("H"), and value_sizes, an array("I"). A key's number draws its sizes.
+    key_size, value_size: bytes of each key, and of each value.
+    key_sizes, value_sizes: for sizes that vary, QUANTILES quantiles of their distribution, an array("H") and an
+    array("I"). A key's number draws the sizes of the key and its value.
     exponent: of Zipf's law; 0: all keys are as popular.
     sets, deletes, incrs: parts of the requests, from 0 to 1. The rest are gets of `multiget` keys.
     only: one of ONLY, the kind of all requests instead. "delete": of each key once, which ends a run; "miss": gets of
@@ -195,7 +196,7 @@ cdef class Load:
             self.abandon()
 
     cdef int abandon(self) except -1:
-        # Drops the connections: unanswered requests make them unusable.
+        # After an error the Clients drop their connections: the connections may still have unanswered requests.
         cdef Connection c
         cdef Session session
         kept, self.kept = self.kept, []
@@ -207,7 +208,8 @@ cdef class Load:
     # --- connections ---
 
     def add_socket(self, sock):
-        """Adds a connected socket. The load uses it until `close`; it stays the caller's. Raises OSError,
+        """Adds a connected socket. The load uses the socket until `close`; the caller closes
+        the socket later. Raises OSError,
         ValueError."""
         if self.kept and (<Connection>self.kept[0][1]).stream.remote:
             raise ValueError("sockets and other connections are not for one load")
@@ -236,7 +238,7 @@ cdef class Load:
             raise
         self.kept.append((session, c))
 
-    # --- its work ---
+    # --- filling and running ---
 
     def fill(self):
         """Stores all keys, each once, and the counters of incr. Raises as `run` does."""
@@ -372,7 +374,7 @@ cdef class Load:
             "unsent": w.unsent,
         }
 
-    # --- its parts ---
+    # --- keys, values and draws, for tests and callers ---
 
     def key(self, uint32_t number):
         """The text of a key, as bytes."""

@@ -21,8 +21,8 @@ cdef double fraction(load *l) noexcept nogil:
 
 # --- Zipf's law, by rejection-inversion (Hoermann and Derflinger 1996): exact, for any exponent, without a table ---
 #
-# H is an antiderivative of x ** -s. A place below the curve from 0.5 to keys + 0.5 is drawn by its inverse, and rounded
-# to a rank; the part of a rank's area beyond its share is rejected.
+# H is an antiderivative of x ** -s, with the exponent s. The inverse of H turns a random area into a place x with this
+# density, and x is rounded to a rank. A rank's area exceeds the rank's probability: a draw in the excess is repeated.
 
 
 cdef inline double zipf_area(double x, double s) noexcept nogil:
@@ -33,13 +33,13 @@ cdef inline double zipf_area(double x, double s) noexcept nogil:
 
 
 cdef inline double zipf_place(double area, double s) noexcept nogil:
-    # The inverse of zipf_area.
+    # Returns x of H(x) = area: the inverse of zipf_area.
     cdef double u = max((1 - s) * area, -1.0 + 1e-15)
     return exp(area * (log1p(u) / u if fabs(u) > 1e-9 else 1 - u / 2))
 
 
 cdef void prepare_zipf(load *l) noexcept nogil:
-    # The place is drawn from zipf_first - zipf_span to zipf_first. A place up to zipf_near below its rank is accepted
+    # The area is drawn from zipf_first - zipf_span to zipf_first. A place up to zipf_near below its rank is accepted
     # without a further test.
     cdef double s = l.exponent
     l.zipf_first = zipf_area(l.keys + 0.5, s)

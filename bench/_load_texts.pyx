@@ -1,8 +1,8 @@
 # The bytes of requests, and of values.
 #
-# A value begins with a stamp, computed from key and length; behind the stamp comes a part of the pool, whose place is
-# also computed from them. So the comparison detects another key's value, an older value of another length, and a value
-# with exchanged parts.
+# A value begins with a stamp, computed from key and length; behind the stamp comes a part of the pool of random bytes,
+# whose place follows from the stamp. So the comparison detects another key's value, an older value of another length,
+# and a value with exchanged parts.
 
 
 cdef size_t put_key(const load *l, char *out, uint32_t number, char filler) noexcept nogil:

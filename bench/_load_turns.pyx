@@ -197,7 +197,7 @@ cdef int send_pending(load *l, connection *c) noexcept nogil:
 
 
 cdef int send_out(load *l, connection *c) noexcept nogil:
-    # Sends load.out; nothing was pending.
+    # Sends load.out on a connection without pending bytes, and keeps what has no room as pending.
     cdef size_t length = l.out_length
     cdef ssize_t n
     l.out_length = 0

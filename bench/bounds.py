@@ -121,6 +121,7 @@ def name_of(row: Row, cores: str) -> str:
 
 
 def case_of(row: Row, seconds: float, cores: str) -> Case:
+    """The case of a row, with its floors and bounds. seconds: of a run."""
     stored = cpu.keys_of(row.size, SIZES, row.operation)
     if row.operation == "delete":
         # There are as many keys as a run of so many seconds deletes.
@@ -142,6 +143,7 @@ def case_of(row: Row, seconds: float, cores: str) -> Case:
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
+    """Measures a round for command.measure_round, in the round's process. Raises the errors of errors.EXPECTED."""
     program = options.memcached or memcached_path()
     if program is None:
         raise BenchError("memcached is not installed: apt-get install memcached, or --memcached PATH")

@@ -568,6 +568,7 @@ def add_contenders(record: Record, servers: dict[str, Server]) -> None:
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
+    """Measures a round for command.measure_round, in the round's process. Raises the errors of errors.EXPECTED."""
     absent = contenders_of(options)[1]
     if absent:
         record.note(f"not installed: {', '.join(absent)}")

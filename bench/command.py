@@ -40,6 +40,8 @@ from rmemcached.bench.document import Document, Record
 from rmemcached.bench.errors import EXPECTED, BenchError, text_of
 from rmemcached.bench.measure import Round
 
+# The modules of the subcommands that measure. Each has HELP, add_arguments and measure; and either REFERENCE, or
+# CONTENDERS and contenders for the option --contenders. The other names that getattr looks for here are optional.
 SUBCOMMANDS: dict[str, ModuleType] = {
     "latency": latency,
     "paced": paced,
@@ -317,7 +319,7 @@ def run_selection(options: argparse.Namespace, command: Sequence[str]) -> int:
         if options.runs < 2 or set(options.cases) != set(selection.CASES):
             raise BenchError("--record takes at least 2 --runs, of all cases")
         if os.path.exists(options.expected):
-            selection.read_expected(options.expected)  # before minutes have gone by
+            selection.read_expected(options.expected)  # an error is raised now, not after minutes of measuring
         # Half of the runs are beside busy cores, since a later run may be, too.
         busy = os.cpu_count() or 1
         words = [[*command, "--busy", str(busy if number % 2 else options.busy)] for number in range(options.runs)]

@@ -81,7 +81,7 @@ def gets(clients: list[Any], seconds: float) -> tuple[int, float]:
 def attach(helpers: list[Helper], contender: Contender, server: Any, count: int) -> float | None:
     """Connects the helpers to a server. Returns its memory for each connection, if this process can see the memory."""
     memory = getattr(server, "private_bytes", None)
-    # A connection is made before the measurement: the allocations of a server for its first do not count.
+    # A connection is made before the measurement: a server's allocations for its first connection do not count.
     with contextlib.closing(client_of(contender, server.address)):
         before = memory() if memory else 0
         for helper in helpers:
@@ -137,6 +137,7 @@ def measure_count(options: argparse.Namespace, cores: str, count: int, record: R
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
+    """Measures a round for command.measure_round, in the round's process. Raises the errors of errors.EXPECTED."""
     check_descriptors("--connections", 2 * max(options.connections))  # of the servers
     runs = len(options.contenders) + len(set(floors_of(options.contenders, without=(LINES,)).values()))
     steps = record.steps(len(options.cores) * len(options.connections) * runs * runs_of(record.round))

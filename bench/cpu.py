@@ -43,7 +43,7 @@ OTHERS = {
     "new": "set of a key that is new",
 }
 KEYS = 10000
-DELETED = 100000  # keys deleted by a run, unless its time is over before
+DELETED = 100000  # keys deleted by a run that does not end earlier by its time
 MEMORY = 128 << 20  # bytes of items of one size in a run: several sizes fit into the memory
 BATCH_MOST = 128 * 1024  # bytes taken at once by an empty socket buffer
 SENT_MOST = 4 << 20  # bytes sent together
@@ -164,6 +164,7 @@ def echoing(
 
 
 def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
+    """A run of a case, of `length` seconds. floor: the server is the echo server. `bounds` calls this, too."""
     said = case.parameters
     operation, size, depth, keys = (said[name] for name in ("operation", "size", "depth", "multiget"))
     count, rate = said["connections"], said.get("rate", 0)
@@ -209,6 +210,7 @@ def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
+    """Measures a round for command.measure_round, in the round's process. Raises the errors of errors.EXPECTED."""
     refuse(options.contenders, "cpu", ("tcp", "unix"), clients=False)
     check_descriptors("--connections", max(options.connections))
     if max(options.depths) > 1 and max(options.depths) * (max(options.sizes) + 64) > SENT_MOST:
@@ -248,6 +250,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
 
 
 def cases_of(options: argparse.Namespace, size: int, cores: str, floors: dict[str, str]) -> Iterator[Case]:
+    """The cases for values of a size. floors: as in Case, left out where the echo server cannot do the case."""
     every = itertools.product(options.operations, options.depths, options.multiget, options.connections)
     for operation, depth, keys, connections in every:
         pipelined = f", pipelined by {depth}" if depth > 1 else ""

@@ -38,8 +38,8 @@ def show_values(transport: str) -> None:
                     raise SystemExit(f"{name}: what came back is not what was set")
                 how = "set by RDMA, read where it lies" if client.direct else "set and got by RDMA"
                 print(f"{name} {how} ({transport}): equal, byte for byte; read back over TCP: equal")
-        # The statistics count all WRITEs: they come over the same queue pair, where the daemon takes the completions of
-        # its WRITEs before the next request.
+        # The statistics count all WRITEs of these gets: their request comes over the same queue pair, and the daemon
+        # takes the completions of its WRITEs before the next request there.
         counters = {key.decode(): value for key, value in client.stats("rdma").items()}
         print(
             f"the daemon fetched {counters['rdma_read_bytes']} bytes by RDMA READ and delivered"

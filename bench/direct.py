@@ -136,8 +136,8 @@ def large_reads(direct: Server, asked: Server, seconds: float, sheet: Sheet) -> 
         for one in (client, other):
             one.set("large", LARGE)
         client.set("another", LARGE)
-        # The views alternate between two values: each view is released before the next view of its value, so the client
-        # asks the daemon.
+        # The views alternate between two values: a view is released before the next view of the same value. So
+        # the client asks the daemon for each view.
         names = itertools.cycle(("large", "another"))
         rows: list[tuple[str, str, Callable[[], object]]] = [
             ("get 1 MB", MEMCPY, lambda: bytes(copied)),
@@ -173,7 +173,7 @@ def reader_processes(direct: Server, seconds: float, sheet: Sheet) -> None:
     results = context.Queue()
     arguments = (direct.address, seconds, context.Barrier(READERS), results)
     readers = [context.Process(target=read_all, args=arguments) for _ in range(READERS)]
-    resource_tracker.ensure_running()  # first, for its start unblocks SIGINT
+    resource_tracker.ensure_running()  # before SIGINT is blocked: the tracker's start unblocks SIGINT
     try:
         with uninterrupted():
             for reader in readers:
@@ -258,7 +258,7 @@ def bare_read(size: int) -> float:
     found = subprocess.PIPE
     with subprocess.Popen([*on_core(cores[0]), *command], stdout=found, stderr=subprocess.STDOUT, text=True) as server:
         assert server.stdout is not None
-        # The client tries again until the server listens: the server's output, not flushed, does not tell when.
+        # The client tries again until the server listens: the server does not flush its output, which would show this.
         for _ in range(200):
             client = [*on_core(cores[-1]), *command, "127.0.0.1"]
             done = subprocess.run(client, stdout=found, stderr=subprocess.STDOUT, text=True, check=False)
@@ -358,6 +358,7 @@ def add_contenders(record: Record, servers: dict[str, Server]) -> None:
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
+    """Measures a round for command.measure_round, in the round's process. Raises the errors of errors.EXPECTED."""
     sheet = Sheet(record)
     steps = record.steps(7)
     measure_parts(options, sheet, steps)

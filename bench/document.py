@@ -159,6 +159,7 @@ def values_of(document: Document, case: str, contender: str, figure: str) -> lis
 
 
 def histograms_of(document: Document, case: str, contender: str) -> list[str]:
+    """The encoded histograms of the latencies in all samples of a contender."""
     return [
         sample["histogram"]
         for sample in document["samples"]

@@ -124,7 +124,7 @@ class Side:
         return float(row["t_typical" if kind == "lat" else "BW_average"])
 
     def meet(self) -> None:
-        """Waits until the peer calls it too."""
+        """Waits until the peer calls `meet`, too."""
         self.control.send(here=True)
         self.control.receive("here")
 
@@ -217,8 +217,8 @@ def both(kind: type[Kind], work: Callable[[Kind], Result]) -> Result:
     ours, theirs = socket.socketpair()
     our_fds, their_fds = socket.socketpair()
     parent = os.getpid()
-    # A signal handler's exception would be lost in Python's fork handlers. The child needs no signal: its parent ends
-    # it.
+    # A signal handler's exception during the fork would be lost in Python's fork handlers. The child needs no signal:
+    # the parent ends the child.
     with uninterrupted():
         child = os.fork()
         if child == 0:
@@ -259,6 +259,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
+    """Measures a round for command.measure_round, in the round's process. Raises the errors of errors.EXPECTED."""
     check_descriptors(f"--idle {options.idle}", 2 * options.idle + DESCRIPTORS_MORE)
     for device in ("soft_shm", "soft_iw"):
         record.contender(

@@ -1,10 +1,10 @@
 """CPU time of foreign programs beside a benchmark, on the cores allowed to it.
 
-This is the busy time of these cores, by /proc/stat, without the time of this process and of the processes started by
-it. So the rest includes processes of other containers, and the time given by a hypervisor to other guests. Interrupts
-and the kernel's threads are left out: most of their work is the benchmark's own traffic. Where the kernel counts
-softirqs also as time of a process, the time of others is understated by the benchmark's own. Ticks are a sample: times
-below a tenth of a second mean nothing.
+The time is the busy time of these cores, by /proc/stat, less the time of this process and of the processes started by
+this process. So it includes processes of other containers, and the time given by a hypervisor to other guests.
+Interrupts and the kernel's threads are left out: most of their work is the benchmark's own traffic. Where the kernel
+counts softirqs also as time of a process, the softirqs within the benchmark's processes make the result too small.
+Ticks are a sample: times below a tenth of a second mean nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from time import monotonic
 
 from rmemcached.bench.processes import children
 
-NOTED = 0.1  # of a core, in a round
+NOTED = 0.1  # of a core used by foreign programs in a round: a note tells of more
 LEAST_SECONDS = 0.1  # of CPU
 TICKS = os.sysconf("SC_CLK_TCK")  # a second
 # Columns of /proc/stat: user, nice, system, steal. The columns of guests are in the first two.
@@ -54,7 +54,7 @@ def own_seconds() -> float:
     total = sum(each.ru_utime + each.ru_stime for each in used)
     for child in children():
         with contextlib.suppress(OSError):
-            total += sum(map(int, numbers(child)[11:15])) / TICKS  # its own, and its ended children's
+            total += sum(map(int, numbers(child)[11:15])) / TICKS  # the child's time, and its ended children's
     return total
 
 
@@ -64,8 +64,8 @@ def foreign_seconds(cores: set[int]) -> float:
 
 @contextlib.contextmanager
 def watched() -> Iterator[Callable[[], float]]:
-    """Yields a function. After the end of the block it returns the number of cores used by others meanwhile; 0: as good
-    as none.
+    """Yields a function. Called after the block, the function returns how many cores foreign programs have used during
+    the block; 0: as good as none.
 
     Processes started by this process must have ended by then, or still be its children.
     """

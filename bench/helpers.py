@@ -38,14 +38,14 @@ class Helper:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=helped, args=(target, theirs, cores, *arguments), daemon=True)
-        resource_tracker.ensure_running()  # first, for its start unblocks SIGINT
+        resource_tracker.ensure_running()  # before SIGINT is blocked: the tracker's start unblocks SIGINT
         with uninterrupted():
             self.process.start()
         theirs.close()
         self.answer()
 
     def tell(self, *what: Any) -> None:
-        with contextlib.suppress(BrokenPipeError):  # its answer has the reason
+        with contextlib.suppress(BrokenPipeError):  # the helper has ended, and its answer has the reason
             self.pipe.send(what)
 
     def answer(self) -> Any:

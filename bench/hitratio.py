@@ -37,7 +37,7 @@ from rmemcached.client import Client
 HELP = "the misses of a full cache, with each way to evict"
 BATCH = 50  # keys of a get
 RECENT = 5000  # keys asked for last; CPU time is measured with the smallest fifth of them
-HITS = 20_000  # of a round
+HITS = 20_000  # in a round, for the CPU time of a hit
 ROUNDS = 20
 ITEM_MOST = 1_000_000  # bytes of a value for an item of the usual size
 TURNS = False
@@ -243,6 +243,7 @@ def run_of(contender: Contender, options: argparse.Namespace, folder: str, recor
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
+    """Measures a round for command.measure_round, in the round's process. Raises the errors of errors.EXPECTED."""
     # A refused set without a reply would count as a miss.
     if max(options.smallest, options.largest) > ITEM_MOST and "-I" not in options.flags:
         raise BenchError(f"--largest is {ITEM_MOST} at most, unless --flags=-I allows larger items")

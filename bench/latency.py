@@ -24,7 +24,7 @@ from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, need_histo
 from rmemcached.bench.scratch import scratch
 
 HELP = "get and set from Python, one at a time"
-AT_LEAST = {"seconds": 0}  # then --least decides
+AT_LEAST = {"seconds": 0}  # with 0, --least decides
 CONTENDERS = ("soft_shm", "soft_iw", "tcp", "memcached", "memcached+pymemcache")
 OPERATIONS = ("get", "set")
 FLAGS = ("-t", "1", "-m", "256", "-I", "8m")
@@ -157,6 +157,7 @@ def running(options: argparse.Namespace, cores: str, record: Record) -> Iterator
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
+    """Measures a round for command.measure_round, in the round's process. Raises the errors of errors.EXPECTED."""
     need_histograms()
     cases = len(options.cores) * len(options.operations) * len(options.sizes)
     runs = len(options.contenders) + len(set(floors_of(options.contenders).values()))

@@ -321,6 +321,7 @@ def measure_placed(options: argparse.Namespace, cores: str, record: Record, step
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
+    """Measures a round for command.measure_round, in the round's process. Raises the errors of errors.EXPECTED."""
     need_histograms()
     check_descriptors("--connections", max(options.connections))
     settle(options)

@@ -159,6 +159,7 @@ def run(contender: Contender, options: argparse.Namespace, folder: str, record: 
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
+    """Measures a round for command.measure_round, in the round's process. Raises the errors of errors.EXPECTED."""
     refuse(options.contenders, "memory", ("tcp", "unix"), clients=False)
     check_descriptors("--connections", options.connections + WARM)
     cases = cases_of(options)

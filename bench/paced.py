@@ -174,6 +174,7 @@ def measure_placed(options: argparse.Namespace, cores: str, record: Record, step
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
+    """Measures a round for command.measure_round, in the round's process. Raises the errors of errors.EXPECTED."""
     need_histograms()
     cases = len(options.cores) * len(options.operations) * len(options.clients) * len(options.think)
     runs = len(options.contenders) + len(set(filter(None, map(floor_of, options.contenders))))

@@ -14,7 +14,7 @@ from rmemcached.bench.errors import BenchError
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-DESCRIPTORS_MOST = 1 << 20  # where the system has no limit, programs that close all would never end
+DESCRIPTORS_MOST = 1 << 20  # if the system has no limit: programs that close every number would never end
 DESCRIPTORS_BESIDE = 100  # of a process, beside its connections
 
 

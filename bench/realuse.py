@@ -107,7 +107,7 @@ BYTES, OWN, REGISTERED = "bytes", "memory of one's own", "registered buffers"
 
 
 def taking_turns(works: dict[str, Callable[[], object]], size: int, seconds: float) -> dict[str, float]:
-    """Bytes per second of each, in turn: so each finds the cache in the state left by the others."""
+    """Bytes per second of each call. The calls take turns, so each finds the caches as the others leave them."""
     spent = dict.fromkeys(works, 0.0)
     done = 0
     for work in works.values():
@@ -178,7 +178,7 @@ def measure_large(options: argparse.Namespace, sheet: Sheet) -> None:
             client = stack.enter_context(contextlib.closing(connect(server.address, "soft_shm")))
             for size, operation in itertools.product(options.large, LARGE_OPERATIONS):
                 if operation == "set" and kind == "direct":
-                    # A set asks the daemon, also with direct reads.
+                    # A set asks the daemon in any case: with direct reads its figure would be the same.
                     continue
                 count = MANY if operation == "get_many" else 1
                 values = {KEY + "+" * number: os.urandom(size) for number in range(count)}
@@ -259,7 +259,7 @@ def measure_threads(options: argparse.Namespace, sheet: Sheet) -> None:
 
 def sharing_clients(address: Any, transport: str, count: int, makers: int) -> list[Any]:
     """Connected clients, made by so many threads. The clients of a thread share a queue pair; up to 16 threads have
-    their own."""
+    a queue pair each."""
     barrier = threading.Barrier(makers)
 
     def make(_: int) -> list[Any]:
@@ -420,6 +420,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
+    """Measures a round for command.measure_round, in the round's process. Raises the errors of errors.EXPECTED."""
     for name in options.transports:
         kinds = {"": "rmemcached.client"}
         if name == "soft_shm":

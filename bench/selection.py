@@ -1,11 +1,11 @@
 """`rmemcached-bench selection`: whether a build has become slower, in a minute, for the test suite.
 
 A few cases are measured beside a floor and beside the installed memcached; each ratio is compared with the recorded
-ratio in expected.json. A case is suspect when all its ratios are worse by more than the recorded spread. It is then
-measured once more, in twice as many rounds; the exit status is 1 when the case is worse again. Only ratios of CPU time
-and of memory are compared, never of times: they hold on a machine with other work. Nothing that polls is compared: its
-CPU time shows how busy the machine is. The floors are always there and always the same; ratios to memcached belong to
-one version, and are not judged beside another version.
+ratio in expected.json. A case is suspect when all its ratios are worse by more than the recorded spread. The case is
+then measured once more, in twice as many rounds; the exit status is 1 when the case is worse again. Only ratios of CPU
+time and of memory are compared, never of times: on a machine with other work only the former hold. Nothing that polls
+is compared: its CPU time shows how busy the machine is. The floors are always there and always the same; ratios to
+memcached belong to one version, and are not judged beside another version.
 
 expected.json has a record for each kind of measured machine, by model of processor and version of Python (and whether
 the machine has one core only), because ratios differ between them. A machine without a record is judged by the most
@@ -149,6 +149,7 @@ def measure_memory(options: argparse.Namespace, flags: Sequence[str], record: Re
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
+    """Measures a round for command.measure_round, in the round's process. Raises the errors of errors.EXPECTED."""
     flags = options.flags.split()
     steps = record.steps(len(options.cases) * 3 * runs_of(record.round))
     with contextlib.ExitStack() as stack:
@@ -287,7 +288,7 @@ def write_expected(path: str, documents: Sequence[Document]) -> None:
 
 
 def limits(found: Document, records: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
-    """The ratios for judging a run: (its machine's, ""), or (the most lenient of all, a message)."""
+    """The ratios for judging a run: (its machine's record, ""), or (the most lenient of all records, a message)."""
     here = kind_of(found)
     for record in records:
         if record["machine"] == here:
@@ -309,8 +310,8 @@ def limits(found: Document, records: Sequence[dict[str, Any]]) -> tuple[list[dic
 def judge(found: Document, records: Sequence[dict[str, Any]], cases: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns (a line for each ratio of these cases, the worse cases). Raises BenchError for a case without a ratio.
 
-    A case is worse only if all its ratios are. A busy neighbour changes some ratios; a change of ours changes all. A
-    floor is always there; memcached may have a version other than the recorded.
+    A case is worse only if all its ratios are. A busy neighbour changes some ratios; a change of ours changes all. The
+    ratio to memcached is left out if memcached has another version than in the record.
     """
     taken, versions = ratios(found), peers(found)
     expected, said = limits(found, records)

@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-# Tests on an RDMA device of the system set these: its own address, and the transport rdma_cm, whose port gets the
-# number of the TCP port.
+# Tests on an RDMA device of the system set these variables: the address of the device, and the transport. The port of
+# rdma_cm gets the number of the TCP port.
 HOST = os.environ.get("RMEMCACHED_TEST_HOST", "127.0.0.1")
 CM_OPTIONS = ("-o", "rdma_cm_port={port}") if os.environ.get("RMEMCACHED_TEST_TRANSPORT") == "rdma_cm" else ()
 START_TIMEOUT = 20.0  # seconds
 STOP_TIMEOUT = 30.0
-DEATH_TIMEOUT = 0.2  # between the end of a process's connections and its own
+DEATH_TIMEOUT = 0.2  # seconds between the end of a process's connections and the end of the process
 STATS_MOST = 1 << 20  # bytes
 
 

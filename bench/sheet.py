@@ -1,4 +1,4 @@
-"""Rows of figures without contenders from the command line: cases are made during the measurement."""
+"""Rows of figures for subcommands that take no contenders, and make their cases during the measurement."""
 
 from __future__ import annotations
 

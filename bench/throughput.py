@@ -137,6 +137,7 @@ def measure_placed(options: argparse.Namespace, cores: str, record: Record, step
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
+    """Measures a round for command.measure_round, in the round's process. Raises the errors of errors.EXPECTED."""
     refuse_clients(options.contenders, "throughput")
     if max(options.keys) * (max(options.sizes) + 100) > MEMORY:
         raise BenchError(f"--keys, --sizes: all items together have {MEMORY >> 20} MB at most")

@@ -38,6 +38,7 @@ def exchange(target: Target, transport: str) -> socket.socket:
 
 
 def peer(target: Target, transport: str, kind: type[Peer] = Peer, **options: object) -> Peer:
+    """A peer made of raw verbs, of this kind, connected to the daemon over this transport."""
     os.environ[VARIABLE] = transport
     assert not isinstance(target.address, str)
     host, port = target.address

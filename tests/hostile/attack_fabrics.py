@@ -241,8 +241,8 @@ def closes_that_wait(target: Target, count: int) -> None:
     pairs = [lingering(60) for _ in range(count)]
     octets = record(OFFER, generation=1, length=4096)
     socket.send_fds(shm.sock, [octets[:1]], [sender.fileno() for sender, _ in pairs])
-    # The daemon has the descriptors, or they are on the way. If the daemon has closed its own, `close` waits here: so
-    # each has a thread.
+    # The daemon has the descriptors, or they are on the way. If the daemon closes its copy of a socket first, the last
+    # `close` is here, and waits: so each `close` here has a thread.
     for sender, _ in pairs:
         threading.Thread(target=sender.close, daemon=True).start()
     with contextlib.suppress(BrokenPipeError):

@@ -25,7 +25,7 @@ To add a case:
    course.
 3. Name the test in the table of docs/security.md, in the row of the checked limit.
 
-The cost of a memfd of the attacker is in its own `os.fstat(memfd).st_blocks`, also without a cgroup.
+The attacker can read the memory taken by its memfd from `os.fstat(memfd).st_blocks`, also without a cgroup.
 """
 
 from __future__ import annotations
@@ -209,6 +209,7 @@ class Footprint:
 
     @classmethod
     def of(cls, pid: int, cgroup: Path | None = None) -> Footprint:
+        """The present footprint of a process, and of its cgroup."""
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         fields = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
         resident, shared, locked, mapped = (
@@ -251,7 +252,7 @@ class Limits:
 
 
 def for_connections(count: int, each: int, descriptors: int = 1, memory: int = 2 * MB, **more: int) -> Limits:
-    """Limits for so many connections. `each`: bytes of a connection. `memory`: further bytes, a few pages malloc's."""
+    """Limits for so many connections. `each`: bytes of a connection. `memory`: further bytes, such as malloc's."""
     return Limits(memory=count * each + memory, descriptors=count * descriptors, **more)
 
 
@@ -369,6 +370,7 @@ def run_case(scene: Scene, case: Case) -> None:
 
 @contextlib.contextmanager
 def scene_of(server: Server, transports: Sequence[str]) -> Iterator[Scene]:
+    """A Scene for the block. transports: of its bystander."""
     scene = Scene(server, transports)
     try:
         yield scene

@@ -21,7 +21,7 @@ HASTY = ("-o", "rdma_ready_timeout=1")
 KEPT = 1 * MB
 """Memory of a queue pair: its messages, and for each lane 16 KB of input and its replies."""
 FEW = 200
-"""Lanes."""
+"""The number of lanes that a case leaves open."""
 
 
 def were_given_up(scene: Scene, attacker: Attacker) -> None:
@@ -45,7 +45,7 @@ def queue_pairs_live(scene: Scene, attacker: Attacker) -> None:
 def of_large_values(case: Case) -> Case:
     """Completes a case with values of 1 MB."""
     count = case.arguments["count"]
-    # Each lane may have begun to store a value; memory once used for items stays the daemon's.
+    # Each lane may have begun to store a value, and the daemon keeps memory once used for items: the limits include it.
     items = (count * attack.LANES // 4 + 16) * MB
     return replace(
         case,
@@ -76,7 +76,7 @@ CASES = [
         "exchanges without streams",
         attack.without_stream,
         {"count": 100},
-        # Queue pairs given up and made anew leave malloc some of its pages.
+        # malloc keeps some pages when queue pairs are given up and made anew.
         Limits(memory=100 * (32 * KB) + 2 * MB, mapped=400 * MB, descriptors=110),
         outcome=were_given_up,
         flags=HASTY,

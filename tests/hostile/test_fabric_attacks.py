@@ -109,7 +109,7 @@ def test_more_descriptors_than_a_record_has_are_not_taken(rmemcached_server: Cal
         Attacker(server, attack_fabrics.closes_of_many, count=count, each=each) as attacker,
     ):
         before = descriptors(server.pid)
-        # The stopped daemon receives none before the attacker has closed its own descriptors.
+        # The daemon is stopped until the attacker has closed its own descriptors: then the passed copies are the last.
         with suspended(server.pid):
             attacker.tell("pass them")
             assert attacker.line() == "passed"

@@ -1,4 +1,4 @@
-"""The gate can fail: its measurements are the cost of an attack."""
+"""The gate can fail: its measurements show the cost of an attack."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from pymemcache.client.base import Client as PymemcacheClient
 from rmemcached.client import Client, MemcacheError
 
 THERE = "10.7.0.2"
-THERE_TOO = "10.7.0.4"  # reached while the first address is not
+THERE_TOO = "10.7.0.4"  # of the same machine, reachable while packets of THERE are dropped
 PORT = 11311
 CM_PORT = 11312
 TIMEOUT = 30.0

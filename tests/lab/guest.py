@@ -97,7 +97,7 @@ def test_reads_ask_nobody(rmemcached_server: Callable[..., Server]) -> None:
         before = device_counters()["sent_pkts"]
         for _ in range(gets):
             assert client.get("key-100") == values["key-100"]
-        # Each get is a READ, whose request and answer are sent here; the rest is for READs of the daemon's clock.
+        # Each get is a READ, and this device sends both its request and its answer. Others READ the daemon's clock.
         assert device_counters()["sent_pkts"] - before < gets * 3
         assert client.get("nothing") is None
         assert int(client.stats()[b"direct_hits"]) >= gets + 2 * len(values)

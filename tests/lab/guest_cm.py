@@ -134,7 +134,7 @@ def there_and_back(client: Client) -> None:
         assert client.get("key") == value
 
 
-# ---- who and where ---------------------------------------------------------------------------------------------------
+# ---- clients and addresses -------------------------------------------------------------------------------------------
 
 
 def test_librdmacm_is_a_peer(daemon: Daemon, control: Conversation) -> None:
@@ -204,7 +204,7 @@ def test_reads_ask_nobody(make: DaemonFactory, monkeypatch: pytest.MonkeyPatch) 
             assert client.get("key") == value
 
 
-# ---- how it is reported --------------------------------------------------------------------------------------------
+# ---- statistics and messages ---------------------------------------------------------------------------------------
 
 
 def test_it_counts_as_a_connection(daemon: Daemon, control: Conversation) -> None:
@@ -353,7 +353,7 @@ def test_what_was_sent_before_the_end_is_done(daemon: Daemon, control: Conversat
 
 def test_killed_clients(rmemcached_server: ServerFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RMEMCACHED_TEST_TRANSPORT", "rdma_cm")
-    # The victims use the default for the port of rdma_cm, the TCP port's number: so the daemon has it for both.
+    # The victims use the default for the port of rdma_cm: the TCP port's number. So both ports of the daemon have it.
     port = free_port()
     server = rmemcached_server("-m", "256", "-I", "8m", "-t", "2", "-l", f"{HERE}:{port}", "-o", f"rdma_cm_port={port}")
     with Conversation(server, WITHIN) as control, child("victims.py", HERE, port) as nursery:

@@ -73,7 +73,7 @@ def in_systemd() -> Iterator[list[str]]:
     changes = ["[Unit]", "DefaultDependencies=no", "[Service]", "ProtectHome=no", "ExecStart=", f"ExecStart={program}"]
     changes += [f"Environment=PYTHONPATH={ROOT}", "StandardError=file:/run/daemon.log"]
     if ROOT.is_relative_to("/tmp"):
-        # In its own /tmp the unit would not find the daemon.
+        # With a /tmp of its own, the unit would not find the daemon's modules, which are under /tmp.
         changes.append("PrivateTmp=no")
     (folder / f"{UNIT}.d" / "here.conf").write_text("\n".join(changes) + "\n")
     run(*shlex.split("useradd --system --user-group --no-create-home --shell /usr/sbin/nologin rmemcached"))

@@ -136,7 +136,7 @@ def test_mishap(
 def test_killed_clients(rmemcached_server: Callable[..., Server]) -> None:
     server = rmemcached_server("-m", "256", "-I", "8m", "-t", "2")
     with Conversation(server, WITHIN) as control, child("victims.py", server.host, server.port) as nursery:
-        # After an answer each worker has its completion queue.
+        # Once the daemon answers, each worker has its completion queue: so the queue counts in `made`.
         assert control.ask(b"mn\r\n") == b"MN\r\n"
         made = in_use()
         assert nursery.stdin is not None and nursery.stdout is not None

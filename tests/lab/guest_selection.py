@@ -103,7 +103,7 @@ OF_NO_TRANSPORT = (
     *("test_view_limits", "test_views", "test_wrong_answers"),
 )
 
-# Of these files only the tests with other ways to move values or to wait, or with shared queue pairs and memory.
+# Files of which only these tests run: tests about moving values, waiting, and shared queue pairs and memory.
 CHOSEN_OF_CLIENT = {
     "test_async_client": "test_many_tasks test_ten_thousand_gets_half_of_them_cancelled test_a_timeout_of_asyncio"
     " test_a_silent_server test_without_waiting_for_answers test_the_server_is_killed_and_started_again"
@@ -201,6 +201,7 @@ def transports(item: pytest.Item) -> set[str]:
 
 
 def options(item: pytest.Item) -> tuple[str, ...]:
+    """The parameter `options` of the item's case, or none."""
     return getattr(getattr(item, "callspec", None), "params", {}).get("options", ())
 
 
@@ -219,7 +220,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_pycollect_makeitem(collector: pytest.Module, name: str, obj: object) -> list[pytest.Item] | None:
-    """Leaves out what script/test does not run in guests. The parameters of a test need no items then."""
+    """Leaves out what script/test does not run in guests. Then pytest makes no items for the test's parameters."""
     if ALL or not name.startswith("test_"):
         return None
     marks = {mark.name for mark in (*collector.iter_markers(), *getattr(obj, "pytestmark", ()))}

@@ -173,6 +173,7 @@ def checked(result: Any) -> Any:
 
 
 def done(result: int) -> None:
+    """Raises OSError for a result of librdmacm or libibverbs other than 0."""
     if result:
         code = ctypes.get_errno() if result == -1 else abs(result)
         raise OSError(code, os.strerror(code))

@@ -96,7 +96,7 @@ def connected(
                 request.accept(ours.qp, crc=crc, ird=ird, ord=ord, private_data=private_data[1])
                 theirs.established()
                 assert theirs.reply == private_data[1]
-                # A responder may send only after its first message: an empty WRITE by siw.
+                # Ours, the responder, may send only after its first reception: here an empty WRITE by siw.
                 theirs.post_send(siw_end.WRITE, None, flags=0, remote_addr=0, rkey=1)
                 wait_for(lambda: ours.qp.counters()["writes_served"], ours)
                 yield ours, theirs

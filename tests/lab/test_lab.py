@@ -57,7 +57,7 @@ def check(status: int, printed: str) -> None:
 
 
 class Guest:
-    """Tests that run meanwhile over an RDMA device of libibverbs."""
+    """A guest whose tests run over an RDMA device of libibverbs, beside other tests of the session."""
 
     def __init__(self, name: str) -> None:
         environment = {"RMEMCACHED_TEST_TRANSPORT": "verbs", "RMEMCACHED_TEST_PACE": "10"}

@@ -69,7 +69,7 @@ class SuiteError(Exception):
     """The suite cannot be run; the message is a line with the reason."""
 
 
-# --- where the tests come from ---
+# --- sources of the tests ---
 
 
 def source_entries(apt: Path = Path("/etc/apt")) -> str:
@@ -171,7 +171,7 @@ class Deviation:
 
     before: tuple[int, ...]  # holds for suites older than this version
     file: str
-    assertion: str  # its text; "..." at its end stands for any text
+    assertion: str  # the text of the assertion; "..." at its end stands for any text
     stops: bool  # the test waits for ever after the assertion
     reason: str
 

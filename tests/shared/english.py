@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 STAND_INS = {"that", "those", "what", "which", "one", "ones", "it", "other"}
 SHARE = 0.03
-# A short file may have so many anyway: a share says nothing of three sentences.
+# A short file may have so many anyway: of three sentences a share would say nothing.
 FREE = 2
 
 WORD = re.compile(r"[A-Za-z][A-Za-z'_]*")

@@ -69,7 +69,8 @@ class ShmPeer:
     """An end of a connection to a soft_shm device, which has sent HELLO already. The peer acts only within its
     methods.
 
-    paid: ring and registry are allocated, as a device that maps only paid memory wants them.
+    paid: all pages of ring and registry are allocated by this process, which pays for them. Some devices map no other
+    memory.
     """
 
     def __init__(self, sock: socket.socket, *, paid: bool = False) -> None:

@@ -53,6 +53,7 @@ class TlsRelay:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves a client's connection until either side ends."""
         try:
             inner_reader, inner_writer = await asyncio.open_connection(self.server.host, self.server.port)
         except OSError:

@@ -161,7 +161,7 @@ class Durations:
 
 
 def register(config: pytest.Config) -> None:
-    """Does what the options say."""
+    """Registers the plugins for the given options. tests/conftest.py calls this function."""
     if config.option.quick:
         config.pluginmanager.register(Quick())
     if config.option.beside:

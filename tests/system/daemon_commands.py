@@ -49,6 +49,7 @@ def as_nobody(*flags: str) -> tuple[int, str, str]:
 
 
 def started(*flags: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """Starts a daemon with these flags, without waiting until the daemon serves."""
     return subprocess.Popen(
         [*OURS, *AS_ROOT, *flags],
         stdin=subprocess.DEVNULL,
@@ -67,6 +68,7 @@ def stopped(process: subprocess.Popen[str], how: int = signal.SIGTERM) -> tuple[
 
 
 def answers(host: str, port: int) -> bool:
+    """Whether a daemon answers at this address."""
     try:
         with socket.create_connection((host, port), 5) as sock:
             sock.sendall(b"mn\r\n")

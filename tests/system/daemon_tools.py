@@ -89,6 +89,7 @@ class Conversation:
 
 
 def rdma_client(server: Server | SimpleNamespace, **arguments: Any) -> Client:
+    """A client of ours over the tests' RDMA transport."""
     arguments = {"timeout": TIMEOUT, "connect_timeout": TIMEOUT, "default_noreply": False, **arguments}
     return Client(server.address, transport=rdma(), **arguments)
 
@@ -407,7 +408,7 @@ class Peer:
                 armed = True
                 continue
             left = deadline - time.monotonic()
-            # Only over the software devices the peer learns of a queue pair's end by itself: else the lifeline tells.
+            # Over the software devices a completion tells of the queue pair's end. Over others only the lifeline tells.
             heard: list[Any] = [self.channel]
             if over_libibverbs():
                 heard.append(self.lifeline.sock if self.cm is None else self.cm.sock)
@@ -421,6 +422,7 @@ class Peer:
             armed = False
 
     def _take(self, index: int, length: int) -> None:
+        """Takes a received message: its credits, room and payload. Then posts the receive again."""
         start = index * self.msgsize
         message = bytes(self.receives[start : start + length])
         self.credits += int.from_bytes(message[2:4], "big")

@@ -310,6 +310,7 @@ ERROR = re.compile(rb"(CLIENT|SERVER)_ERROR [^\r\n]*\r\n\Z")
 
 
 def same(ours: tuple[bytes, bool], theirs: tuple[bytes, bool]) -> bool:
+    """Whether two results of `said` count as the same: see the exceptions at the top of this file."""
     (mine, orderly), (other, other_orderly) = ours, theirs
     if not (orderly and other_orderly):
         length = min(len(mine), len(other))
@@ -358,7 +359,7 @@ class Comparison:
         """The conversations without the commands needless for the difference in the last conversation."""
         told = self.told
         if not self.replayed(told):
-            return told  # chance
+            return told  # the difference was chance
         whole: Conversations = [(commands, []) for commands, _ in told]
         if self.replayed(whole):
             told = whole

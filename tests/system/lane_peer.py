@@ -1,4 +1,4 @@
-"""A peer made by hand of verbs that opens and closes lanes, and keeps what comes on them apart."""
+"""A peer made of raw verbs that opens and closes lanes, and keeps their replies apart."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ TIMEOUT = within(20.0)  # seconds: a longer operation is a stall
 
 
 class Result:
+    """The counts of all clients, and the found faults."""
     def __init__(self) -> None:
         self.operations = 0
         self.hits = 0
@@ -62,6 +63,7 @@ def choose(source: random.Random) -> tuple[str, bytes | None]:
 
 
 def run_rdma(server: Any, count: int, seconds: float, seed: int, result: Result) -> None:
+    """Runs so many RDMA clients in turn, in this thread."""
     source = random.Random(seed)
     clients = [rdma_client(server, timeout=TIMEOUT) for _ in range(count)]
     for client in clients:
@@ -160,6 +162,7 @@ class TcpClient:
 
 
 def run_tcp(server: Any, count: int, seconds: float, seed: int, result: Result) -> None:
+    """Runs so many TCP clients over one poll loop."""
     source = random.Random(seed)
     poll = select.poll()
     clients = {}

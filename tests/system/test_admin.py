@@ -51,7 +51,7 @@ class TestDebugCommands:
         assert control.ask(b"debugitem ref a\r\n") == b"OK\r\n"
         used = control.number("1:used_chunks", "slabs")
         control.ask(b"set a 0 0 1\r\ny\r\n")
-        # The replaced item stays for as long as the reference.
+        # The replaced item stays while somebody holds a reference to the item.
         assert control.number("1:used_chunks", "slabs") == used + 1
         assert control.ask(b"debugitem unref reffed\r\n") == b"OK\r\n"
         assert control.ask(b"debugitem unref reffed\r\n") == b"OK\r\n"

@@ -137,7 +137,7 @@ def test_every_item_once_while_others_write(rmemcached_server: ServerFactory, cl
 
 
 def test_input_behind_a_dump_is_answered_after_it(rmemcached_server: ServerFactory) -> None:
-    # There is no maintainer: its own start of the crawler would refuse the dump.
+    # The daemon has no maintainer: while the maintainer's own crawl runs, the daemon would refuse the dump.
     with Conversation(rmemcached_server("-o", "no_lru_maintainer")) as client:
         fill(client, 3000)
         client.send(b"lru_crawler metadump all\r\nset a 0 0 3\r\nab")

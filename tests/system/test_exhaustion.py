@@ -56,7 +56,7 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
 
 
 def served(server: Server, control: Conversation) -> None:
-    """Whether everything works, by both transports."""
+    """Checks that everything works, by both transports."""
     for client in (rdma_client(server), tcp_client(server)):
         for size in (10, 100_000):
             assert client.set("served", bytes(size))

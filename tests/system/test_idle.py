@@ -104,7 +104,8 @@ def test_what_the_kernel_holds_is_under_way_too(clock: Clock) -> None:
 
 
 def test_a_reply_longer_than_the_rest_of_the_one_before(clock: Clock) -> None:
-    """The daemon compares its look at a reply in the socket only with earlier looks at the same reply."""
+    """The daemon compares the untaken bytes of a reply with earlier looks at this reply only: a longer next reply does
+    not count as a peer that takes nothing."""
     store(clock, bytes(MB))
     with narrow(clock.server) as slow:
         slow.send(b"get key\r\n")

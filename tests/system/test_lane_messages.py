@@ -696,7 +696,7 @@ def test_refusals_that_cannot_leave() -> None:
         first.open(*range(first.lanes))
         first.wait(lambda: first.lanes - 1 in first.closed)
         before = resident(server.pid)
-        # The peer does not give the credit of READY back.
+        # The peer keeps the credit of READY: the daemon has no credit for a refusal.
         second.owed = 0
         second.open(*range(1, second.lanes))
         assert not second.closed

@@ -139,7 +139,7 @@ def test_one_connection_a_thousand_values(scene: tuple[Server, Conversation]) ->
         for number in range(WARM_UP, ROUNDS):
             round_trip(number)
         give_back()
-        # The client may hold two sinks. The daemon has not touched all pages of its arena before.
+        # The limits have room for two sinks of the client, and for pages of the arena that the daemon touches only now.
         assert resident(os.getpid()) - before[0] < GROWTH + (2 << 20)
         assert resident(server.pid) - before[1] < 64 << 20
         assert control.number("rdma_registrations", "rdma") == 2

@@ -20,7 +20,7 @@ Busy = tuple[Conversation, list[socket.socket], bytes, bytes]
 
 TURN = 512 * 1024  # bytes of a worker's turn
 SHARE = 64 * 1024  # bytes sent in any case
-EXTENTS = 1024  # of one call
+EXTENTS = 1024  # the most pieces of memory in one system call
 
 
 class Values:

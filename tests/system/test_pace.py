@@ -13,7 +13,8 @@ TRY_FIRST = 16
 
 
 def polled(gaps: list[int], pace: Pace | None = None) -> list[int | None]:
-    """The expected gap after each request. The first request comes at once, the others after these gaps."""
+    """The gap to poll through after each request; None: no polling. The first request comes at once, the others after
+    these gaps."""
     pace = pace or Pace()
     return [pace.note(now, LIMIT) for now in accumulate(gaps, initial=1)]
 
@@ -55,7 +56,8 @@ def test_gaps_beyond_the_limit_are_tried_ever_more_seldom() -> None:
 
 
 def test_a_try_that_pays_goes_on() -> None:
-    """A try pays for a client without pauses, and the worker goes on: while the worker is awake, the gaps are short."""
+    """Without polling a client's gaps are long. When the worker tries to poll all the same, the gaps get short, so the
+    worker goes on polling."""
     pace = Pace()
     now, gap = 1, 80 * US
     expected = []

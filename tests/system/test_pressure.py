@@ -34,7 +34,7 @@ from transport import rounds, within
 from rmemcached.client import Client
 
 MB = 1 << 20
-STALL = within(5.0)  # seconds for an operation behind others; tests/hostile measures its time
+STALL = within(5.0)  # seconds for an operation behind others; tests/hostile has closer limits
 
 
 def inbox_length(peer: Peer) -> int:
@@ -117,7 +117,7 @@ def test_many_greedy_clients(server: Server) -> None:
         eventually(lambda: control.number("curr_connections") == 1)
         eventually(lambda: descriptors(server.pid) <= open_files)
         assert resident(server.pid) - before < 32 * MB
-        # Nothing holds the overwritten items any more: the memory can be filled with others.
+        # The next test begins without these items.
         assert control.ask(b"flush_all\r\n") == b"OK\r\n"
 
 

@@ -10,7 +10,7 @@ from servers import Server
 
 ServerFactory = Callable[..., Server]
 CONTESTED = 500  # wins by the other worker before the test ends
-MOST = 5_000_000  # limit of markings until then
+MOST = 5_000_000  # limit of markings, if the wins are too few
 BATCH = 5_000  # requests in a batch
 MARK = b"md key I\r\nmg key s\r\n"
 READ = b"mg key s\r\n"

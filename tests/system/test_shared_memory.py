@@ -51,7 +51,7 @@ from rmemcached.verbs import MR, Access
 LARGE = 300_000
 RECORD_FAULT = b"SERVER_ERROR rdma: a record came that no correct peer sends\r\n"
 MANY_CLOSES = 256
-"""Descriptors that wait to be closed, after which no queue pair gets a stream."""
+"""With so many descriptors waiting for their close in the daemon, no queue pair gets a stream."""
 HOST, NETNS = host_identity()
 EXCHANGE = "rdma version=2 transport=soft_shm qpn=17 credits=16 msgsize=8192 lanebytes=512"
 PLACE = f"host={HOST} netns={NETNS}"
@@ -311,7 +311,7 @@ def test_on_a_unix_socket(rmemcached_server: ServerFactory, tmp_path: Path) -> N
         assert talk.ask(b"SHM is no frame either\r\n") == b"ERROR\r\n"
 
 
-# ---- the request -----------------------------------------------------------------------------------------------------
+# ---- the request for a stream ----------------------------------------------------------------------------------------
 
 
 def test_every_cut_of_the_request(server: Server, control: Conversation) -> None:
@@ -391,8 +391,8 @@ def test_garbage_in_place_of_records(server: Server, control: Conversation) -> N
 
 
 def close_waits(server: Server, sender: socket.socket) -> None:
-    """Makes the daemon's thread for closing wait in its first close, and peers add descriptors, three and a socket
-    each, until too many wait."""
+    """Makes the daemon's thread for closing descriptors wait in its first close. Then peers add descriptors, three and
+    a socket each, until MANY_CLOSES wait."""
     with open(os.devnull) as null:
         fds = [null.fileno()] * 3
         with Conversation(server) as talk, attached(talk) as sock:
@@ -412,7 +412,7 @@ def test_auto_falls_back_while_the_daemon_takes_no_stream(rmemcached_server: Ser
     clients get streams again."""
     server = rmemcached_server("-t", "1")
     sender, reader = lingering(3600)
-    # This client has a lifeline of another kind, so the others do not share its queue pair.
+    # With another keepalive than the later clients, this client shares its queue pair with none of them.
     keepalive = KeepaliveOpts()
     with Client(server.address, timeout=TIMEOUT, default_noreply=False, socket_keepalive=keepalive) as before:
         assert before.set("key", b"value") and before.transport == "soft_shm"
@@ -489,7 +489,8 @@ def test_garbage_in_the_ring(server: Server, control: Conversation, case: str, w
 
 @pytest.mark.parametrize("case", ["paid", "sparse"])
 def test_a_ring_made_by_hand(server: Server, control: Conversation, case: str) -> None:
-    """The daemon serves a paid ring made by hand, and refuses an unpaid ring: the tests' garbage reaches the daemon."""
+    """The daemon serves a hand-made ring with all pages allocated, and refuses a sparse ring: so the tests' garbage, in
+    allocated rings, reaches the daemon."""
     with Conversation(server) as talk, closing(ShmPeer(attached(talk), paid=case == "paid")) as peer:
         peer.hello()
         assert is_served(peer) if case == "paid" else everything(talk.sock) == RECORD_FAULT

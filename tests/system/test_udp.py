@@ -89,7 +89,7 @@ class Peer:
         return self.message()
 
     def silent(self) -> None:
-        """Only the answer to the command sent now arrives."""
+        """Sends a command, and fails if anything but its answer arrives: earlier requests have no answers left."""
         assert self.ask(b"mn\r\n") == b"MN\r\n"
 
     def close(self) -> None:

@@ -266,7 +266,7 @@ def test_connections_of_a_unix_socket(rmemcached_server: ServerFactory, tmp_path
         assert re.fullmatch(r"type=conn_new rip=unix rport=0 transport=local cfd=\d+", event)
 
 
-# ---- the command -----------------------------------------------------------------------------------------------------
+# ---- the command watch -----------------------------------------------------------------------------------------------
 
 
 def test_words(rmemcached_server: ServerFactory) -> None:
@@ -320,7 +320,7 @@ def test_twenty_watchers_at_most(rmemcached_server: ServerFactory) -> None:
     eventually(lambda: descriptors_at_rest(server) <= before)
 
 
-# ---- life ------------------------------------------------------------------------------------------------------------
+# ---- slow, dead and many watchers ------------------------------------------------------------------------------------
 
 
 def test_what_a_watcher_says_is_ignored(rmemcached_server: ServerFactory) -> None:

@@ -37,6 +37,7 @@ def pause() -> NoReturn:
 
 
 def storm(server: Any, seed: int) -> None:
+    """Sets and gets for ever. Prints the fault of a wrong value."""
     source = random.Random(seed)
     client = rdma_client(server)
     client.version()
@@ -54,6 +55,7 @@ def storm(server: Any, seed: int) -> None:
 
 
 def hang(server: Any, mode: str, key: str, size: int) -> None:
+    """Sends a set (mode "read") or a get ("write") with memory of the peer, and then never polls."""
     peer = Peer(server, receive_buffer=16384)
     memory = bytearray(size)
     region = peer.region(memory, Access.REMOTE_READ if mode == "read" else Access.LOCAL_WRITE | Access.REMOTE_WRITE)

@@ -102,16 +102,17 @@ class Coverage:
 
 @dataclasses.dataclass
 class Frame:
+    """A frame of the peer in its parts, and the faults of this frame."""
     octets: bytes
-    length: int = -1  # of the length field; -1: the right length
+    length: int = -1  # value of the length field; -1: the right length
     crc: int = 0  # exclusive-or with the right CRC
     keep: int = -1  # octets of the frame; -1: all
     tail: bytes = b""
-    lie: int = -1  # of RingFeed, before the frame; soft_shm
+    lie: int = -1  # soft_shm: the kind of RingFeed.lie before the frame; -1: no lie
     lie_value: int = 0
     cell: int = -1  # soft_shm: the octets are no frame but a cell of this kind
     cell_flags: int = 0
-    cell_length: int = -1  # in its word; -1: the right length
+    cell_length: int = -1  # length in the cell's word; -1: the right length
 
     def payload(self, stags: list[bytes], at: bytes) -> bytes:
         octets = self.octets
@@ -131,9 +132,10 @@ class Frame:
 
 @dataclasses.dataclass
 class Conversation:
+    """The set-up of a queue pair, the kinds of the program's requests, and the peer's frames."""
     frames: list[Frame]
     crc: bool = False
-    initiator: bool = False  # the queue pair is
+    initiator: bool = False  # the queue pair is the initiator
     start: bytes = b""  # the peer's MPA frame; empty: a right frame
     receives: int = 3
     receive_size: int = 100
@@ -281,6 +283,7 @@ def renumber(frames: list[Frame]) -> None:
 
 
 def mutate_frame(draw: random.Random, frame: Frame) -> None:
+    """Changes a frame in a way drawn at random."""
     octets = bytearray(frame.octets)
     kind = draw.randrange(14)
     if kind == 12:
@@ -326,6 +329,7 @@ def mutate_frame(draw: random.Random, frame: Frame) -> None:
 
 
 def mutate_setup(draw: random.Random, one: Conversation) -> None:
+    """Changes all of a conversation but its frames, in a way drawn at random."""
     kind = draw.randrange(7)
     if kind == 6:
         one.scratch = not one.scratch
@@ -358,6 +362,7 @@ def mutate_setup(draw: random.Random, one: Conversation) -> None:
 
 
 def mutate(draw: random.Random, one: Conversation, corpus: list[Conversation]) -> Conversation:
+    """A changed copy of a conversation. corpus: the conversations whose frames may be added."""
     one = dataclasses.replace(one, frames=[dataclasses.replace(frame) for frame in one.frames])
     frames = one.frames
     for _ in range(draw.choice((1, 1, 2, 3, 5))):
@@ -384,7 +389,7 @@ def mutate(draw: random.Random, one: Conversation, corpus: list[Conversation]) -
     return one
 
 
-# --- feeding them ---
+# --- feeding of conversations ---
 
 
 def start_frame(one: Conversation) -> bytes:
@@ -393,6 +398,7 @@ def start_frame(one: Conversation) -> bytes:
 
 
 class TcpFeed:
+    """Feeds octets to a queue pair over a TCP connection, and takes the queue pair's octets."""
     def __init__(self, qp: QP, one: Conversation, victim: Victim) -> None:
         self.sock, theirs = tcp_pair()
         start = one.start or start_frame(one)
@@ -575,6 +581,7 @@ def feed(victim: Victim, one: Conversation) -> object:
 
 
 class Fuzzer:
+    """Feeds conversations to a Victim. A conversation that runs new code joins the corpus. folder: keeps the corpus."""
     def __init__(self, fabric: str, seed: int, folder: Path | None = None) -> None:
         verbs_ends.FABRIC = fabric
         self.draw = random.Random(seed)

@@ -19,14 +19,17 @@ def shared_region(end: End, size: int, access: int = ALL) -> tuple[MR, verbs_end
 
 
 def one_sided(end: End) -> int:
+    """The number of the end's READs and WRITEs done without the stream."""
     return end.qp.counters()["one_sided"]
 
 
 def read(a: End, mr: MR, size: int = 8, at: int = 0, **options: int) -> SendWR:
+    """A READ of the peer's region into the end's buffer."""
     return SendWR(Opcode.RDMA_READ, [a.mr.sge(0, size)], remote_addr=mr.addr + at, rkey=mr.rkey, **options)
 
 
 def write(a: End, mr: MR, size: int = 8, at: int = 0, **options: int) -> SendWR:
+    """A WRITE of the end's buffer into the peer's region."""
     return SendWR(Opcode.RDMA_WRITE, [a.mr.sge(0, size)], remote_addr=mr.addr + at, rkey=mr.rkey, **options)
 
 
@@ -91,7 +94,7 @@ class RawPeer(ShmPeer):
 
 
 def broken(peer: RawPeer) -> None:
-    """The queue pair must be in error, without a completion to blame, and nobody else."""
+    """The queue pair gets into the state ERR, and the context reports QP_FATAL for this queue pair."""
     until(lambda: peer.end.qp.state == State.ERR, peer.end)
     os.set_blocking(peer.end.context.async_fileno(), False)
     event = peer.end.context.get_async_event()

@@ -130,7 +130,7 @@ def test_several_queues_on_one_channel_take_turns() -> None:
         if streams():
             assert found == others * 2
         assert event(b) is None and not readable(b)
-        # A closed queue takes its events along.
+        # The pending events of a completion queue disappear with the queue.
         others[1].arm()
         qps[1].post_send(SendWR())
         assert readable(b)

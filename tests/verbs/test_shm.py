@@ -35,7 +35,7 @@ def test_access_needs_no_help_of_the_target() -> None:
         acquaint(a, b, mr)
         assert one_sided(a) == 0
         a.buffer[:] = random.Random(1).randbytes(len(a.buffer))
-        # Nobody polls for the target from here on.
+        # From here on nobody polls for the target: one-sided requests complete all the same.
         a.qp.post_send(write(a, mr, 1 << 16, wr_id=1))
         assert bytes(memory) == bytes(a.buffer)
         memory[100:108] = b"8 octets"
@@ -231,7 +231,7 @@ def test_a_region_that_messages_use_can_be_given_up() -> None:
             gone = source.lkey
             source.close()
             target.close()
-        # A post with a closed region gets the same error as with any other wrong region.
+        # A SEND from a closed region completes with the same error as a SEND with any other invalid lkey.
         b.qp.post_recv((99, [b.mr.sge(0, 8)]))
         a.qp.post_send(SendWR(Opcode.SEND, [(a.mr.addr, 2, gone)], wr_id=1))
         assert statuses(completions(a, 1, b)) == [Status.LOC_PROT_ERR]

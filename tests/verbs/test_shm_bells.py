@@ -124,7 +124,7 @@ def test_a_bell_of_another_container_is_not_rung(beside: bool) -> None:
 
 
 def test_a_bell_that_rings_wakes_who_waits() -> None:
-    """Octets written before the ring are there after the ring. Without a ring nothing announces them."""
+    """An end that the bell wakes finds the octets written before. Without the bell nothing announces the octets."""
     with End(channel=True) as end:
         peer = RawPeer(end)
         end.qp.post_recv((7, [end.mr.sge(0, 64)]))

@@ -59,7 +59,7 @@ def limited(**limits: Any) -> End:
 def paid_peer(
     registry: int | None = None, answers: int = ANSWERS, end: End | None = None, qp: QP | None = None
 ) -> tuple[End, RawPeer]:
-    """An end that maps only memory paid for by its peer, and a hand-made peer that behaves so far."""
+    """An end that maps only memory whose pages the peer has allocated, and a hand-made peer that behaves so far."""
     end = end or limited(paid=True)
     peer = RawPeer(end, hello=False, qp=qp)
     peer.page[0] = 0
@@ -273,7 +273,7 @@ def test_only_what_the_peer_has_paid_for_is_mapped(access: int, holes: str) -> N
         if holes == "none":
             assert statuses(completions(end, 1)) == [Status.SUCCESS] and one_sided(end) == 1
             assert end.buffer[:8] == b"pppppppp"
-            # The seal keeps the pages, since no hole can be made. But the peer can still write through its earlier mapping.
+            # The seal keeps the pages, since no hole can be made. But the peer can write through its earlier mapping.
             assert fallocate(region, HOLE, 0, MB) == errno.EPERM
             memory[:8] = b"still_my"
             post_read(end)

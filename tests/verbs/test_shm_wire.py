@@ -67,7 +67,7 @@ def test_the_hand_made_peer_is_understood(raw: RawPeer) -> None:
     raw.end.qp.post_send(SendWR(Opcode.SEND, [raw.end.mr.sge(0, 5)]))
     raw.end.qp.post_send(SendWR(Opcode.SEND, [raw.end.mr.sge(0, 5)], flags=SendFlag.SOLICITED))
     assert raw.cells() == [(MESSAGE, 0, b"again"), (MESSAGE, SOLICITED, b"again")]
-    # Anything but a short message is part of the stream, and counts as the third.
+    # Only a short plain SEND goes in a cell of its own. This SEND goes through the stream, as the third message (msn).
     raw.end.qp.post_send(SendWR(Opcode.SEND_WITH_INV, [raw.end.mr.sge(0, 5)], invalidate_rkey=7))
     assert raw.read() == fpdu(untagged(4, b"again", msn=3, invalidate=7), crc=False)
 

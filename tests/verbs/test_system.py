@@ -1,4 +1,4 @@
-"""What only libibverbs' devices do; see conftest.py."""
+"""Behaviour of libibverbs' devices that the software devices lack; see conftest.py."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ LARGEST = max(SIZES)
 def pair(request: pytest.FixtureRequest):
     mss = 1448 if "small" in request.param else 0
     a, b = connected(LARGEST + 64, crc="crc" in request.param, mss=mss)
-    # The responder of a stream may not send before its first reception, and a test may begin with either end.
+    # The responder of a stream may not send before its first reception. A test may begin with either end, so the
+    # initiator sends a message here.
     b.qp.post_recv((0, []))
     a.qp.post_send(SendWR(Opcode.SEND, []))
     completions(a, 1, b)

@@ -171,7 +171,7 @@ def test_posts_and_polls_share_a_turn_of_the_program(opcode: Opcode) -> None:
             for _ in range(8):
                 there.poll()
                 here.poll()
-            # Each queue pair may exceed the turn by a frame, and has one look at its input.
+            # At the turn's end each queue pair may still move a frame, and take what one look at its input finds.
             assert moved() - before < turn + 3 * count * piece
             before = moved()
             channel.begin_turn(turn)

@@ -212,6 +212,7 @@ def give(qp: QP, sock: socket.socket, *, initiator: bool, crc: bool = False, ird
 
 
 def tcp_pair_mss(mss: int) -> tuple[socket.socket, socket.socket]:
+    """tcp_pair with a forced TCP segment size."""
     with socket.socket() as listener:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, mss)
         listener.bind(("127.0.0.1", 0))
@@ -236,6 +237,7 @@ class Pair(NamedTuple):
 
 
 def connected(size: int = 1 << 16, *, crc: bool = False, mss: int = 0, **options: Any) -> Pair:
+    """Two new ends, connected; crc and mss as in connect."""
     pair = Pair(End(size, **options), End(size, **options))
     connect(*pair, crc=crc, mss=mss)
     return pair
@@ -258,6 +260,7 @@ def crc32c(data: bytes) -> int:
 
 
 def fpdu(ulpdu: bytes, crc: bool = True) -> bytes:
+    """An FPDU with this ULPDU. crc: with the right CRC, else 0."""
     framed = struct.pack(">H", len(ulpdu)) + ulpdu
     framed += bytes(-len(framed) % 4)
     return framed + struct.pack("<I", crc32c(framed) if crc else 0)
@@ -266,6 +269,7 @@ def fpdu(ulpdu: bytes, crc: bool = True) -> bytes:
 def untagged(
     opcode: int, payload: bytes = b"", *, qn: int = 0, msn: int = 1, mo: int = 0, last: bool = True, invalidate: int = 0
 ) -> bytes:
+    """The ULPDU of an untagged DDP segment. qn: the number of the queue."""
     control = 0x41 if last else 0x01
     return struct.pack(">BBIIII", control, 0x40 | opcode, invalidate, qn, msn, mo) + payload
 
@@ -275,6 +279,7 @@ def tagged(opcode: int, stag: int, to: int, payload: bytes = b"", *, last: bool 
 
 
 def send(payload: bytes, msn: int = 1, **options: Any) -> bytes:
+    """The ULPDU of a SEND."""
     return untagged(3, payload, msn=msn, **options)
 
 
@@ -285,6 +290,7 @@ def write(stag: int, to: int, payload: bytes, **options: Any) -> bytes:
 def read_request_segment(
     sink: tuple[int, int], length: int, source: tuple[int, int], msn: int = 1, **options: Any
 ) -> bytes:
+    """The ULPDU of a READ request. sink, source: (key, address)."""
     payload = struct.pack(">IQIIQ", *sink, length, *source)
     return untagged(1, payload, qn=1, msn=msn, **options)
 
@@ -292,6 +298,7 @@ def read_request_segment(
 def mpa_frame(
     key: bytes, flags: int = 0x40, revision: int = 1, words: tuple[int, int] | None = None, private: bytes = b""
 ) -> bytes:
+    """A start-up frame of MPA. words: the depths of revision 2, (IRD, ORD) with their flags."""
     body = (struct.pack(">HH", *words) if words else b"") + private
     return key + struct.pack(">BBH", flags, revision, len(body)) + body
 
@@ -359,7 +366,7 @@ class Peer:
         return frame[20] >> 4, frame[20] & 15, frame[21]
 
     def silent(self) -> bool:
-        """Whether no octet is readable after the queue pair had its chance."""
+        """Whether no octet has come after three polls of the end."""
         for _ in range(3):
             self.end.poll()
         return not polling.readable(self.sock, 0)
