@@ -32,6 +32,7 @@ TIMEOUT = within(20.0)  # seconds: a longer operation is a stall
 
 class Result:
     """The counts of all clients, and the found faults."""
+
     def __init__(self) -> None:
         self.operations = 0
         self.hits = 0

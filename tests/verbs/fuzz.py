@@ -103,6 +103,7 @@ class Coverage:
 @dataclasses.dataclass
 class Frame:
     """A frame of the peer in its parts, and the faults of this frame."""
+
     octets: bytes
     length: int = -1  # value of the length field; -1: the right length
     crc: int = 0  # exclusive-or with the right CRC
@@ -133,6 +134,7 @@ class Frame:
 @dataclasses.dataclass
 class Conversation:
     """The set-up of a queue pair, the kinds of the program's requests, and the peer's frames."""
+
     frames: list[Frame]
     crc: bool = False
     initiator: bool = False  # the queue pair is the initiator
@@ -399,6 +401,7 @@ def start_frame(one: Conversation) -> bytes:
 
 class TcpFeed:
     """Feeds octets to a queue pair over a TCP connection, and takes the queue pair's octets."""
+
     def __init__(self, qp: QP, one: Conversation, victim: Victim) -> None:
         self.sock, theirs = tcp_pair()
         start = one.start or start_frame(one)
@@ -582,6 +585,7 @@ def feed(victim: Victim, one: Conversation) -> object:
 
 class Fuzzer:
     """Feeds conversations to a Victim. A conversation that runs new code joins the corpus. folder: keeps the corpus."""
+
     def __init__(self, fabric: str, seed: int, folder: Path | None = None) -> None:
         verbs_ends.FABRIC = fabric
         self.draw = random.Random(seed)
