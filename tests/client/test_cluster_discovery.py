@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from gated_relay import Gate, GatedRelay
+from polling import eventually
 from servers import Server
 
 import rmemcached.client.api.servers
@@ -45,6 +46,9 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Names:
 
 def test_from_dns(names: Names, memcached_server: ServerFactory, key: str) -> None:
     port = memcached_server("-l", "127.0.0.2").port
+    # memcached opens its addresses in turn, and the fixture has waited only for the first.
+    with socket.socket() as probe:
+        eventually(lambda: probe.connect_ex(("127.0.0.2", port)) == 0, what="memcached listens at 127.0.0.2")
     names.addresses = ["127.0.0.2", "127.0.0.1", "127.0.0.2", "::1"]
     with ClusterClient.from_dns("cache.example", port, **OPTIONS) as cluster:
         assert list(cluster.clients) == [f"127.0.0.1:{port}", f"127.0.0.2:{port}", f"::1:{port}"]
