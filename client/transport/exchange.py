@@ -152,7 +152,7 @@ def share(client: Options, wanted: str, queue: QueuePair) -> RdmaStream:
 
 
 def share_nothing(client: Options, wanted: str) -> None:
-    """The new connection has no lanes for others."""
+    """Notes that the new connection has no lanes for others, so threads do not wait for the next (see `unshared`)."""
     unshared.add(key_of(client, wanted))
 
 

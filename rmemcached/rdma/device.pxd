@@ -208,7 +208,8 @@ cdef const verbs_port *rdma_device_port(rdma_device *dev) noexcept nogil
 # --- item memory ---
 # Registers an extent for local writes and, if rdma_device.remote, for READs by clients. server/devices calls it in any
 # thread: for all item memory when the device is opened, and for each new extent before an item lies there. Extents come
-# in rising order and are ARENA_EXTENT long, except the arena's last. Returns 0 or an errno value; ERANGE: beyond MAX_EXTENTS.
+# in rising order and are ARENA_EXTENT long, except the arena's last. Returns 0 or an errno value; ERANGE: beyond
+# MAX_EXTENTS.
 cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noexcept nogil
 # Registers the next part of the index, for READs. Any thread. Returns 0 or an errno value; ERANGE: beyond MAX_INDEX.
 cdef int rdma_device_add_index(rdma_device *dev, void *addr, size_t length) noexcept nogil

@@ -422,8 +422,8 @@ cdef void slabs_set_automove_freeratio(store *s, double ratio) noexcept nogil
 # instead, where no class gets them until the limit allows. False: the memory was preallocated, or the reserved range is
 # too small.
 cdef bint store_set_memory_limit(store *s, uint64_t maxbytes) noexcept nogil
-# From now on the arena keeps its physical memory: no page goes back to the system. Call it after a device that knows
-# memory by its physical address has registered the arena, and before the memory limit may change.
+# From now on the arena keeps its physical memory: no page goes back to the system. Called when a
+# device that knows memory by its physical address is opened, before the device registers the arena.
 cdef void store_pin_memory(store *s) noexcept nogil
 
 # --- items ---

@@ -33,7 +33,8 @@ cdef enum:
     # region's end. The provider then receives the WRITE with fewer system calls.
     SOFT_ACCESS_SCRATCH = 1 << 29
 
-# Counters of one queue pair since its creation. All are uint64_t, so a caller can add them up as an array.
+# Counters of a queue pair since its creation, or of all queue pairs that share them (soft_share_counters). All are
+# uint64_t, so a caller can add them up as an array.
 cdef struct soft_qp_counters:
     uint64_t tx_fpdus
     uint64_t rx_fpdus

@@ -396,8 +396,8 @@ def test_the_end_does_not_wait_for_references() -> None:
     eventually(lambda: store.stats()["slab_reassign_busy_items"] > 0)
     started = time.monotonic()
     store.close()
-    # The mover tries a page with items in use 5000 times, at last every 5 ms, and the close does not wait for all
-    # tries.
+    # The mover passes over a page with items in use 10000 times before it gives up, in the end every 5 ms. The close
+    # does not wait for all passes.
     assert time.monotonic() - started < 10
     assert held
     assert filling is not None

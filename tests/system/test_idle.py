@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from daemon_tools import CREDIT, DATA, Conversation, Peer, eventually, over_libibverbs
@@ -83,6 +84,30 @@ def test_a_slow_reader_gets_all(clock: Clock) -> None:
         assert slow.line() + slow.line() == b"\r\nEND\r\n"
         assert slow.ask(b"mn\r\n") == b"MN\r\n"
     assert clock.kicks() == (0, 0)
+
+
+def test_a_fast_reader_gets_all(rmemcached_server: Callable[..., Server]) -> None:
+    """A reply of many turns of the worker is under way also while its peer has taken all that the daemon has sent.
+
+    In each turn the daemon sends a part of the reply, the clock steps, and other commands take time, so that the peer
+    has taken this part before the daemon looks for idle connections.
+    """
+    others = b"debugtime %d\r\n" % STEP + b"mg none\r\n" * 4000
+    clock = Clock(
+        rmemcached_server(
+            *("-t", "1", "-m", "128", "-I", "32m", "-R", "4001", "-o", f"idle_timeout={TIMEOUT},debug_commands")
+        )
+    )
+    store(clock, bytes(SIZE))
+    expected = b"VALUE key 7 %d\r\n%s\r\nEND\r\n" % (SIZE, bytes(SIZE))
+    with clock.control, Conversation(clock.server) as fast, ThreadPoolExecutor(1) as pool:
+        reply = pool.submit(fast.read, len(expected))
+        fast.send(b"get key\r\n")
+        clock.control.send(others * 4 + b"mn\r\n")
+        while clock.control.line() != b"MN\r\n":
+            pass
+        assert reply.result() == expected
+        assert clock.kicks() == (0, 0)
 
 
 def test_what_the_kernel_holds_is_under_way_too(clock: Clock) -> None:

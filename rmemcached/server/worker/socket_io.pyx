@@ -90,6 +90,14 @@ cdef void give_way(connection *cn, run_queue *q) noexcept nogil:
         q.tail = cn
 
 
+cdef void send_later(connection *cn) noexcept nogil:
+    """The connection's share of the turn is over: the rest of its output leaves in later turns."""
+    # The peer may have taken all output so far. An empty socket then looks as if the peer were idle.
+    connection_moved(cn)
+    if not cn.flags & CONNECTION_BLOCKED:
+        give_way(cn, &cn.w.sending)
+
+
 cdef bint send_waiting(connection *cn) noexcept nogil:
     cdef flush_result result = connection_flush(cn)
     if result == FLUSH_BROKEN or (result == FLUSH_DONE and cn.flags & CONNECTION_CLOSING):
@@ -100,10 +108,7 @@ cdef bint send_waiting(connection *cn) noexcept nogil:
         else:
             connection_block(cn)
     elif result == FLUSH_TURN_OVER:
-        if cn.flags & CONNECTION_BLOCKED:
-            connection_moved(cn)
-        else:
-            give_way(cn, &cn.w.sending)
+        send_later(cn)
     else:
         return True
     return False
@@ -133,7 +138,7 @@ cdef void connection_run(connection *cn) noexcept nogil:
             elif result == FLUSH_SOCKET_FULL:
                 connection_block(cn)
             else:
-                give_way(cn, &cn.w.sending)
+                send_later(cn)
             return
         if want == WANT_FLUSH:
             continue

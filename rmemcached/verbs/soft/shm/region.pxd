@@ -81,7 +81,7 @@ cdef bint shm_offer_sealed(soft_qp *qp, const shm_record *record, uint32_t *shar
 cdef void shm_look_on(soft_qp *qp, uint32_t *share) noexcept nogil
 # Unmaps all windows and the arrived region, at the end of the stream.
 cdef void shm_close_windows(soft_qp *qp) noexcept nogil
-# For shm_transmit_share, before it builds frames: carries out READs and WRITEs of windows, from the cursor on, as far as
-# the share of this turn lasts. Stops at the first request that must go through the ring. False: the queue pair is in
+# For shm_transmit_share, before it builds frames: carries out READs and WRITEs of windows, from the cursor on, as far
+# as the share of this turn lasts. Stops at the first request that must go through the ring. False: the queue pair is in
 # error.
 cdef bint shm_execute_direct(soft_qp *qp, uint32_t *share) noexcept nogil
