@@ -87,7 +87,7 @@ def test_a_slow_reader_gets_all(clock: Clock) -> None:
 
 
 def test_a_fast_reader_gets_all(rmemcached_server: Callable[..., Server]) -> None:
-    """A reply of many turns of the worker is under way also while its peer has taken all that the daemon has sent.
+    """A reply of many turns of the worker is under way also while its peer has taken all sent bytes.
 
     In each turn the daemon sends a part of the reply, the clock steps, and other commands take time, so that the peer
     has taken this part before the daemon looks for idle connections.
