@@ -50,7 +50,7 @@ cdef inline bint abbreviates(const token *t, const char *word) noexcept nogil:
     """Whether the token is the word or its beginning: in some commands memcached accepts both."""
     return t.length <= strlen(word) and memcmp(t.value, word, t.length) == 0
 
-# ---- numbers: False if malformed or out of range, and *out is untouched then -----------------------------------------
+# ---- numbers: False if malformed or out of range; *out is then untouched, except by parse_double ---------------------
 
 cdef inline bint parse_u32(const char *p, size_t length, uint32_t *out) noexcept nogil:
     cdef uint64_t value = 0
@@ -116,7 +116,8 @@ cdef inline bint parse_i64(const char *p, size_t length, int64_t *out) noexcept 
     return True
 
 cdef inline bint parse_double(const char *p, size_t length, double *out) noexcept nogil:
-    """Parses a number as strtod does; nothing but white space may follow. Changes *out in any case."""
+    """Parses a number as strtod does; nothing but white space may follow. May change *out even if it returns
+    False."""
     cdef char text[32]
     cdef char *end
     if length >= sizeof(text):
