@@ -134,8 +134,8 @@ cdef void soft_share_counters(ibv_qp *qp, soft_qp_counters *counters) noexcept n
 # _RDMA_READ), and *status the status for its completion.
 cdef bint soft_qp_terminated(ibv_qp *qp, int *opcode, ibv_wc_status *status) noexcept nogil
 
-# Why the stream broke: a violation no correct peer commits, a peer without an answer in time, or a lack in this process.
-# A constant string. NULL: the reason is unknown; the peer may have ended the stream.
+# Why the stream broke: a violation no correct peer commits, a peer without an answer in time, or a lack in this
+# process. A constant string. NULL: the reason is unknown; the peer may have ended the stream.
 cdef const char *soft_qp_fault(ibv_qp *qp) noexcept nogil
 
 # Payload octets in each frame of a long WRITE, except the last frame. A peer predicts frames of this size: when several
