@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from rmemcached import VERSIONS
 from rmemcached.host import read_text
-from rmemcached.settings import DIRECT_READERS, MEGABYTE, VIEWS, Settings, of_device
+from rmemcached.settings import DIRECT_READERS, MEGABYTE, RESTARTS, VIEWS, Settings, of_device
 from rmemcached.usage import usage
 
 CHUNK_ALIGN_BYTES = 8
@@ -236,6 +236,19 @@ def slab_sizes(text: str) -> list[int]:
     return [int(part) if part.isascii() and part.isdigit() else 0 for part in text.split("-") if part]
 
 
+def memory_file(text: str) -> str:
+    """An absolute path: the daemon of -d has another working folder."""
+    if not text or "\0" in text:
+        raise UsageError("-e needs the path of a file")
+    return os.path.abspath(text)
+
+
+def restart_policy(text: str) -> str:
+    if text not in RESTARTS:
+        raise UsageError(f"restart must be auto, always or fresh, not {text!r}", os.EX_USAGE)
+    return text
+
+
 def socket_name(text: str) -> str:
     """Parses `none`, or a path without signs that a line of the RDMA exchange cannot have."""
     if text != "none" and not re.fullmatch(r"/[!-~]{1,106}", text):
@@ -292,7 +305,7 @@ OPTIONS = {
     "L": Option(long="enable-largepages", sets={"preallocate": True}),
     "k": Option(long="lock-memory", sets={"lock_memory": True}),
     "C": Option(long="disable-cas", sets={"use_cas": False}),
-    "e": Option(parse=str, long="memory-file", refusal="This server is not built with support for memory files (-e)."),
+    "e": Option("memory_file", memory_file, "memory-file"),
     # the rights of clients
     "A": Option(long="enable-shutdown", sets={"shutdown_command": True}),
     "F": Option(long="disable-flush-all", sets={"flush_enabled": False}),
@@ -401,6 +414,7 @@ EXTENDED = {
     "slab_sizes": Option("slab_sizes", slab_sizes, default=""),
     "no_chunked_items": Option(sets={"slab_chunk_max": MEGABYTE}),
     "track_sizes": Option(sets={"track_sizes": True}),
+    "restart": Option("restart", restart_policy),
     "watcher_logbuf_size": Option(
         "logger_watcher_buf_size", unsigned("could not parse argument to watcher_logbuf_size", 1024, UINT32_MAX)
     ),
@@ -608,6 +622,8 @@ class Parsed:
                 "rdma_shm=<file> needs TCP and RDMA: it goes with neither -s, whose socket serves for both, nor no_rdma"
             )
             raise UsageError(message, os.EX_USAGE)
+        if "restart" in self.given and settings.memory_file is None:
+            raise UsageError("restart says what happens to the items of a memory file: it needs -e <file>", os.EX_USAGE)
         self.check_direct()
         if settings.rdma_direct_remote and (not settings.rdma or settings.socket_path is not None):
             raise UsageError("rdma_direct_remote needs TCP and RDMA: it goes with neither -s nor no_rdma", os.EX_USAGE)

@@ -5,6 +5,8 @@ from __future__ import annotations
 MEGABYTE = 1024 * 1024
 VIEWS = 4096
 """The number of items pinned for clients' views at most, without a number in -o rdma_view_limit."""
+RESTARTS = ("auto", "always", "fresh")
+"""What a start does with the items of a memory file: the numbers of restart_policy (store.pxd)."""
 DIRECT_READERS = ("off", "own", "all")
 """Values of rdma_direct."""
 DIRECT_OFF = {
@@ -43,6 +45,8 @@ class Settings:
     """Permission bits of the UNIX socket."""
     threads: int = 4
     max_bytes: int = 64 * MEGABYTE
+    memory_file: str | None = None
+    restart: str = "auto"
     max_connections: int = 1024
     inherited_fds: int = 3
     """Descriptors open at the start: the standard streams and inherited ones. As in memcached, they count for

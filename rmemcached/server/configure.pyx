@@ -3,14 +3,14 @@
 import os
 
 from rmemcached.server.sockets import overflow_uid
-from rmemcached.settings import DIRECT_READERS, HASH_ALGORITHM
+from rmemcached.settings import DIRECT_READERS, HASH_ALGORITHM, RESTARTS
 
 from libc.string cimport memset
 
 from rmemcached.protocol.conn cimport ascii_prot, binary_prot, negotiating_prot
 from rmemcached.rdma.device cimport rdma_limits
 from rmemcached.rdma.wire cimport RDMA_LANES_MAX
-from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES
+from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, restart_policy
 
 
 cdef protocol named_protocol(name):
@@ -47,6 +47,7 @@ cdef object fill_settings(settings *out, wanted):
     inter = os.fsencode(",".join(wanted.interfaces)) if wanted.interfaces else None
     path = os.fsencode(wanted.socket_path) if wanted.socket_path is not None else None
     auth = os.fsencode(wanted.auth_file) if wanted.auth_file is not None else None
+    memory = os.fsencode(wanted.memory_file) if wanted.memory_file is not None else None
     spoken = wanted.protocol.encode()
     algorithm = HASH_ALGORITHM.encode()
     reason = wanted.rdma_direct_off.encode() or None
@@ -56,6 +57,7 @@ cdef object fill_settings(settings *out, wanted):
     out.backlog = wanted.backlog
     out.inter = text_of(inter)
     out.socketpath = text_of(path)
+    out.memory_file = text_of(memory)
     out.access = wanted.socket_mask
     out.binding_protocol = text_of(spoken)
     out.auth_file = text_of(auth)
@@ -76,7 +78,7 @@ cdef object fill_settings(settings *out, wanted):
     out.hash_algorithm = text_of(algorithm)
     fill_rdma_limits(&out.rdma_limits, wanted)
     out.rdma_limits.direct_off = text_of(reason)
-    return inter, path, auth, spoken, algorithm, reason
+    return inter, path, auth, memory, spoken, algorithm, reason
 
 
 cdef void fill_store_config(store_config *out, wanted) except *:
@@ -91,6 +93,7 @@ cdef void fill_store_config(store_config *out, wanted) except *:
     out.use_cas = wanted.use_cas
     out.evict_to_free = wanted.evict_to_free
     out.preallocate = wanted.preallocate
+    out.restart = <restart_policy><int>RESTARTS.index(wanted.restart)
     # memcached's test suite sets this variable.
     out.initial_malloced = int(os.environ.get("T_MEMD_INITIAL_MALLOC") or 0)
     out.nthreads = wanted.threads

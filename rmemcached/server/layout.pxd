@@ -30,6 +30,7 @@ cdef struct settings:
     int backlog
     const char *inter            # NULL: all addresses
     const char *socketpath       # NULL: TCP
+    const char *memory_file      # NULL: none
     int access                   # of the UNIX socket
     const char *binding_protocol
     const char *auth_file        # NULL: no authentication

@@ -41,8 +41,8 @@ from rmemcached.server.worker cimport (
     worker, worker_add_udp, worker_destroy, worker_give_back, worker_init, worker_start, worker_wake,
 )
 from rmemcached.store.store cimport (
-    class_stats, store_config, store_create, store_destroy, store_get_class_stats, store_largest_class,
-    store_stop_threads, store_tick,
+    class_stats, store_config, store_create, store_destroy, store_get_class_stats, store_get_stats, store_largest_class,
+    store_note, store_stats, store_stop_threads, store_tick,
 )
 
 cdef enum:
@@ -259,13 +259,30 @@ cdef class Server:
             if s.store != NULL:
                 print(f"RDMA: rdma_direct is off: {first}", file=sys.stderr)
         if s.store == NULL:
-            raise ServerError((<bytes>problem).decode())
+            raise ServerError(os.fsdecode(<bytes>problem))
+        self.tell_restart()
+
+    cdef void tell_restart(self) except *:
+        """Says what became of a memory file's items: at any time if they were not kept, and with -v otherwise."""
+        cdef store_stats found
+        note = os.fsdecode(store_note(self.s.store))
+        if note:
+            print(note, file=sys.stderr)
+        elif self.settings.memory_file is not None and self.settings.verbose:
+            store_get_stats(self.s.store, &found)
+            print(
+                f"memory file {self.settings.memory_file}: {found.restored_items} items kept, "
+                f"{found.restored_expired} expired, {found.restored_dropped} dropped, "
+                f"{found.restored_us / 1e6:.3f} s",
+                file=sys.stderr,
+            )
 
     cdef void fill_store_hooks(self, store_config *config) noexcept:
         config.log = self.s.log
         config.extent_added = extent_added
         config.index_added = index_added
         config.extent_arg = &self.s
+        config.memory_file = self.s.settings.memory_file
 
     cdef void set_hooks(self) except *:
         cdef server *s = &self.s

@@ -125,6 +125,12 @@ cdef void general_threads(server *s, const store_stats *st, const store_config *
     if config.lru_maintainer:
         stat_append(out, b"lru_maintainer_juggles", st.lru_maintainer_juggles)
     stat_append(out, b"malloc_fails", st.malloc_fails)
+    if config.memory_file != NULL:
+        stat_append(out, b"restored_items", st.restored_items)
+        stat_append(out, b"restored_expired", st.restored_expired)
+        stat_append(out, b"restored_dropped", st.restored_dropped)
+        stat_append(out, b"restored_us", st.restored_us)
+        stat_append(out, b"foreign_pages", st.foreign_pages)
 
 
 cdef void general_items(const store_stats *st, const store_config *config, stat_buf *out) noexcept nogil:
@@ -294,7 +300,7 @@ cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
     stat_append_text(out, b"track_sizes", yes_no(config.track_sizes))
     stat_append_text(out, b"inline_ascii_response", b"no")
     stat_append(out, b"num_napi_ids", set.num_napi_ids)
-    stat_append_text(out, b"memory_file", b"(null)")
+    stat_append_text(out, b"memory_file", or_word(set.memory_file, b"(null)"))
     stat_append(out, b"client_flags_size", 4)
 
 

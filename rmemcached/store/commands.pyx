@@ -151,7 +151,8 @@ cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, 
     else:
         value = value - delta if delta < value else 0
     length = <size_t>snprintf(buf, INCR_MAX_STORAGE_LEN, "%llu", <unsigned long long>value)
-    if length + 2 <= <size_t>it.nbytes and load_acquire(&it.refcount) == 2:
+    # In a memory file the new item is linked whole: a thread killed here would leave half a number.
+    if length + 2 <= <size_t>it.nbytes and load_acquire(&it.refcount) == 2 and s.file.fd < 0:
         if s.config.use_cas:
             new_cas = get_cas_id(s)
         direct_begin(s, hv)

@@ -26,6 +26,7 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
     """
     cdef bint segmented = relaxed_load(&s.config.lru_segmented) or s.config.s3fifo
     cdef int most = 2 * ALLOC_TRIES if segmented and s.config.evict_to_free else ALLOC_TRIES
+    cdef unsigned int waits = 0
     cdef s3_pulled evicted
     cdef item *it
     cdef int pulled
@@ -38,8 +39,13 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
         elif s.config.s3fifo and not s.config.lru_maintainer:
             s3_drop(s, clsid, PULL_TRIES)
         it = slabs_alloc(s, clsid, True)
-        if it != NULL or pulls - kept == most:
+        if it != NULL:
             break
+        if pulls - kept == most:
+            # The items evicted may have lain on foreign pages, and then their memory is of no use here.
+            if not adopt_wait(s, &waits):
+                break
+            continue
         if s.config.s3fifo:
             evicted = s3_evict(s, clsid)
             if evicted == S3_STAYED and <uint64_t>(pulls + 1) * S3_LOOKED >= s3_items(s, clsid):
@@ -181,7 +187,7 @@ cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, re
 
 
 cdef uint64_t get_cas_id(store *s) noexcept nogil:
-    return fetch_add(&s.items.cas_id, 1) + 1
+    return fetch_add(&s.head.cas_id, 1) + 1
 
 
 # --- lookup ---

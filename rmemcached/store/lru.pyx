@@ -117,7 +117,7 @@ cdef inline bint _is_before_flush(store *s, const item *it) noexcept nogil:
     """Whether a running flush may still have to unlink the item. Such an item must not move to a place that the flush
     has passed. The caller has the item lock, and keeps the lock until the item is in its queue again.
     """
-    return load_acquire(&s.lru.flushing) != 0 and item_time(it) >= relaxed_load(&s.clock.oldest_live)
+    return load_acquire(&s.lru.flushing) != 0 and item_time(it) >= relaxed_load(&s.head.oldest_live)
 
 
 cdef void do_item_update(store *s, item *it) noexcept nogil:
@@ -559,7 +559,7 @@ cdef void store_flush_all(store *s, int64_t exptime) noexcept nogil:
     cdef uint32_t hv
     cdef int i
     oldest = realtime(s, exptime) - 1 if exptime > 0 else store_time(s) - 1
-    relaxed_store(&s.clock.oldest_live, oldest)
+    relaxed_store(&s.head.oldest_live, oldest)
     direct_tell(s)
     # A queue has only one cursor for flushes, so a flush waits for the end of another.
     while exchange(&s.lru.flushing, 1):

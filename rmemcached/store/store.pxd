@@ -196,6 +196,11 @@ cdef enum store_op:
 cdef enum:
     INCR_MAX_STORAGE_LEN = 24
 
+cdef enum restart_policy:       # what a start does with the items of a memory file (-o restart)
+    RESTART_AUTO = 0            # keeps them, but not after three crashes within a minute
+    RESTART_ALWAYS
+    RESTART_FRESH               # starts with an empty file
+
 ctypedef void (*extent_fn)(void *arg, void *addr, size_t length) noexcept nogil
 
 cdef struct store_config:
@@ -230,6 +235,8 @@ cdef struct store_config:
     double slab_automove_ratio
     unsigned int slab_automove_window
     double slab_automove_freeratio    # share of all memory to be kept as free pages (0.01 = 1 %)
+    const char *memory_file           # -e: the path of the file with the items; NULL: none
+    restart_policy restart
     bint preallocate                  # -L: take (and touch) all memory at start
     uint64_t initial_malloced         # start value of total_malloced, in bytes; memcached's test suite sets it
     uint32_t slab_sizes[MAX_NUMBER_OF_SLAB_CLASSES]    # -o slab_sizes: chunk sizes, ended by 0; [0] = 0: by factor
@@ -290,6 +297,13 @@ cdef struct store_stats:
     uint64_t slab_reassign_busy_nomem
     const char *slab_reassign_last_busy_status
     rel_time_t oldest_live      # `stats settings` oldest
+    uint64_t restored_items     # of the memory file, at the start
+    uint64_t restored_dropped   # ... items that did not hold together
+    uint64_t restored_expired
+    uint64_t restored_us        # ... microseconds it took
+    uint64_t foreign_pages      # pages of the memory file still to be brought into this run's shape
+    uint64_t foreign_moved      # ... items copied for that,
+    uint64_t foreign_dropped    # ... items that found no room, or are too large now
 
 # Counters and sizes of a slab class. Read with store_get_class_stats.
 cdef struct class_stats:
@@ -332,6 +346,8 @@ cdef struct store           # layout.pxd
 # Makes an empty store and starts the threads named in config. Touches little memory, except with config.preallocate.
 # NULL: *error is the reason, a text not to be freed.
 cdef store *store_create(const store_config *config, const char **error) noexcept nogil
+# A line about the start for the operator, such as why a memory file's items were not kept; empty: nothing to say.
+cdef const char *store_note(store *s) noexcept nogil
 # Ends all threads of the store; a second call is harmless. The server calls this while its workers still run: the store
 # stays usable, but grows and maintains nothing any more. A running dump ends with done(False), so its crawler_client
 # must still exist.
@@ -592,6 +608,7 @@ include "hash.pxd"
 include "threads.pxd"
 include "tell.pxd"
 include "clock.pxd"
+include "memory_file.pxd"
 include "arena.pxd"
 include "huge.pxd"
 include "slabs.pxd"
@@ -609,6 +626,8 @@ include "stats.pxd"
 include "maintainer.pxd"
 include "automove.pxd"
 include "mover.pxd"
+include "recover.pxd"
+include "adopt.pxd"
 include "cachedump.pxd"
 include "life.pxd"
 include "layout.pxd"

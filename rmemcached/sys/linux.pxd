@@ -119,6 +119,7 @@ cdef extern from "<sys/mman.h>" nogil:
         MAP_SHARED
         MAP_PRIVATE
         MAP_FIXED
+        MAP_FIXED_NOREPLACE
         MAP_ANONYMOUS
         MAP_NORESERVE
         MADV_HUGEPAGE
@@ -136,6 +137,8 @@ cdef extern from "<sys/mman.h>" nogil:
     void *MAP_FAILED
     void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset)
     int munmap(void *addr, size_t length)
+    int MS_SYNC
+    int msync(void *addr, size_t length, int flags)
     void *mremap(void *addr, size_t length, size_t new_length, int flags, ...)
     int madvise(void *addr, size_t length, int advice)
     int mprotect(void *addr, size_t length, int prot)
@@ -182,7 +185,11 @@ cdef extern from "<fcntl.h>" nogil:
     }
     """
     enum:
+        O_RDONLY
         O_RDWR
+        O_CREAT
+        O_EXCL
+        O_NOFOLLOW
         O_NONBLOCK
         O_CLOEXEC
         F_GETFL
@@ -195,6 +202,7 @@ cdef extern from "<fcntl.h>" nogil:
         F_SEAL_FUTURE_WRITE
     int open(const char *path, int flags, ...)
     int fcntl(int fd, int cmd, ...)
+    int fallocate(int fd, int mode, long offset, long length)
     # Replaces a descriptor by a read-only descriptor of the same file, and closes the old descriptor. Nobody else can
     # open the file for writing then. Without /proc, returns the old descriptor.
     int read_only "rmc_read_only"(int fd)
@@ -210,6 +218,12 @@ cdef extern from "<unistd.h>" nogil:
     int ftruncate(int fd, long length)
     ssize_t read(int fd, void *buf, size_t n)
     ssize_t write(int fd, const void *buf, size_t n)
+
+cdef extern from "<sys/file.h>" nogil:
+    enum:
+        LOCK_EX
+        LOCK_NB
+    int flock(int fd, int operation)
 
 cdef extern from "<sys/uio.h>" nogil:
     ssize_t readv(int fd, const iovec *iov, int iovcnt)
