@@ -154,13 +154,11 @@ cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, 
     if length + 2 <= <size_t>it.nbytes and load_acquire(&it.refcount) == 2:
         if s.config.use_cas:
             new_cas = get_cas_id(s)
-        direct_begin(s, hv)
-        direct_take_seal(s, it)
+        change_alter(s, it, hv)
         ITEM_set_cas(it, new_cas)
         memcpy(ITEM_data(it), buf, length)
         memset(ITEM_data(it) + length, c' ', <size_t>it.nbytes - length - 2)
-        direct_write_seal(s, it)
-        direct_end(s, hv)
+        change_altered(s, it, hv)
         do_item_update(s, it)
     else:
         fresh = item_alloc(s, ITEM_key(it), it.nkey, ITEM_client_flags(it), it.exptime, length + 2)
