@@ -120,6 +120,38 @@ class Settings:
     """Items get memory pages of 2 MB, where items fill whole pages."""
     track_sizes: bool = False
     """Count items by size for `stats sizes`."""
+    ext_item_size: int = 512
+    """Bytes; smaller items stay in memory. This and the next settings are of storage on flash."""
+    ext_item_age: int = 2**32 - 1
+    """Seconds without use, after which an item goes to flash."""
+    ext_low_ttl: int = 0
+    """Items with a life of fewer seconds go to pages of their own."""
+    ext_recache_rate: int = 2000
+    """One of so many hits on flash brings its item back to memory; 0: none."""
+    ext_wbuf_size: int = 4 * MEGABYTE
+    ext_compact_under: int = 0
+    """Compact pages while fewer pages are free."""
+    ext_drop_under: int = 0
+    """Drop items in place of moving them while fewer pages are free."""
+    ext_max_sleep: int = 1000000
+    """Microseconds between two looks for items to write, at most."""
+    ext_max_frag: float = 0.8
+    """Pages with a smaller share in use are compacted."""
+    ext_drop_unread: bool = False
+    """Compaction drops items never read."""
+    ssl_enabled: bool = False
+    ssl_chain_cert: str | None = None
+    ssl_key: str | None = None
+    ssl_verify_mode: int = 0
+    """OpenSSL's SSL_VERIFY_...; 0: clients need no certificate."""
+    ssl_keyformat: int = 1
+    """OpenSSL's SSL_FILETYPE_...; 1: PEM."""
+    ssl_ciphers: str | None = None
+    ssl_ca_cert: str | None = None
+    ssl_wbuf_size: int = 16 * 1024
+    ssl_session_cache: bool = False
+    ssl_kernel_tls: bool = False
+    ssl_min_version: str = "tlsv1.2"
     verbose: int = 0
     debug_commands: bool = False
     """Answer debugtime and debugitem, which memcached has in its debug build only."""

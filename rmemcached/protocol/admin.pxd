@@ -1,7 +1,7 @@
 """Administrative commands: their table, and the short commands. memcached: proto_text.c.
 
 Called by `ascii` for lines that are no command on items. The longer commands have modules of their own: `admin_watch`,
-`admin_slabs`, `admin_lru`. `ascii` calls `admin_stats` by itself.
+`admin_slabs`, `admin_lru`, `admin_flash`. `ascii` calls `admin_stats` by itself.
 """
 
 from rmemcached.protocol.conn cimport conn

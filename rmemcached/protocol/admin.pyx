@@ -1,9 +1,10 @@
-"""flush_all, verbosity, shutdown, cache_memlimit; for tests debugtime and debugitem (see admin.pxd)."""
+"""flush_all, verbosity, shutdown, cache_memlimit, refresh_certs; for tests debugtime and debugitem (see admin.pxd)."""
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdio cimport fprintf, stderr
 from libc.string cimport strlen
 
+from rmemcached.protocol.admin_flash cimport process_extstore_command
 from rmemcached.protocol.admin_lru cimport process_lru_command, process_lru_crawler_command
 from rmemcached.protocol.admin_slabs cimport process_slabs_command
 from rmemcached.protocol.admin_watch cimport process_watch_command
@@ -17,7 +18,7 @@ from rmemcached.store.store cimport (
 from rmemcached.sys.atomics cimport counter_add, relaxed_load
 
 cdef enum:
-    ADMIN_COMMANDS = 10
+    ADMIN_COMMANDS = 12
     DEBUG_COMMANDS = 2
     MAX_VERBOSITY_LEVEL = 2
     MEMLIMIT_MIN = 8             # megabytes
@@ -78,6 +79,11 @@ cdef void process_memlimit_command(conn *c, const token *t, int n) noexcept nogi
         if relaxed_load(&c.thread.hooks.verbose) > 0:
             fprintf(stderr, b"maxbytes adjusted to %um\n", megabytes)
         out_line(c, b"OK\r\n", 4)
+
+
+cdef void process_refresh_certs_command(conn *c, const token *t, int n) noexcept nogil:
+    c.noreply = False
+    out_string(c, b"Error TLS not enabled")
 
 
 cdef void process_debugtime_command(conn *c, const token *t, int n) noexcept nogil:
@@ -141,6 +147,8 @@ cdef admin_command[ADMIN_COMMANDS] COMMANDS = [
     admin_command(b"slabs", process_slabs_command),
     admin_command(b"cache_memlimit", process_memlimit_command),
     admin_command(b"watch", process_watch_command),
+    admin_command(b"extstore", process_extstore_command),
+    admin_command(b"refresh_certs", process_refresh_certs_command),
     # The last DEBUG_COMMANDS commands exist only with thread.debug_commands.
     admin_command(b"debugtime", process_debugtime_command),
     admin_command(b"debugitem", process_debugitem_command),

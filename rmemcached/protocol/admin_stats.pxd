@@ -8,5 +8,5 @@ from rmemcached.protocol.conn cimport conn
 from rmemcached.protocol.parse cimport token
 
 # stats [<sub> ...]. As in memcached, words behind a sub without arguments are ignored, and reset, detail, settings,
-# cachedump and conns may be cut short.
+# cachedump, conns, extstore and the proxy's subs may be cut short.
 cdef void process_stats_command(conn *c, const token *t, int n) noexcept nogil

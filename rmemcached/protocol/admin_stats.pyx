@@ -13,6 +13,13 @@ from rmemcached.protocol.stats_text cimport stat_buf, stat_end
 from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, store_cachedump
 from rmemcached.sys.atomics cimport relaxed_store
 
+cdef enum:
+    SUBS = 9
+
+cdef struct stats_sub:
+    const char *name
+    void (*process)(conn *c, const token *t, int n) noexcept nogil   # NULL: the server has the statistics
+
 cdef const char *NO_MEMORY_FOR_STATS = b"SERVER_ERROR out of memory writing stats"
 
 
@@ -55,30 +62,24 @@ cdef void process_stats_cachedump(conn *c, const token *t, int n) noexcept nogil
             out_string(c, NO_MEMORY_FOR_STATS)
 
 
-cdef void process_stats_command(conn *c, const token *t, int n) noexcept nogil:
+cdef stats_sub[SUBS] ABBREVIATED = [
+    stats_sub(b"reset", NULL),
+    stats_sub(b"detail", process_stats_detail),
+    stats_sub(b"settings", NULL),
+    stats_sub(b"cachedump", process_stats_cachedump),
+    stats_sub(b"conns", NULL),
+    stats_sub(b"extstore", NULL),
+    stats_sub(b"proxy", NULL),
+    stats_sub(b"proxyfuncs", NULL),
+    stats_sub(b"proxybe", NULL),
+]
+
+
+cdef void process_server_stats(conn *c, const char *sub, size_t nsub) noexcept nogil:
+    """Answers with the server's statistics called sub."""
     cdef const conn_hooks *hooks = c.thread.hooks
     cdef stat_buf out
-    cdef const char *sub = b""
-    cdef size_t nsub = 0
     cdef stats_result result
-    if n > 1:
-        if abbreviates(&t[1], b"reset"):
-            sub = b"reset"
-        elif abbreviates(&t[1], b"detail"):
-            process_stats_detail(c, t, n)
-            return
-        elif abbreviates(&t[1], b"settings"):
-            sub = b"settings"
-        elif abbreviates(&t[1], b"cachedump"):
-            process_stats_cachedump(c, t, n)
-            return
-        elif abbreviates(&t[1], b"conns"):
-            sub = b"conns"
-        else:
-            sub = t[1].value
-            nsub = t[1].length
-        if nsub == 0:
-            nsub = strlen(sub)
     memset(&out, 0, sizeof(out))
     result = hooks.stats(hooks.arg, c, sub, nsub, &out)
     if result != STATS_ANSWERED:
@@ -91,3 +92,18 @@ cdef void process_stats_command(conn *c, const token *t, int n) noexcept nogil:
     stat_end(&out)
     if not stat_reply(c, &out):
         out_string(c, NO_MEMORY_FOR_STATS)
+
+
+cdef void process_stats_command(conn *c, const token *t, int n) noexcept nogil:
+    cdef int i
+    if n == 1:
+        process_server_stats(c, b"", 0)
+        return
+    for i in range(SUBS):
+        if abbreviates(&t[1], ABBREVIATED[i].name):
+            if ABBREVIATED[i].process != NULL:
+                ABBREVIATED[i].process(c, t, n)
+            else:
+                process_server_stats(c, ABBREVIATED[i].name, strlen(ABBREVIATED[i].name))
+            return
+    process_server_stats(c, t[1].value, t[1].length)

@@ -10,7 +10,8 @@ from libc.string cimport memset
 from rmemcached.protocol.conn cimport ascii_prot, binary_prot, negotiating_prot
 from rmemcached.rdma.device cimport rdma_limits
 from rmemcached.rdma.wire cimport RDMA_LANES_MAX
-from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES
+from rmemcached.server.layout cimport tls_settings
+from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, flash_settings
 
 
 cdef protocol named_protocol(name):
@@ -41,6 +42,25 @@ cdef void fill_rdma_limits(rdma_limits *out, wanted) except *:
     out.direct = DIRECT_READERS.index(wanted.rdma_direct)
     out.direct_linger = wanted.rdma_direct_linger
     out.remote = wanted.rdma_direct_remote
+
+
+cdef object fill_tls_settings(tls_settings *out, wanted):
+    """Returns the owner of the memory behind the pointers."""
+    names = [None if path is None else os.fsencode(path)
+             for path in (wanted.ssl_chain_cert, wanted.ssl_key, wanted.ssl_ciphers, wanted.ssl_ca_cert)]
+    version = wanted.ssl_min_version.encode()
+    out.enabled = wanted.ssl_enabled
+    out.chain_cert = text_of(names[0])
+    out.key = text_of(names[1])
+    out.verify_mode = wanted.ssl_verify_mode
+    out.keyformat = wanted.ssl_keyformat
+    out.ciphers = text_of(names[2])
+    out.ca_cert = text_of(names[3])
+    out.wbuf_size = wanted.ssl_wbuf_size
+    out.session_cache = wanted.ssl_session_cache
+    out.kernel_tls = wanted.ssl_kernel_tls
+    out.min_version = text_of(version)
+    return names, version
 
 
 cdef object fill_settings(settings *out, wanted):
@@ -76,7 +96,20 @@ cdef object fill_settings(settings *out, wanted):
     out.hash_algorithm = text_of(algorithm)
     fill_rdma_limits(&out.rdma_limits, wanted)
     out.rdma_limits.direct_off = text_of(reason)
-    return inter, path, auth, spoken, algorithm, reason
+    return inter, path, auth, spoken, algorithm, reason, fill_tls_settings(&out.tls, wanted)
+
+
+cdef void fill_flash_settings(flash_settings *out, wanted) except *:
+    out.item_size = wanted.ext_item_size
+    out.item_age = wanted.ext_item_age
+    out.low_ttl = wanted.ext_low_ttl
+    out.recache_rate = wanted.ext_recache_rate
+    out.wbuf_size = wanted.ext_wbuf_size
+    out.compact_under = wanted.ext_compact_under
+    out.drop_under = wanted.ext_drop_under
+    out.max_sleep = wanted.ext_max_sleep
+    out.max_frag = wanted.ext_max_frag
+    out.drop_unread = wanted.ext_drop_unread
 
 
 cdef void fill_store_config(store_config *out, wanted) except *:
@@ -119,3 +152,4 @@ cdef void fill_store_config(store_config *out, wanted) except *:
     out.direct_linger = wanted.rdma_direct_linger
     out.direct_remote = wanted.rdma_direct_remote
     out.track_sizes = wanted.track_sizes
+    fill_flash_settings(&out.flash, wanted)

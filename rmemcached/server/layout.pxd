@@ -22,6 +22,20 @@ cdef enum:
     MAIN_FDS = 3                 # descriptors of memcached's main thread, and of each worker
     WORKER_FDS = 5
 
+# Settings of TLS, as `stats settings` shows them with ssl_ before the name. Constant.
+cdef struct tls_settings:
+    bint enabled
+    const char *chain_cert       # path; NULL: none. key and ca_cert likewise
+    const char *key
+    int verify_mode              # OpenSSL's SSL_VERIFY_...
+    int keyformat                # OpenSSL's SSL_FILETYPE_...
+    const char *ciphers          # NULL: OpenSSL's choice
+    const char *ca_cert
+    uint32_t wbuf_size           # bytes
+    bint session_cache
+    bint kernel_tls
+    const char *min_version      # "tlsv1.2"
+
 # The settings of the command line, for code without the Python Settings object. The Settings object owns the text and
 # outlives the server. Constant.
 cdef struct settings:
@@ -48,6 +62,7 @@ cdef struct settings:
     uint32_t logger_watcher_buf_size
     unsigned int hash_power      # 0: the store's default
     const char *hash_algorithm
+    tls_settings tls
     rdma_limits rdma_limits
 
 cdef struct listener:            # a listening socket, or a UDP socket. Constant while the workers run

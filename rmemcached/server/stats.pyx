@@ -15,16 +15,23 @@ from rmemcached.protocol.conn cimport (
 from rmemcached.protocol.stats_text cimport stat_append, stat_append_text, stat_buf
 from rmemcached.protocol.stats_prefix cimport stats_prefix_clear, stats_prefix_on
 from rmemcached.server.devices cimport devices_stats
-from rmemcached.server.layout cimport WORKER_FDS, server, settings
+from rmemcached.server.layout cimport WORKER_FDS, server, settings, tls_settings
 from rmemcached.server.stats_conns cimport conns_text
 from rmemcached.server.stats_lines cimport append_class, append_decimal, append_int, append_seconds, or_word, yes_no
 from rmemcached.server.watchers cimport watcher_stats, watchers_get_stats, watchers_reset_stats
 from rmemcached.server.worker cimport READ_BUFFERS_SIZE
 from rmemcached.store.store cimport (
-    ITEM_UPDATE_INTERVAL, MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, class_stats, direct_stats, rel_time_t,
-    store_config, store_copy_config, store_direct_stats, store_get_class_stats, store_get_stats, store_process_started,
+    ITEM_UPDATE_INTERVAL, MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, class_stats, direct_stats, flash_settings,
+    rel_time_t, store_config, store_copy_config, store_direct_stats, store_get_class_stats, store_get_stats, store_process_started,
     store_reset_stats, store_sizes, store_sizes_buckets, store_stats, store_time,
 )
+
+cdef enum:
+    SUBCOMMANDS = 10
+
+cdef struct statistics:
+    const char *name
+    void (*text)(server *s, stat_buf *out) noexcept nogil
 
 cdef bytes _own_version = __version__.encode()
 cdef const char *own_version = _own_version   # kept by the module
@@ -281,6 +288,36 @@ cdef void settings_store(server *s, const store_config *config, stat_buf *out) n
     stat_append(out, b"temporary_ttl", config.temporary_ttl)
 
 
+cdef void settings_flash(const store_config *config, stat_buf *out) noexcept nogil:
+    cdef const flash_settings *flash = &config.flash
+    stat_append(out, b"ext_item_size", flash.item_size)
+    stat_append(out, b"ext_item_age", flash.item_age)
+    stat_append(out, b"ext_low_ttl", flash.low_ttl)
+    stat_append(out, b"ext_recache_rate", flash.recache_rate)
+    stat_append(out, b"ext_wbuf_size", flash.wbuf_size)
+    stat_append(out, b"ext_compact_under", flash.compact_under)
+    stat_append(out, b"ext_drop_under", flash.drop_under)
+    stat_append(out, b"ext_max_sleep", flash.max_sleep)
+    append_decimal(out, b"ext_max_frag", b"%.2f", flash.max_frag)
+    append_decimal(out, b"slab_automove_freeratio", b"%.3f", config.slab_automove_freeratio)
+    stat_append_text(out, b"ext_drop_unread", yes_no(flash.drop_unread != 0))
+
+
+cdef void settings_tls(const tls_settings *tls, stat_buf *out) noexcept nogil:
+    # memcached prints a missing path as (null), and a missing name as NULL.
+    stat_append_text(out, b"ssl_enabled", yes_no(tls.enabled))
+    stat_append_text(out, b"ssl_chain_cert", or_word(tls.chain_cert, b"(null)"))
+    stat_append_text(out, b"ssl_key", or_word(tls.key, b"(null)"))
+    append_int(out, b"ssl_verify_mode", tls.verify_mode)
+    append_int(out, b"ssl_keyformat", tls.keyformat)
+    stat_append_text(out, b"ssl_ciphers", or_word(tls.ciphers, b"NULL"))
+    stat_append_text(out, b"ssl_ca_cert", or_word(tls.ca_cert, b"NULL"))
+    stat_append(out, b"ssl_wbuf_size", tls.wbuf_size)
+    stat_append_text(out, b"ssl_session_cache", yes_no(tls.session_cache))
+    stat_append_text(out, b"ssl_kernel_tls", yes_no(tls.kernel_tls))
+    stat_append_text(out, b"ssl_min_version", tls.min_version)
+
+
 cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
     cdef store_config config
     cdef const settings *set = &s.settings
@@ -293,6 +330,10 @@ cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"read_buf_mem_limit", set.read_buf_mem_limit)
     stat_append_text(out, b"track_sizes", yes_no(config.track_sizes))
     stat_append_text(out, b"inline_ascii_response", b"no")
+    settings_flash(&config, out)
+    settings_tls(&set.tls, out)
+    stat_append_text(out, b"proxy_enabled", b"no")
+    stat_append_text(out, b"proxy_uring_enabled", b"no")
     stat_append(out, b"num_napi_ids", set.num_napi_ids)
     stat_append_text(out, b"memory_file", b"(null)")
     stat_append(out, b"client_flags_size", 4)
@@ -410,29 +451,39 @@ cdef void reset(server *s) noexcept nogil:
     watchers_reset_stats(s.watchers)
 
 
+cdef void nothing_text(server *s, stat_buf *out) noexcept nogil:
+    """Appends nothing: the feature is not in use."""
+
+
+cdef statistics[SUBCOMMANDS] STATISTICS = [
+    statistics(b"", general),
+    statistics(b"settings", settings_text),
+    statistics(b"items", items_text),
+    statistics(b"slabs", slabs_text),
+    statistics(b"sizes", sizes_text),
+    statistics(b"conns", conns_text),
+    statistics(b"extstore", nothing_text),
+    statistics(b"proxy", nothing_text),
+    statistics(b"proxyfuncs", nothing_text),
+    statistics(b"proxybe", nothing_text),
+]
+
+
 cdef inline bint named(const char *sub, size_t nsub, const char *name) noexcept nogil:
     return nsub == strlen(name) and memcmp(sub, name, nsub) == 0
 
 
 cdef stats_result server_stats(void *arg, conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil:
     cdef server *s = <server *>arg
-    if nsub == 0:
-        general(s, out)
-    elif named(sub, nsub, b"settings"):
-        settings_text(s, out)
-    elif named(sub, nsub, b"items"):
-        items_text(s, out)
-    elif named(sub, nsub, b"slabs"):
-        slabs_text(s, out)
-    elif named(sub, nsub, b"sizes"):
-        sizes_text(s, out)
-    elif named(sub, nsub, b"conns"):
-        conns_text(s, out)
-    elif named(sub, nsub, b"reset"):
+    cdef int i
+    for i in range(SUBCOMMANDS):
+        if named(sub, nsub, STATISTICS[i].name):
+            STATISTICS[i].text(s, out)
+            return STATS_ANSWERED
+    if named(sub, nsub, b"reset"):
         reset(s)
         return STATS_RESET
-    elif named(sub, nsub, b"rdma") and s.has_devices:
+    if named(sub, nsub, b"rdma") and s.has_devices:
         devices_stats(&s.devices, out)
-    else:
-        return STATS_UNKNOWN
-    return STATS_ANSWERED
+        return STATS_ANSWERED
+    return STATS_UNKNOWN

@@ -149,3 +149,19 @@ cdef void store_copy_config(store *s, store_config *out) noexcept nogil:
     unlock_ranked(&s.lru.tune_lock, TUNE_LOCK)
     unlock_ranked(&s.reassign.lock, REASSIGN_LOCK)
     unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
+
+
+cdef flash_settings *store_flash_settings(store *s) noexcept nogil:
+    return &s.config.flash
+
+
+cdef void store_set_flash(store *s, uint32_t *number, uint32_t value) noexcept nogil:
+    lock_ranked(&s.lru.tune_lock, TUNE_LOCK)
+    relaxed_store(number, value)
+    unlock_ranked(&s.lru.tune_lock, TUNE_LOCK)
+
+
+cdef void store_set_flash_max_frag(store *s, double share) noexcept nogil:
+    lock_ranked(&s.lru.tune_lock, TUNE_LOCK)
+    s.config.flash.max_frag = share
+    unlock_ranked(&s.lru.tune_lock, TUNE_LOCK)

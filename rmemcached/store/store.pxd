@@ -198,6 +198,20 @@ cdef enum:
 
 ctypedef void (*extent_fn)(void *arg, void *addr, size_t length) noexcept nogil
 
+# Settings of storage on flash, as `stats settings` shows them with ext_ before the name. The command extstore changes all
+# but wbuf_size. `stats settings` also shows slab_automove_freeratio (store_config) among them.
+cdef struct flash_settings:
+    uint32_t item_size          # bytes: smaller items stay in memory
+    uint32_t item_age           # seconds: items not used for so long go to flash
+    uint32_t low_ttl            # seconds: items with a shorter life go to pages of their own
+    uint32_t recache_rate       # one of so many hits brings its item back to memory; 0: none
+    uint32_t wbuf_size          # bytes of a write buffer
+    uint32_t compact_under      # compact pages when fewer are free
+    uint32_t drop_under         # drop items, in place of moving them, when fewer pages are free
+    uint32_t max_sleep          # microseconds between two looks at the LRU's tails, at most
+    double max_frag             # pages with a smaller share in use are compacted
+    uint32_t drop_unread        # 1: compaction drops items never read
+
 cdef struct store_config:
     uint64_t maxbytes           # memory limit in bytes
     uint64_t item_size_max      # bytes, header included
@@ -238,6 +252,7 @@ cdef struct store_config:
     uint32_t direct_linger      # seconds without such clients, after which the store gives the index up
     bint direct_remote          # with direct: clients also READ over devices, so items have seals
     bint track_sizes            # count items by size for `stats sizes`
+    flash_settings flash        # the command extstore changes it
     logger *log                 # receives entries about fetches, stores, evictions and background work; may be NULL
     # Called before the first use of an extent of the arena: the server registers the extent with its devices. The
     # slabs lock is held, so the function must not call the store. May be NULL.
@@ -343,6 +358,10 @@ cdef void store_destroy(store *s) noexcept nogil
 # store_copy_config copies all settings at one moment.
 cdef const store_config *store_get_config(store *s) noexcept nogil
 cdef void store_copy_config(store *s, store_config *out) noexcept nogil
+# Changes the settings of flash. `number` is a field of *store_flash_settings(s).
+cdef flash_settings *store_flash_settings(store *s) noexcept nogil
+cdef void store_set_flash(store *s, uint32_t *number, uint32_t value) noexcept nogil
+cdef void store_set_flash_max_frag(store *s, double share) noexcept nogil
 
 # --- direct reads (docs/direct-reads.md) ---
 cdef struct direct_stats:

@@ -329,6 +329,11 @@ METRICS = [
     _soft("terminates_received", "terminates_received", "Connections ended by an error that the client found."),
 ]
 
+_OF_FLASH = (
+    *("item_size", "item_age", "low_ttl", "recache_rate", "wbuf_size"),
+    *("compact_under", "drop_under", "max_sleep", "max_frag", "drop_unread"),
+)
+_OF_TLS = ("enabled", "verify_mode", "keyformat", "wbuf_size", "session_cache", "kernel_tls")
 LEFT_OUT = {
     ("", "pid"): "the number of a process is no measure; memcached_uptime_seconds shows a restart",
     ("", "pointer_size"): "it is 64 always",
@@ -345,6 +350,11 @@ LEFT_OUT = {
     ("settings", "auth_enabled_sasl"): "SASL is not built in",
     ("settings", "auth_enabled_ascii"): "the name of a file, where it is not off",
     ("settings", "inline_ascii_response"): "it is off always",
+    ("settings", "slab_automove_freeratio"): "storage on flash is not built in, and nothing else reads it",
+    **{("settings", f"ext_{name}"): "storage on flash is not built in" for name in _OF_FLASH},
+    **{("settings", f"ssl_{name}"): "TLS is not built in" for name in _OF_TLS},
+    ("settings", "proxy_enabled"): "the proxy is not built in",
+    ("settings", "proxy_uring_enabled"): "the proxy is not built in",
     ("slabs", "cmd_set"): "memcached_slab_commands_total: sets and cas together",
 }
 """(group, statistic): why the statistic has no metric of its own. Of statistics with a text as value, only the texts

@@ -10,6 +10,7 @@ from rmemcached.protocol._testing import MAX_LINE, Machine, Server
 
 WORDS = [
     *b"get gets gat gats set add replace append prepend cas incr decr touch delete mg ms md ma me mn mx".split(),
+    *b"extstore item_age max_frag free_memchunks refresh_certs".split(),
     *b"stats version verbosity flush_all rdma shutdown noreply reset a b Zm9v q v k c s t f h l u x I b".split(),
     *b"0 1 2 3 10 -1 4294967295 4294967296 18446744073709551615 18446744073709551616 2147483645 2147483646".split(),
     *b"Oabc N1 N-1 T0 R30 R-1 E5 C5 F9 MA MP ME MZ M D1 D J5 J- -2147483648 99999999999999999999999999".split(),

@@ -144,6 +144,7 @@ class Speaker:
                 [b"lru_crawler", pick([b"sleep", b"tocrawl", b"x", b"enable"]), self.number()],
                 [b"cache_memlimit", pick([b"64", b"1", b"x", b"0"])],
                 [b"watch", pick([b"x", b"nosuch fetchers"])],
+                [b"extstore", pick([b"item_age", b"d", b"max_frag", b"free_memchunks 1", b"x"]), self.number()],
                 [pick([b"shutdown", b"debugtime", b"misbehave", b"extstore", b"quit"]), self.number()],
             ]
         )

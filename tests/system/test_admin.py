@@ -170,3 +170,125 @@ def test_cachedump(rmemcached_server: ServerFactory) -> None:
     with Conversation(rmemcached_server("-X")) as talk:
         assert talk.ask(b"stats cachedump 1 1\r\n") == b"CLIENT_ERROR stats cachedump not allowed\r\n"
         assert talk.ask(b"stats detail on\r\n") == b"CLIENT_ERROR stats detail not allowed\r\n"
+
+
+# The lines of memcached 1.6.45 in `stats settings`, from inline_ascii_response to num_napi_ids, with the features off.
+FEATURES_OFF = """
+ext_item_size 512
+ext_item_age 4294967295
+ext_low_ttl 0
+ext_recache_rate 2000
+ext_wbuf_size 4194304
+ext_compact_under 0
+ext_drop_under 0
+ext_max_sleep 1000000
+ext_max_frag 0.80
+slab_automove_freeratio 0.010
+ext_drop_unread no
+ssl_enabled no
+ssl_chain_cert (null)
+ssl_key (null)
+ssl_verify_mode 0
+ssl_keyformat 1
+ssl_ciphers NULL
+ssl_ca_cert NULL
+ssl_wbuf_size 16384
+ssl_session_cache no
+ssl_kernel_tls no
+ssl_min_version tlsv1.2
+proxy_enabled no
+proxy_uring_enabled no
+"""
+# Words behind extstore with memcached 1.6.45's answer, and the changed setting.
+EXTSTORE = [
+    ("", "ERROR", ""),
+    ("x 1", "ERROR", ""),
+    ("item_age", "ERROR", ""),
+    ("item_age 5", "OK", "ext_item_age 5"),
+    ("item_age 4294967295", "OK", "ext_item_age 4294967295"),
+    ("item_age 4294967296", "ERROR", ""),
+    ("item_age -1", "ERROR", ""),
+    ("item_age 5x", "ERROR", ""),
+    ("item_age 6 7 8", "OK", "ext_item_age 6"),
+    ("i 77", "OK", "ext_item_size 77"),
+    ("item_a 79", "OK", "ext_item_age 79"),
+    ("item_sizes 1", "ERROR", ""),
+    ("low_ttl 3", "OK", "ext_low_ttl 3"),
+    ("recache_rate 7", "OK", "ext_recache_rate 7"),
+    ("compact_under 9", "OK", "ext_compact_under 9"),
+    ("drop_under 8", "OK", "ext_drop_under 8"),
+    ("d 11", "OK", "ext_drop_under 11"),
+    ("drop_unread 2", "OK", "ext_drop_unread yes"),
+    ("drop_unread x", "ERROR", ""),
+    ("drop_unread 0", "OK", "ext_drop_unread no"),
+    ("max_sleep 12", "OK", "ext_max_sleep 12"),
+    ("m 5", "OK", "ext_max_sleep 5"),
+    ("max_frag 0.5", "OK", "ext_max_frag 0.50"),
+    ("max_f 1e3", "OK", "ext_max_frag 1000.00"),
+    ("max_frag 0.5x", "ERROR", ""),
+    ("max_frag 1e99999", "ERROR", ""),
+    ("max_frag 0.123456789012345678901234567890123", "ERROR", ""),
+    ("wbuf_size 5", "ERROR", ""),
+    ("free_memchunks 1", "ERROR", ""),
+    ("free_memchunks 63 2", "OK", ""),
+    ("free_memchunks 64 2", "ERROR", ""),
+    ("free_memchunks 1 x", "ERROR", ""),
+    ("f 1 2", "OK", ""),
+]
+
+
+class TestFeaturesThatAreOff:
+    """memcached's answers about storage on flash, TLS and the proxy, while the features are off."""
+
+    def test_settings(self, rmemcached_server: ServerFactory) -> None:
+        with Conversation(rmemcached_server()) as talk:
+            lines = [f"{name} {value}" for name, value in talk.stats("settings").items()]
+        start = lines.index("inline_ascii_response no") + 1
+        assert lines[start : lines.index("num_napi_ids 0")] == FEATURES_OFF.split("\n")[1:-1]
+
+    def test_freeratio(self, rmemcached_server: ServerFactory) -> None:
+        with Conversation(rmemcached_server("-o", "slab_automove_freeratio=0.02")) as talk:
+            assert talk.stats("settings")["slab_automove_freeratio"] == "0.020"
+            assert talk.ask(b"slabs automove freeratio 0.3\r\n") == b"OK\r\n"
+            assert talk.stats("settings")["slab_automove_freeratio"] == "0.300"
+
+    def test_extstore(self, rmemcached_server: ServerFactory) -> None:
+        with Conversation(rmemcached_server()) as talk:
+            expected = talk.stats("settings")
+            for words, answer, changed in EXTSTORE:
+                assert talk.ask(f"extstore {words}".rstrip().encode() + b"\r\n") == answer.encode() + b"\r\n", words
+                if changed:
+                    name, value = changed.split()
+                    assert expected[name] != value
+                    expected[name] = value
+                assert talk.stats("settings") == expected, words
+
+    def test_extstore_with_noreply(self, rmemcached_server: ServerFactory) -> None:
+        with Conversation(rmemcached_server()) as talk:
+            for line in (b"extstore item_size 9 noreply", b"extstore noreply", b"extstore free_memchunks 1 noreply"):
+                assert talk.ask(line + b"\r\nmn\r\n") == b"MN\r\n"
+            assert talk.stats("settings")["ext_item_size"] == "9"
+
+    def test_settings_are_the_same_for_every_worker(self, rmemcached_server: ServerFactory) -> None:
+        server = rmemcached_server("-t", "4")
+        talks = [Conversation(server) for _ in range(4)]
+        for number, talk in enumerate(talks):
+            assert talk.ask(b"extstore max_frag 0.%d\r\n" % (number + 1)) == b"OK\r\n"
+            assert {other.stats("settings")["ext_max_frag"] for other in talks} == {f"0.{number + 1}0"}
+        for talk in talks:
+            talk.close()
+
+    @pytest.mark.parametrize("line", [b"refresh_certs", b"refresh_certs noreply", b"refresh_certs a b"])
+    def test_refresh_certs(self, shared_rmemcached: Server, line: bytes) -> None:
+        with Conversation(shared_rmemcached) as talk:
+            assert talk.ask(line + b"\r\n") == b"Error TLS not enabled\r\n"
+
+    @pytest.mark.parametrize("sub", ["extstore", "e", "extstore a b", "proxy", "p", "proxyf", "proxyfuncs", "proxybe"])
+    def test_statistics(self, shared_rmemcached: Server, sub: str) -> None:
+        with Conversation(shared_rmemcached) as talk:
+            assert talk.ask(b"stats %s\r\n" % sub.encode()) == b"END\r\n"
+
+    @pytest.mark.parametrize("sub", ["extstorex", "proxyx", "proxyfuncss", "x"])
+    def test_unknown_statistics(self, shared_rmemcached: Server, sub: str) -> None:
+        with Conversation(shared_rmemcached) as talk:
+            assert talk.ask(b"stats %s\r\n" % sub.encode()) == b"ERROR\r\n"
