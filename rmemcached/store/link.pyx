@@ -135,39 +135,6 @@ cdef void item_remove(store *s, item *it) noexcept nogil:
     do_item_remove(s, it)
 
 
-cdef inline void do_item_set_flags(store *s, item *it, unsigned int flags) noexcept nogil:
-    assert_held(item_mutex_of(s, it))
-    if flags & (ITEM_STALE | ITEM_TOKEN_SENT) and it.it_flags & ITEM_LINKED:
-        direct_take_seal(s, it)
-    relaxed_store(&it.it_flags, it.it_flags | flags)
-
-
-cdef inline void do_item_clear_flags(store *s, item *it, unsigned int flags) noexcept nogil:
-    assert_held(item_mutex_of(s, it))
-    relaxed_store(&it.it_flags, it.it_flags & ~flags)
-
-
-cdef void do_item_set_exptime(store *s, item *it, rel_time_t exptime) noexcept nogil:
-    assert_held(item_mutex_of(s, it))
-    direct_set_times(s, it, it.time, exptime)
-
-
-cdef void do_item_set_cas(store *s, item *it, uint64_t cas) noexcept nogil:
-    assert_held(item_mutex_of(s, it))
-    direct_set_cas(s, it, cas)
-
-
-cdef inline void _enter(store *s, item *it, uint64_t cas) noexcept nogil:
-    """Readies an unshared item for the hash table: the table's reference, time, CAS value."""
-    assert_that(not it.it_flags & (ITEM_LINKED | ITEM_SLABBED))
-    assert_that(relaxed_load(&it.refcount) == 1)
-    it.time = store_time(s)
-    ITEM_set_cas(it, cas)
-    relaxed_store(&it.refcount, 2)
-    # Publishes the item for the page mover, which reads keys of linked items.
-    store_release(&it.it_flags, it.it_flags | ITEM_LINKED)
-
-
 cdef inline bint _link_counted(store *s, lru_queue *q, item *it) noexcept nogil:
     """Puts the item at the head of its queue. True: the caller should look at the load of the hash table."""
     do_item_link_q(s, q, it)
@@ -187,10 +154,7 @@ cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept n
             # item. So the item stays in the small queue, with a fetch counted.
             relaxed_store(&it.it_flags, it.it_flags | ITEM_FREQUENCY_ONE)
     q = &s.queues[it.slabs_clsid]
-    _enter(s, it, cas)
-    assoc_insert(s, it, hv)
-    direct_insert(s, it, hv)
-    direct_write_seal(s, it)
+    change_link(s, it, hv, cas)
     _count_linked(s, it, hv)
     lock_ranked(&q.lock, LRU_LOCK)
     crowded = _link_counted(s, q, it)
@@ -205,10 +169,7 @@ cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil:
     cdef lru_queue *q
     if it.it_flags & ITEM_LINKED:
         q = &s.queues[it.slabs_clsid]
-        direct_take_seal(s, it)
-        do_item_clear_flags(s, it, ITEM_LINKED)
-        assoc_delete(s, it, hv)
-        direct_remove(s, it, hv)
+        change_unlink(s, it, hv)
         _count_unlinked(s, it, hv)
         lock_ranked(&q.lock, LRU_LOCK)
         do_item_unlink_q(s, q, it)
@@ -220,10 +181,7 @@ cdef void do_item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) n
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)
     if it.it_flags & ITEM_LINKED:
-        direct_take_seal(s, it)
-        do_item_clear_flags(s, it, ITEM_LINKED)
-        assoc_delete(s, it, hv)
-        direct_remove(s, it, hv)
+        change_unlink(s, it, hv)
         _count_unlinked(s, it, hv)
         do_item_unlink_q(s, q, it)
         do_item_unref(s, it)
@@ -238,19 +196,13 @@ cdef inline void _inherit(const item *old, item *it) noexcept nogil:
 
 cdef void do_item_supersede(store *s, item *old, item *it, uint32_t hv, uint64_t cas) noexcept nogil:
     assert_held(item_mutex(s, hv))
-    assert_that(old.it_flags & ITEM_LINKED)
     cdef lru_queue *q
     cdef lru_queue *old_q = &s.queues[old.slabs_clsid]
     cdef bint crowded
     if s.ghost.buckets != NULL:
         _inherit(old, it)
     q = &s.queues[it.slabs_clsid]
-    _enter(s, it, cas)
-    direct_take_seal(s, old)
-    do_item_clear_flags(s, old, ITEM_LINKED)
-    assoc_replace(s, old, it, hv)
-    direct_replace(s, old, it, hv)
-    direct_write_seal(s, it)
+    change_replace(s, old, it, hv, cas)
     _count_unlinked(s, old, hv)
     _count_linked(s, it, hv)
     # Mostly both items have the same queue: take its lock once.
@@ -271,12 +223,8 @@ cdef void do_item_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept
     assert_held(item_mutex(s, hv))
     assert_that(relaxed_load(&it.refcount) > 1)
     cdef lru_queue *q = &s.queues[it.slabs_clsid]
-    direct_take_seal(s, it)
-    assoc_replace(s, it, fresh, hv)
-    direct_replace(s, it, fresh, hv)
-    direct_write_seal(s, fresh)
+    change_move(s, it, fresh, hv)
     lock_ranked(&q.lock, LRU_LOCK)
     _item_replace_q(s, q, it, fresh)
     unlock_ranked(&q.lock, LRU_LOCK)
-    do_item_clear_flags(s, it, ITEM_LINKED)
     fetch_sub(&it.refcount, 1)

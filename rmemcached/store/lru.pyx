@@ -559,8 +559,7 @@ cdef void store_flush_all(store *s, int64_t exptime) noexcept nogil:
     cdef uint32_t hv
     cdef int i
     oldest = realtime(s, exptime) - 1 if exptime > 0 else store_time(s) - 1
-    relaxed_store(&s.head.oldest_live, oldest)
-    direct_tell(s)
+    change_flush(s, oldest)
     # A queue has only one cursor for flushes, so a flush waits for the end of another.
     while exchange(&s.lru.flushing, 1):
         sched_yield()

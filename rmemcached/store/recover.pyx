@@ -262,10 +262,7 @@ cdef void _recover_unlink(store *s, recovery *r, item *it, uint32_t hv) noexcept
         lists[_age_bucket(store_time(s) - it.time)] = it.next
     if it.next != NULL:
         it.next.prev = it.prev
-    direct_take_seal(s, it)
-    relaxed_store(&it.it_flags, it.it_flags & ~ITEM_LINKED)
-    assoc_delete(s, it, hv)
-    direct_remove(s, it, hv)
+    change_unlink(s, it, hv)
     _count_unlinked(s, it, hv)
     if it.it_flags & ITEM_CHUNKED:
         _chain_disclaim(it)
@@ -290,11 +287,7 @@ cdef bint _recover_link(store *s, recovery *r, item *it, uint32_t hv) noexcept n
     if sound and it.it_flags & ITEM_CHUNKED:
         sound = _chain_claim(s, it)
     if sound:
-        it.h_next = NULL
-        relaxed_store(&it.refcount, 1)
-        assoc_insert(s, it, hv)
-        direct_insert(s, it, hv)
-        direct_write_seal(s, it)
+        change_restore(s, it, hv)
         _count_linked(s, it, hv)
         s.recovered.items += 1
         done = _recover_enqueue(s, r, it)
