@@ -32,6 +32,7 @@ Memory and items
 -L, --enable-largepages   take all memory at the start, in huge pages
 -k, --lock-memory         lock the process's memory into RAM
 -C, --disable-cas         items without CAS values: 8 bytes less each
+-e, --memory-file=<file>  keep the items in this file, on a tmpfs: the next daemon has them again
 
 What clients may do
 -A, --enable-shutdown     accept "shutdown"
@@ -87,6 +88,8 @@ The process
    no_chunked_items       the largest chunk is a whole page
    huge_pages, no_huge_pages   items get memory pages of 2 MB where they fill them [yes]
    track_sizes            count items by size for "stats sizes"
+   restart=<what>         what a start with -e does with the items: always keep them, start fresh, or auto: keep
+                          them, but not after three crashes within a minute [{d.restart}]
    watcher_logbuf_size=<kb>, worker_logbuf_size=<kb>   buffers of "watch" [{watcher_kilobytes}, {worker_kilobytes}]
    sock_cookie_id=<n>     mark of the listening sockets, for packet filters
    modern, no_modern      today's defaults, or those of memcached 1.4
