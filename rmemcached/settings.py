@@ -115,7 +115,7 @@ class Settings:
     slab_automove_ratio: float = 0.8
     slab_automove_window: int = 10
     slab_automove_freeratio: float = 0.01
-    """Share of all memory that automove keeps as free pages."""
+    """Shown by `stats settings`, but without effect, as in a memcached without external storage."""
     slab_sizes: list[int]
     """Chunk sizes of the slab classes; none: by factor."""
     preallocate: bool = False

@@ -254,9 +254,10 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
     @property
     def sock(self):
-        """A socket object of the connection used last, or None without a connection. Closing the connection closes it.
+        """A socket object of the connection used last. None: there is no connection, or it is a connection of rdma_cm.
 
-        Use it for inspection, and not to read from it. Over RDMA it is a socket of the queue pair's TCP connection.
+        The socket is for inspection: a program must not read from the socket. The Client closes the socket with the
+        connection. Over RDMA the socket belongs to the TCP or UNIX connection beside the queue pair.
         """
         lock_state(&shared_state)
         try:
@@ -594,15 +595,17 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     def get_or_set(self, key, compute, expire=0, *, lease=30, wait=None, refresh=None, stale=True):
         """Returns the value of key; without an item, calls compute() and stores its result for `expire` seconds.
 
-        Of all clients a single caller computes, and the rest wait for the value. If this caller fails, or does not
-        return within `lease` seconds, the next caller computes. wait: the most seconds of waiting; after them the call
-        computes by itself, and does not store. A stale item (`invalidate`) is returned to the waiting callers, unless
-        stale=False: then they wait, too. refresh: if the item expires in less than so many seconds, a single caller
-        computes it anew while the rest take the present value. A value invalidated or deleted during compute() is not
-        stored.
+        Of all clients a single caller computes, and the rest wait for the value. If compute() raises an exception, or
+        the computing caller stores no value within `lease` seconds, the next caller computes. wait: the most seconds of
+        waiting; afterwards the call computes by itself, and does not store.
 
-        The keys may be any bytes (1 to 250, or up to 186 if some are not printable ASCII), as in all meta commands. A
-        compute() with an exception leaves the key to the next caller. Raises ValueError for a lease below 1.
+        An old value is computed anew by a single caller, too: the value of a stale item (`invalidate`), and the value
+        of an item that expires in less than `refresh` seconds. Meanwhile the rest get the old value, without waiting.
+        With stale=False they wait for the new value of a stale item. If the computing caller stores no value, no other
+        caller takes over before the item expires. But an exception of compute() leaves a stale item to the next caller.
+
+        A value invalidated or deleted during compute() is not stored. The keys may be any bytes (1 to 250, or up to 186
+        if some are not printable ASCII), as in all meta commands. Raises ValueError for a lease below 1.
         """
         return leases.drive(self, compute, leases.steps(key, expire, lease, wait, refresh, stale))
 
@@ -650,9 +653,10 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         last access, in seconds since 1970; exp -1: never), cas, fetch (whether the item was fetched), cls (slab class),
         size (bytes of memory).
 
-        classes: "all", "hash", or the numbers of slab classes ("1,2"). The dump has a plain connection of its own, so
-        the Client can be used meanwhile. The iterator closes the connection after the last item, in its own method
-        close, and at the end of a `with` block around the iterator.
+        classes: "all", the numbers of slab classes ("1,2"), or "hash". With "hash" the server walks its hash table, and
+        so dumps all items without disturbing the LRU queues much. The dump has a plain connection of its own, so the
+        Client can be used meanwhile. The iterator closes the connection after the last item, in its own method close,
+        and at the end of a `with` block around the iterator.
         Raises MemcacheServerError when the server is busy with another dump, and MemcacheUnexpectedCloseError when a
         dump ends early.
         """

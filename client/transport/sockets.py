@@ -59,7 +59,8 @@ class Options(Protocol):
 
 
 class KeepaliveOpts:
-    """TCP keepalive: seconds idle before the first probe, seconds between probes, probes before giving up.
+    """TCP keepalive. idle: seconds without data before the first probe. intvl: seconds between probes. cnt: unanswered
+    probes before the connection ends.
 
     Raises ValueError for a number below 1.
     """

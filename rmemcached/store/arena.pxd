@@ -15,6 +15,6 @@ cdef bint arena_open_to(store *s, size_t top) noexcept nogil
 cdef bint arena_lengthen(store *s, size_t top) noexcept nogil
 # Readies memfd for clients, when an index is made: from now on its pages stay where they are, and no process can write
 # to the file or newly map the file for writing. Returns the arena's length for clients, in whole huge pages: the used
-# part or, if longer, as much as -m allows; with direct_remote the whole arena. 0: the system refuses. Takes the slabs
-# lock. A second call is harmless.
+# part, the huge pages made ahead or as much as -m allows, whichever is longest; with direct_remote the whole arena. 0:
+# there is no memfd, or the system refuses. Takes the slabs lock. A second call is harmless.
 cdef size_t arena_seal(store *s) noexcept nogil

@@ -244,8 +244,8 @@ cdef struct lru_pull:            # arguments of lru_pull_tail, for _pull_live
 
 cdef bint _pull_live(store *s, const lru_pull *pull, lru_queue *q, item *it, uint32_t hv,
                      unsigned int *move_to) noexcept nogil:
-    """Decides about a tail item that has not expired. False: the item stays. True: the item has left the tail; if
-    move_to was set, the item is in no queue, and the caller puts it into the queue *move_to.
+    """Decides about a tail item that is neither expired nor flushed. False: the item stays. True: the item has left the
+    tail; if move_to was set, the item is in no queue, and the caller puts the item into the queue *move_to.
     """
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)
@@ -297,7 +297,7 @@ cdef bint _pull_repair(store *s, lru_queue *q, item *it, uint32_t hv) noexcept n
 
 
 cdef void _pull_expired(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
-    """Drops an expired item."""
+    """Drops an expired or flushed item from the queue's tail. Called by lru_pull_tail and _s3_tail."""
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)
     q.stats.reclaimed += 1

@@ -228,7 +228,8 @@ cdef struct store_config:
     unsigned int hashpower_init  # 0: the default
     bint hash_expand            # whether the hash table grows (no_hashexpand)
     unsigned int nthreads       # worker threads: they decide the number of item locks
-    # The segmented LRU. `lru tune`, `lru mode` and `lru temp_ttl` change these settings.
+    # The segmented LRU. `lru tune`, `lru mode` and `lru temp_ttl` change the settings from lru_segmented to
+    # temporary_ttl, except for s3fifo.
     bint lru_maintainer         # run the maintainer thread
     bint lru_segmented
     bint s3fifo                 # evict by S3-FIFO: there are no segments then, and lru_segmented is False
@@ -238,17 +239,19 @@ cdef struct store_config:
     double warm_max_factor
     bint temp_lru
     unsigned int temporary_ttl  # seconds
-    # The crawler. `lru_crawler enable|disable|sleep|tocrawl` change these.
+    # The crawler. `lru_crawler enable|disable|sleep|tocrawl` change the next three settings.
     bint lru_crawler
     unsigned int lru_crawler_sleep    # microseconds
     unsigned int lru_crawler_tocrawl  # 0: no limit
-    unsigned int tail_repair_time     # seconds; 0: off
-    # The page mover. `slabs automove` changes slab_automove.
+    # The LRU again. Seconds after which an unused item at its queue's tail is freed in spite of its references: the
+    # references have probably leaked. 0: never. No command changes this setting.
+    unsigned int tail_repair_time
+    # The page mover. `slabs automove` changes the four slab_automove settings.
     bint slab_reassign
     unsigned int slab_automove        # 0, 1, 2
     double slab_automove_ratio
     unsigned int slab_automove_window
-    double slab_automove_freeratio    # share of all memory to be kept as free pages (0.01 = 1 %)
+    double slab_automove_freeratio    # kept and shown, but without effect (slabs_set_automove_freeratio)
     const char *memory_file           # -e: the path of the file with the items; NULL: none
     restart_policy restart
     bint preallocate                  # -L: take (and touch) all memory at start
@@ -454,8 +457,8 @@ cdef void slabs_set_automove_window(store *s, unsigned int runs) noexcept nogil
 cdef void slabs_set_automove_freeratio(store *s, double ratio) noexcept nogil
 # Changes the memory limit at run time. A lower limit gives pages of the pool back to the system, at once and as the
 # page mover frees more. After store_pin_memory, or once the memory was readied for clients, the pages stay in the pool
-# instead, where no class gets them until the limit allows. False: the memory was preallocated, or the reserved range is
-# too small.
+# instead. Until the limit allows more, a class gets a page of this pool only as its first page. False: maxbytes is 0,
+# the memory was preallocated, or the reserved range is too small.
 cdef bint store_set_memory_limit(store *s, uint64_t maxbytes) noexcept nogil
 # From now on the arena keeps its physical memory: no page goes back to the system. Called when a
 # device that knows memory by its physical address is opened, before the device registers the arena.

@@ -251,7 +251,7 @@ rdma_writes rmemcached_rdma_writes_total Values delivered into memory of clients
 rdma_write_bytes rmemcached_rdma_write_bytes_total Bytes of these values.
 rdma_write_errors rmemcached_rdma_write_errors_total Values that could not be delivered.
 rdma_qp_errors rmemcached_rdma_queue_pair_errors_total Queue pairs that ended with an error.
-rdma_credit_waits rmemcached_rdma_credit_waits_total Replies that waited because the client had no room.
+rdma_credit_waits rmemcached_rdma_credit_waits_total Replies that waited for a credit of the client.
 rdma_wakeups rmemcached_rdma_wakeups_total Events of completion queues.
 rdma_completions rmemcached_rdma_completions_total Completions that were taken.
 rdma_doorbells rmemcached_rdma_doorbells_total Lists of work requests that were posted.
