@@ -14,6 +14,8 @@ from .arguments import is_integer
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from .authentication import Credentials
+
 DEFAULT_PORT = 11211
 
 Server = tuple[str, int] | str
@@ -45,14 +47,15 @@ class Options(Protocol):
     @property
     def rdma_cm_port(self) -> int | None: ...
     @property
-    def credentials(self) -> tuple[bytes, bytes] | None: ...
+    def credentials(self) -> Credentials | None: ...
     @property
     def socket_module(self) -> ModuleType | None: ...
     @property
     def tls_context(self) -> SSLContext | None: ...
 
-    # Set by connection.Choice: the server closes connections that ask for RDMA, or for meta commands; the server does
-    # not answer to `version`.
+    # Set by connection: the server takes no text after SASL (None: not known); the server closes connections that ask
+    # for RDMA, or for meta commands; the server does not answer to `version`.
+    binary_only: bool | None
     closes_on_rdma: bool
     closes_on_meta: bool
     unmarked: bool

@@ -8,14 +8,15 @@ the success, a get the miss.
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport fprintf, fputc, stderr
-from libc.stdlib cimport free
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset, strlen
 from posix.uio cimport iovec
 
 from rmemcached.logger cimport LOG_MUTATIONS, NORMAL_CLOSE, log_item, log_item_store, log_wants
 from rmemcached.protocol.conn cimport (
-    CONN_NAME, STATS_UNKNOWN, conn_closing, conn_hooks, conn_logs, conn_name, conn_new_cmd, conn_set_state, mc_resp,
-    stats_result,
+    AUTH_DONE, AUTH_WANTED, CONN_NAME, SASL_AUTH, SASL_AUTHENTICATED, SASL_CHALLENGE, SASL_STEP, STATS_UNKNOWN,
+    WRITE_BUFFER_SIZE, conn_auth, conn_authenticated, conn_closing, conn_hooks, conn_logs, conn_name, conn_new_cmd,
+    conn_set_state, mc_resp, sasl_command, sasl_hooks, sasl_session, stats_result,
 )
 from rmemcached.protocol.item_commands cimport (
     count_cas, count_delta, expect_payload, fetch_item, fits_copy, resp_value, swallow,
@@ -30,12 +31,13 @@ from rmemcached.protocol.protocol_binary cimport (
     PROTOCOL_BINARY_CMD_REPLACE, PROTOCOL_BINARY_CMD_SASL_AUTH, PROTOCOL_BINARY_CMD_SASL_LIST_MECHS,
     PROTOCOL_BINARY_CMD_SASL_STEP, PROTOCOL_BINARY_CMD_SET, PROTOCOL_BINARY_CMD_SETQ, PROTOCOL_BINARY_CMD_STAT,
     PROTOCOL_BINARY_CMD_TOUCH, PROTOCOL_BINARY_CMD_VERSION, PROTOCOL_BINARY_REQ, PROTOCOL_BINARY_RES,
-    PROTOCOL_BINARY_RESPONSE_AUTH_ERROR, PROTOCOL_BINARY_RESPONSE_DELTA_BADVAL, PROTOCOL_BINARY_RESPONSE_E2BIG,
+    PROTOCOL_BINARY_RESPONSE_AUTH_CONTINUE, PROTOCOL_BINARY_RESPONSE_AUTH_ERROR,
+    PROTOCOL_BINARY_RESPONSE_DELTA_BADVAL, PROTOCOL_BINARY_RESPONSE_E2BIG,
     PROTOCOL_BINARY_RESPONSE_EINVAL, PROTOCOL_BINARY_RESPONSE_ENOMEM, PROTOCOL_BINARY_RESPONSE_KEY_EEXISTS,
     PROTOCOL_BINARY_RESPONSE_KEY_ENOENT, PROTOCOL_BINARY_RESPONSE_NOT_STORED, PROTOCOL_BINARY_RESPONSE_SUCCESS,
     PROTOCOL_BINARY_RESPONSE_UNKNOWN_COMMAND, protocol_binary_header,
 )
-from rmemcached.protocol.reply cimport resp_add, resp_text, stat_reply
+from rmemcached.protocol.reply cimport resp_add, resp_text, stat_reply, text_reply
 from rmemcached.protocol.stats_prefix cimport (
     stats_prefix_dump, stats_prefix_record_delete, stats_prefix_record_set, stats_prefixes,
 )
@@ -556,6 +558,9 @@ cdef inline bint lengths_fit(int lengths, uint8_t extlen, uint16_t nkey, uint32_
     return vlen == 0 or lengths & VALUE
 
 
+include "binary_sasl.pyx"
+
+
 cdef bint dispatch_bin_command(conn *c, const protocol_binary_header *h, const char *extras,
                                const char *key) noexcept nogil:
     """Runs the command. False: the lengths of its extras, key or value are not allowed; the caller answers."""
@@ -592,7 +597,7 @@ cdef bint dispatch_bin_command(conn *c, const protocol_binary_header *h, const c
         conn_set_state(c, conn_closing)
     elif (cmd == PROTOCOL_BINARY_CMD_SASL_LIST_MECHS or cmd == PROTOCOL_BINARY_CMD_SASL_AUTH
           or cmd == PROTOCOL_BINARY_CMD_SASL_STEP):
-        unknown_command(c, vlen)
+        process_bin_sasl(c, cmd, key, nkey, vlen)
     else:
         # Discards as many bytes as memcached does here, although extras and key have been taken already.
         unknown_command(c, h.bodylen)
@@ -615,7 +620,7 @@ cdef bint try_read_command_binary(conn *c) noexcept nogil:
             fprintf(stderr, b"Invalid magic:  %x\n", h.magic)
         conn_set_state(c, conn_closing)
         return True
-    if c.rbytes < <size_t>HEADER + h.extlen + h.keylen:
+    if c.rbytes < <size_t>HEADER + h.extlen + h.keylen + sasl_data(c, &h):
         return False
     if conn_logs(c):
         log_header(c, b"<", b"Read binary protocol data", b"   ", c.rcurr)
@@ -628,6 +633,8 @@ cdef bint try_read_command_binary(conn *c) noexcept nogil:
     c.last_cmd_time = store_time(c.thread.store)
     if <uint32_t>h.keylen + h.extlen > h.bodylen:
         fatal_error(c, PROTOCOL_BINARY_RESPONSE_UNKNOWN_COMMAND)
+    elif c.auth_state != AUTH_DONE and not for_strangers(h.opcode):
+        fatal_error(c, PROTOCOL_BINARY_RESPONSE_AUTH_ERROR)
     elif h.bodylen > BODY_MAX:
         fatal_error(c, PROTOCOL_BINARY_RESPONSE_EINVAL)
     elif not dispatch_bin_command(c, &h, extras, key):
