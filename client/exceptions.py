@@ -114,6 +114,16 @@ UNAUTHENTICATED = b"CLIENT_ERROR unauthenticated"
 """The answer of a server started with -Y to a request before authentication."""
 
 
-def unauthenticated() -> MemcacheClientError:
-    """The exception for the answer UNAUTHENTICATED."""
-    return MemcacheClientError("the server wants authentication: username= and password=")
+SASL_FIRST = b"CLIENT_ERROR unauthenticated: SASL comes first, in the binary protocol (-S)"
+"""The same of a server started with -S."""
+
+
+def is_unauthenticated(line: bytes) -> bool:
+    """Whether the answer demands authentication."""
+    return line in (UNAUTHENTICATED, SASL_FIRST)
+
+
+def unauthenticated(line: bytes) -> MemcacheClientError:
+    """The exception for an answer that demands authentication."""
+    more = ", with sasl=True" if line == SASL_FIRST else ""
+    return MemcacheClientError(f"the server wants authentication: username= and password={more}")

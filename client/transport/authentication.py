@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 from ..exceptions import (
     FULL,
-    UNAUTHENTICATED,
+    SASL_FIRST,
     MemcacheClientError,
     MemcacheServerError,
     MemcacheUnexpectedCloseError,
     MemcacheUnknownError,
+    is_unauthenticated,
     too_many_connections,
     unauthenticated,
 )
@@ -127,6 +128,8 @@ def check_answer(line: bytes, credentials: Credentials) -> None:
     MemcacheServerError for SERVER_ERROR, MemcacheUnknownError for any other answer."""
     if line == FULL:
         raise too_many_connections()
+    if line == SASL_FIRST:
+        raise unauthenticated(line)
     if credentials[1] in line:
         # The line repeats the password.
         line = b"CLIENT_ERROR its text is not shown" if line.startswith(b"CLIENT_ERROR") else b""
@@ -138,6 +141,11 @@ def check_answer(line: bytes, credentials: Credentials) -> None:
         raise MemcacheUnknownError("the answer to the authentication is none of memcached's")
 
 
+def is_last(line: bytes) -> bool:
+    """Whether the server says nothing behind the line."""
+    return line == FULL or is_unauthenticated(line)
+
+
 def read_lines(plain: socket.socket, count: int) -> list[bytes]:
     """The next lines, without their ends; the server sends nothing behind them. Fewer lines, but at least a line, if
     the server ends the connection behind them, or wants no commands of this client.
@@ -145,7 +153,7 @@ def read_lines(plain: socket.socket, count: int) -> list[bytes]:
     Raises MemcacheUnexpectedCloseError, MemcacheUnknownError, OSError, TimeoutError.
     """
     received = b""
-    while received.count(b"\n") < count and received.rstrip(b"\r\n") not in (FULL, UNAUTHENTICATED):
+    while received.count(b"\n") < count and not is_last(received.rstrip(b"\r\n")):
         try:
             more = plain.recv(LINE_MAX)
         except ConnectionResetError:
@@ -213,8 +221,8 @@ def recognise(plain: socket.socket) -> tuple[tuple[bool, bool], bool]:
     line, *others = ask(plain, b"mn\r\nversion\r\n", 2)
     if line == FULL:
         raise too_many_connections()
-    if line == UNAUTHENTICATED:
-        raise unauthenticated()
+    if is_unauthenticated(line):
+        raise unauthenticated(line)
     if not line.startswith((b"MN", b"EN", b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")):
         raise MemcacheUnknownError(line[:64])
     if not others:

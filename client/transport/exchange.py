@@ -13,11 +13,11 @@ from typing import cast
 
 from ..exceptions import (
     FULL,
-    UNAUTHENTICATED,
     ExchangeEnded,
     MemcacheServerError,
     TransportRefused,
     TransportUnavailable,
+    is_unauthenticated,
     too_many_connections,
     unauthenticated,
 )
@@ -179,8 +179,8 @@ def read_reply_line(plain: socket.socket) -> bytes:
         received += more
     if received[:-2] == FULL:
         raise too_many_connections()
-    if received[:-2] == UNAUTHENTICATED:
-        raise unauthenticated()
+    if is_unauthenticated(received[:-2]):
+        raise unauthenticated(received[:-2])
     return received[:-2]
 
 

@@ -126,7 +126,8 @@ cdef int log_line(void *context, int level, const char *message) noexcept nogil:
 cdef int conf_path(void *context, const char **path) noexcept nogil:
     """SASL_CB_GETCONFPATH"""
     cdef sasl_pool *pool = <sasl_pool *>context
-    path[0] = pool.folder if pool.folder != NULL else <const char *>b"/nonexistent"
+    cdef const char *nowhere = b"/nonexistent"
+    path[0] = <const char *>pool.folder if pool.folder != NULL else nowhere
     return SASL_OK
 
 
@@ -410,8 +411,9 @@ cdef void open_library(sasl_pool *pool, folder) except *:
     cdef int result
     place = f"{folder}/memcached.conf" if folder is not None else "MEMCACHED_SASL_PWDB without a memcached.conf"
     if not sasl_bind(&pool.library):
-        raise ServerError(f"SASL: libsasl2.so.2 is not installed (Debian: libsasl2-2, libsasl2-modules) {INSTEAD}",
-                          os.EX_UNAVAILABLE)
+        raise ServerError(
+            f"SASL: no usable libsasl2.so.2 is installed (Debian: libsasl2-2, libsasl2-modules) {INSTEAD}",
+            os.EX_UNAVAILABLE)
     result = pool.library.server_init(pool.callbacks, b"memcached")
     if result != SASL_OK:
         why = (<bytes>pool.library.errstring(result, NULL, NULL)).decode(errors="replace")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import bmemcached
-import pylibmc
 import pytest
 from daemon_commands import refused
 from daemon_tools import Conversation, room_for, threads
@@ -46,7 +48,7 @@ from sasl_tools import (
     packet,
     plain,
 )
-from servers import Server, StartError, start_rmemcached
+from servers import Server
 from transport import rdma, rounds
 
 ServerFactory = Callable[..., Server]
@@ -321,7 +323,7 @@ def test_a_lane_that_waits(rmemcached_server: ServerFactory, slow: SaslAuthd) ->
         assert talk.ask(good)[0] == OK
         slow.wait()
         eventually(lambda: talk.stats("rdma")["rdma_queue_pairs"] == "0")
-        eventually(lambda: talk.stats()["curr_connections"] == "2")
+        eventually(lambda: talk.stats()["curr_connections"] == "1")
 
 
 # ---- mechanisms that wait --------------------------------------------------------------------------------------------
@@ -375,7 +377,7 @@ def test_a_peer_that_ends_meanwhile(rmemcached_server: ServerFactory, slow: Sasl
     slow.proceed.release()
     with Binary(server) as control:
         assert control.ask(plain("bob", "pass word"))[0] == OK
-        eventually(lambda: control.stats()["curr_connections"] == "2")
+        eventually(lambda: control.stats()["curr_connections"] == "1")
 
 
 def test_the_daemon_ends_meanwhile(rmemcached_server: ServerFactory, folder: Folder) -> None:
@@ -415,7 +417,7 @@ def test_many_connections(rmemcached_server: ServerFactory, folder: Folder) -> N
         assert all(talk.ask(packet(GET, b"key"))[0] == MISS for talk in talks[::3])
     with Binary(server) as control:
         assert control.ask(GOOD)[0] == OK
-        eventually(lambda: control.stats()["curr_connections"] == "2")
+        eventually(lambda: control.stats()["curr_connections"] == "1")
 
 
 def test_threads_that_hammer(daemon: Server) -> None:
@@ -447,7 +449,7 @@ def test_what_is_missing(folder: Folder) -> None:
     missing = folder.path / "memcached.conf"
 
     def check(*words: str) -> None:
-        status, message = refused("-S", "-p", "-1", "-l", "127.0.0.1")
+        status, message = refused("-S", "-p", "-1", "-l", "127.0.0.1", "-o", "rdma_direct=off")
         assert status != 0
         assert len(message.splitlines()) == 1, message
         for word in (*words, "-Y <file>"):
@@ -476,7 +478,7 @@ def test_a_mechanism_for_everybody(rmemcached_server: ServerFactory, folder: Fol
     """A configuration that lets everybody in is warned of."""
     folder.configure("mech_list: plain anonymous")
     server = rmemcached_server("-S")
-    assert "ANONYMOUS" in server.stderr()
+    eventually(lambda: "ANONYMOUS lets everybody in" in server.stderr())
 
 
 @pytest.mark.parametrize(
@@ -495,15 +497,15 @@ def test_what_does_not_go_together(folder: Folder, flags: list[str], words: str)
     assert words in message
 
 
-def test_without_libsasl2(tmp_path: Path, folder: Folder) -> None:
-    """A process whose loader does not find libsasl2."""
+def test_without_libsasl2(folder: Folder) -> None:
+    """A process whose loader finds an empty libsasl2."""
     folder.users_in_sasldb()
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "libsasl2.so.2").write_text("no library")
-    folder.patch.setenv("LD_LIBRARY_PATH", str(broken))
-    with pytest.raises(StartError, match=r"libsasl2\.so\.2 is not installed .*-Y <file>"):
-        start_rmemcached("-S")
+    library = folder.path / "libsasl2.so.2"
+    subprocess.run(["cc", "-shared", "-x", "c", "/dev/null", "-o", str(library)], check=True, timeout=60)
+    folder.patch.setenv("LD_LIBRARY_PATH", str(folder.path))
+    status, message = refused("-S", "-p", "-1", "-l", "127.0.0.1", "-o", "rdma_direct=off")
+    assert status != 0
+    assert re.fullmatch(r".*no usable libsasl2\.so\.2 is installed .*-Y <file>\)\n", message)
 
 
 def test_direct_reads_are_off(daemon: Server) -> None:
@@ -531,15 +533,34 @@ def test_bmemcached(daemon: Server) -> None:
     assert client.incr("n", 5) == 0
     client.disconnect_all()
     stranger = bmemcached.Client((daemon.place,), f"ann@{REALM}", "wrong")
-    with pytest.raises(bmemcached.exceptions.AuthenticationFailed):
+    with pytest.raises(bmemcached.exceptions.MemcachedException, match="Auth failure"):
         stranger.get("key")
 
 
+PYLIBMC = """
+import sys, pylibmc
+place, user, *passwords = sys.argv[1:]
+for password in passwords:
+    client = pylibmc.Client([place], binary=True, username=user, password=password)
+    try:
+        print(client.set("key", password), client.get("key"))
+    except pylibmc.Error as error:
+        print(type(error).__name__)
+"""
+
+
 def test_pylibmc(daemon: Server) -> None:
-    client = pylibmc.Client([daemon.place], binary=True, username=f"ann@{REALM}", password=USERS["ann"])
-    assert client.set("key", "value")
-    assert client.get("key") == "value"
-    stranger = pylibmc.Client([daemon.place], binary=True, username=f"ann@{REALM}", password="wrong")
-    with pytest.raises(pylibmc.Error):
-        stranger.set("key", "other")
-    assert client.get("key") == "value"
+    pytest.importorskip("pylibmc")
+    # pylibmc's wheel has a libsasl2 of its own, without modules: the environment names the system's.
+    modules = next(Path("/usr/lib").glob("*/sasl2"))
+    done = subprocess.run(
+        [sys.executable, "-c", PYLIBMC, daemon.place, f"ann@{REALM}", "secret", "wrong"],
+        env={**os.environ, "SASL_PATH": str(modules)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    first, second = done.stdout.splitlines()
+    assert first == "True secret"
+    assert "True" not in second and "secret" not in second
