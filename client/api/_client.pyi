@@ -4,7 +4,7 @@ from types import ModuleType, TracebackType
 from typing import Any, Literal, Protocol, TypeVar, overload
 
 from ..transport._buffers import Buffer
-from ..transport.authentication import Credentials
+from ..transport.arguments import Credentials
 from ..transport.sockets import Keepalive, Server
 from ..wire.meta import MetaItem, MetaNumber, MetaResult
 from ._pipeline import Pipeline

@@ -25,7 +25,7 @@ cdef class Session:
     cdef readonly object rdma_cm_port
     cdef readonly object socket_module  # None: the standard library's
     cdef readonly object tls_context
-    cdef readonly object credentials  # transport/authentication.Credentials, or None
+    cdef readonly object credentials  # transport/arguments.Credentials, or None
     cdef public object binary_only    # bool or None: the server takes no text after SASL
     cdef public bint closes_on_rdma  # the server has ended a connection because of the exchange
     cdef public bint closes_on_meta  # the server has ended a connection because of a meta command,

@@ -10,7 +10,6 @@ import contextlib
 import re
 import socket
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ..exceptions import (
     FULL,
@@ -23,6 +22,7 @@ from ..exceptions import (
     too_many_connections,
     unauthenticated,
 )
+from .arguments import Credentials
 from .binary import AUTH_ERROR, SASL_AUTH, SUCCESS, UNKNOWN, read_reply
 from .binary import request as binary_request
 from .sockets import Options
@@ -33,14 +33,6 @@ KEY = b"rmemcached:authentication"
 META_SINCE = (1, 6, 10)
 # The end of a line in the header of the answer: behind the status, and before the rest of the packet.
 SASL_OPAQUE = 0x0A
-
-
-class Credentials(NamedTuple):
-    """A name and a password, for -Y or for SASL."""
-
-    name: bytes
-    secret: bytes
-    sasl: bool
 
 
 def checked_credentials(

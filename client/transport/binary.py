@@ -1,8 +1,8 @@
-"""A socket that speaks memcached's binary protocol for a stream that speaks classic text commands.
+"""A socket with memcached's binary protocol, for a stream with classic text commands.
 
-memcached -S knows no other protocol. The rest of the client stays as it is: the stream sees a server without meta
-commands. Each command waits in a queue for its reply, so that the replies have the order of the commands. A command
-without a reply (noreply) gets a reply here, and the socket drops it.
+memcached -S knows the binary protocol alone. The rest of the client does not change: the stream sees a server without
+meta commands. Each command waits in a queue for its reply, so the replies have the order of the commands. A command
+without a reply (noreply) gets a reply here, and the socket drops the reply.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SUCCESS, NOT_FOUND, EXISTS, TOO_LARGE, NOT_STORED, NOT_A_NUMBER, AUTH_ERROR, UNK
 BODY_LIMIT = 1 << 30  # bytes of a reply
 PIECE = 65536  # bytes of text taken by a single send
 RECEIVE = 65536
-NO_CREATION = 0xFFFFFFFF  # expiration of an increment that makes no item
+NO_CREATION = 0xFFFFFFFF  # expiration of an increment without a new item
 PAST = 60 * 60 * 24 * 30 + 1  # seconds since 1970: an expiration before the server's start
 
 ERRORS = {
@@ -54,11 +54,11 @@ class Reply:
         return self.body[self.extras_length + self.key_length :]
 
     def error(self) -> bytes:
-        """The text for a status that is no outcome of the command."""
+        """The text for a status outside of the command's outcomes."""
         return ERRORS.get(self.status) or b"SERVER_ERROR %b\r\n" % self.value.translate(None, b"\r\n")
 
 
-# Turns a packet into text; the flag says whether the command's reply ends with it.
+# Turns a packet into text; the flag says whether the command's reply is complete.
 Render = Callable[[Reply], tuple[bytes, bool]]
 
 
@@ -75,7 +75,7 @@ def by_status(texts: dict[int, bytes]) -> Render:
 
 
 def value_of(key: bytes, with_cas: bool, last: bool) -> Render:
-    """The reply to one key of a get."""
+    """The reply to a key of a get."""
     end = b"END\r\n" if last else b""
 
     def render(reply: Reply) -> tuple[bytes, bool]:
@@ -120,8 +120,8 @@ class Commands:
         self.text = bytearray()
 
     def take(self, data: bytes | memoryview) -> Iterator[tuple[bytes, Render | bytes, bool]]:
-        """(packet, what makes the reply, whether the reply is wanted) for each whole command. A reply in bytes is known
-        without the server."""
+        """(packet, renderer of the reply, whether the reply is wanted) for each whole command. A reply in bytes is
+        known without the server."""
         self.text += data
         while (end := self.text.find(b"\n")) >= 0:
             words = bytes(self.text[:end]).split()
@@ -176,10 +176,10 @@ class Commands:
 
 
 class BinarySocket:
-    """The methods of a socket that SocketStream and the opening of a connection use; `inner` is the connected socket.
+    """A socket's methods for SocketStream and for the opening of a connection; `inner` is the connected socket.
 
-    One thread at a time uses the object. The methods raise the errors of `inner`, and MemcacheUnknownError for packets
-    that no server sends.
+    A single thread at a time uses the object. The methods raise the errors of `inner`, and MemcacheUnknownError for
+    packets of no server.
     """
 
     def __init__(self, inner: socket.socket) -> None:
@@ -200,8 +200,8 @@ class BinarySocket:
             del self.output[: self.inner.send(self.output)]
 
     def send(self, data: bytes | memoryview) -> int:
-        """Takes text. As long as packets of earlier text wait for room, takes nothing: the socket must never look idle
-        while it has something to send."""
+        """Takes text. As long as packets of earlier text wait for room, takes nothing: a socket with packets to send
+        must never look idle."""
         self.flush()
         taken = min(len(data), PIECE)
         for packet, render, wanted in self.commands.take(data[1 if self.owed else 0 : taken]):
@@ -223,7 +223,7 @@ class BinarySocket:
             left = left[self.send(left) :]
 
     def answer_known(self) -> None:
-        """Replies to the commands at the head of the queue that need no packet."""
+        """Replies to commands without a packet, at the head of the queue."""
         while self.expected and isinstance(self.expected[0][0], bytes):
             text, wanted = self.expected.popleft()
             if wanted and isinstance(text, bytes):

@@ -9,12 +9,10 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .arguments import is_integer
+from .arguments import Credentials, is_integer
 
 if TYPE_CHECKING:
     from ssl import SSLContext
-
-    from .authentication import Credentials
 
 DEFAULT_PORT = 11211
 

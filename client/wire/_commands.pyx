@@ -18,8 +18,8 @@ from rmemcached.client.exceptions import (
     MemcacheServerError,
     MemcacheUnknownCommandError,
     MemcacheUnknownError,
-    too_many_connections,
     is_unauthenticated,
+    too_many_connections,
     unauthenticated,
 )
 

@@ -10,10 +10,11 @@ from libc.stddef cimport size_t
 from libc.stdio cimport FILE, fclose, fopen, fprintf, stderr
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strdup, strlen
+from posix.stdio cimport getline
 
 from rmemcached.protocol.conn cimport (
     SASL_AUTH, SASL_AUTHENTICATED, SASL_CHALLENGE, SASL_DELIVERED, SASL_DENIED, SASL_IDLE, SASL_QUEUED, SASL_WORKING,
-    conn, sasl_command, sasl_outcome,
+    conn, sasl_command,
 )
 from rmemcached.server.sasl_library cimport (
     SASL_CB_GETCONFPATH, SASL_CB_GETOPT, SASL_CB_LIST_END, SASL_CB_LOG, SASL_CB_SERVER_USERDB_CHECKPASS, SASL_CONTINUE,
@@ -28,12 +29,7 @@ from rmemcached.sys.linux cimport (
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
     pthread_setname_np, pthread_t, strerror, timespec,
 )
-
-cdef extern from "<stdio.h>" nogil:
-    ssize_t getline(char **line, size_t *size, FILE *file)
-
-cdef extern from "<string.h>" nogil:
-    void explicit_bzero(void *data, size_t length)
+from rmemcached.sys.wipe cimport explicit_bzero
 
 cdef enum:
     SIDE_THREADS = 16            # at most: so many mechanisms wait at the same time
@@ -88,8 +84,8 @@ cdef bint has_password(const char *line, size_t length, const char *user, const 
         line + nuser + 1, password, npassword)
 
 
-cdef int check_password(void *conn, void *context, const char *user, const char *password, unsigned int npassword,
-                        void *properties) noexcept nogil:
+cdef int check_password(void *library_conn, void *context, const char *user, const char *password,
+                        unsigned int npassword, void *properties) noexcept nogil:
     """SASL_CB_SERVER_USERDB_CHECKPASS: looks into the file of MEMCACHED_SASL_PWDB. libsasl2 then asks its own users."""
     cdef sasl_pool *pool = <sasl_pool *>context
     cdef FILE *file = fopen(pool.passwords, b"re")
@@ -386,13 +382,13 @@ cdef char *copy_of(text) except? NULL:
 
 cdef object list_mechanisms(sasl_pool *pool):
     """Fills pool.names. Returns why there are no mechanisms, or None."""
-    cdef void *conn = NULL
+    cdef void *mechanism = NULL
     cdef const char *names = NULL
     cdef unsigned int length = 0
-    cdef int result = pool.library.server_new(b"memcached", pool.host, NULL, NULL, NULL, NULL, 0, &conn)
+    cdef int result = pool.library.server_new(b"memcached", pool.host, NULL, NULL, NULL, NULL, 0, &mechanism)
     why = None
     if result == SASL_OK:
-        result = pool.library.listmech(conn, NULL, b"", b" ", b"", &names, &length, NULL)
+        result = pool.library.listmech(mechanism, NULL, b"", b" ", b"", &names, &length, NULL)
     if result == SASL_OK and length:
         pool.names = strdup(names)
         if pool.names == NULL:
@@ -401,8 +397,8 @@ cdef object list_mechanisms(sasl_pool *pool):
         pool.hooks.nmechanisms = length
     else:
         why = (<bytes>pool.library.errstring(result, NULL, NULL)).decode(errors="replace")
-    if conn != NULL:
-        pool.library.dispose(&conn)
+    if mechanism != NULL:
+        pool.library.dispose(&mechanism)
     return why
 
 
@@ -422,8 +418,8 @@ cdef void open_library(sasl_pool *pool, folder) except *:
     why = list_mechanisms(pool)
     if why is not None:
         raise ServerError(
-            f"SASL: no mechanism is available: none of mech_list in {place} is installed (Debian: libsasl2-modules): {why}"
-            f" {INSTEAD}", os.EX_CONFIG)
+            f"SASL: no mechanism is available: none of mech_list in {place} is installed (Debian: libsasl2-modules):"
+            f" {why} {INSTEAD}", os.EX_CONFIG)
     if b"ANONYMOUS" in pool.names.split():
         print(f"WARNING: SASL: the mechanism ANONYMOUS lets everybody in: leave it out of mech_list in {place}",
               file=sys.stderr)

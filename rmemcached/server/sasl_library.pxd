@@ -45,7 +45,8 @@ cdef struct sasl_library:
     void (*dispose)(void **conn) noexcept nogil
     void (*done)() noexcept nogil
     void (*set_mutex)(void *(*make)() noexcept nogil, int (*lock)(void *mutex) noexcept nogil,
-                      int (*unlock)(void *mutex) noexcept nogil, void (*free)(void *mutex) noexcept nogil) noexcept nogil
+                      int (*unlock)(void *mutex) noexcept nogil,
+                      void (*free)(void *mutex) noexcept nogil) noexcept nogil
 
 # Loads the library and fills the table; the main thread, before other threads use the library. False: the library is
 # not installed, or lacks a function.

@@ -14,12 +14,12 @@ from rmemcached.server.sockets import ServerError
 NAME = "memcached.conf"
 FOLDERS = ("/etc/sasl", "/etc/sasl2")
 INSTEAD = "(-S is SASL; users and passwords in a file without SASL: -Y <file>)"
-"""For errors: whoever took -S for -Y learns of it."""
+"""For errors: -S may have been taken for -Y."""
 
 
 def named_folders(given: str) -> tuple[str, list[str]]:
-    """(folders, files that would be read) of SASL_CONF_PATH: folders with colons in between. A path of the file itself
-    means its folder; libsasl2 alone would find nothing there."""
+    """(folders, files to be read) of SASL_CONF_PATH: folders with colons in between. A path of the file itself means
+    its folder; libsasl2 alone would find nothing there."""
     folders = [os.path.dirname(path) if os.path.isfile(path) else path for path in given.split(":")]
     return ":".join(folders), [os.path.join(folder, NAME) for folder in folders]
 

@@ -1,4 +1,4 @@
-"""Servers that demand SASL (-S): rmemcached over every transport, and memcached, which has the binary protocol alone."""
+"""Servers with SASL (-S): rmemcached over every transport, and memcached, which has the binary protocol alone."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_commands(guarded: Guarded) -> None:
         assert client.set("key", b"value") is True
         assert client.get("key") == b"value"
         assert client.gets("nothing") == (None, None)
-        value, cas = client.gets("key")
+        _, cas = client.gets("key")
         assert client.cas("key", b"other", cas) is True
         assert client.cas("key", b"other", cas) is False
         assert client.cas("nothing", b"other", b"1") is None
@@ -114,8 +114,9 @@ def test_quiet_commands(guarded: Guarded) -> None:
             client.delete("nothing")
         assert client.get("key499") == b"500"
         with client.pipeline() as pipeline:
-            found = [pipeline.get(f"key{n}") for n in range(500)]
-        del found
+            for n in range(500):
+                pipeline.get(f"key{n}")
+            assert pipeline.execute() == [b"%d" % (n + 1) for n in range(500)]
         assert client.get_many([f"key{n}" for n in range(500)]) == {f"key{n}": b"%d" % (n + 1) for n in range(500)}
 
 
@@ -172,7 +173,8 @@ def test_clusters(guarded: Guarded) -> None:
 
 
 def test_a_url(guarded: Guarded) -> None:
-    url = f"memcached://{USER.replace('@', '%40')}:secret@{guarded.server.place}?sasl=true&transport={guarded.transport}"
+    user, place = USER.replace("@", "%40"), guarded.server.place
+    url = f"memcached://{user}:secret@{place}?sasl=true&transport={guarded.transport}"
     with Client(url, default_noreply=False) as client:
         assert client.set("key", b"value") is True
 
@@ -217,6 +219,6 @@ def test_a_server_without_sasl(rmemcached_server: ServerFactory, memcached_serve
 def test_arguments() -> None:
     Client("127.0.0.1", username="with blank", password="p\r\n", sasl=True)
     for username, password, sasl in (("a", "b", 1), (None, None, True), ("a\0", "secret", True), ("a", "", True)):
-        with pytest.raises(ValueError, match="sasl|username") as raised:
-            Client("127.0.0.1", username=username, password=password, sasl=sasl)
+        with pytest.raises(ValueError, match=r"sasl|username") as raised:
+            Client("127.0.0.1", username=username, password=password, sasl=sasl)  # type: ignore[call-overload]
         assert "secret" not in str(raised.value)

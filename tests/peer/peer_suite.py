@@ -374,9 +374,7 @@ class Runner:
 # --- all files ---
 
 
-def choose(
-    words: Sequence[str], tree: Path, added: Sequence[str] = ()
-) -> tuple[list[tuple[str, str]], dict[str, int]]:
+def choose(words: Sequence[str], tree: Path, added: Sequence[str] = ()) -> tuple[list[tuple[str, str]], dict[str, int]]:
     """The (file, class) pairs for words (files or classes; none: all but LEFT_OUT, and the added classes of
     LEFT_OUT), and the omitted files by class."""
     classes = known_files()

@@ -26,7 +26,8 @@ SASLPASSWD = shutil.which("saslpasswd2", path=f"{os.environ['PATH']}:/usr/sbin")
 
 def packet(opcode: int, key: bytes = b"", value: bytes = b"", extras: bytes = b"", opaque: int = 0) -> bytes:
     length = len(extras) + len(key) + len(value)
-    return struct.pack("!BBHBBHIIQ", 0x80, opcode, len(key), len(extras), 0, 0, length, opaque, 0) + extras + key + value
+    header = struct.pack("!BBHBBHIIQ", 0x80, opcode, len(key), len(extras), 0, 0, length, opaque, 0)
+    return header + extras + key + value
 
 
 def plain(user: str, password: str) -> bytes:
@@ -54,8 +55,8 @@ class Binary:
     def send(self, *packets: bytes) -> None:
         self.sock.sendall(b"".join(packets))
 
-    def reply(self) -> tuple[int, int, bytes] | None:
-        """None: the daemon has closed the connection."""
+    def next(self) -> tuple[int, int, bytes] | None:
+        """The next reply; None: the daemon has closed the connection."""
         try:
             header = self.file.read(24)
         except ConnectionResetError:
@@ -66,22 +67,29 @@ class Binary:
         assert magic == 0x81, header
         return opcode, status, self.file.read(length)
 
-    def ask(self, request: bytes) -> tuple[int, bytes] | None:
+    def reply(self) -> tuple[int, int, bytes]:
+        found = self.next()
+        assert found is not None, "the daemon has closed the connection"
+        return found
+
+    def ended(self) -> bool:
+        return self.next() is None
+
+    def ask(self, request: bytes) -> tuple[int, bytes]:
         """(status, body)"""
         self.send(request)
-        found = self.reply()
-        return found and found[1:]
+        return self.reply()[1:]
 
     def all_replies(self) -> list[tuple[int, int, bytes]]:
         """The replies until the daemon closes the connection."""
         found = []
-        while (one := self.reply()) is not None:
+        while (one := self.next()) is not None:
             found.append(one)
         return found
 
     def stats(self, *words: str) -> dict[str, str]:
         self.send(packet(STAT, " ".join(words).encode()))
-        found = {}
+        found: dict[str, str] = {}
         while True:
             header = self.file.read(24)
             key, extras, length = struct.unpack("!H", header[2:4])[0], header[4], struct.unpack("!I", header[8:12])[0]
