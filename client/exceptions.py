@@ -123,7 +123,13 @@ def is_unauthenticated(line: bytes) -> bool:
     return line in (UNAUTHENTICATED, SASL_FIRST)
 
 
-def unauthenticated(line: bytes) -> MemcacheClientError:
+def unauthenticated() -> MemcacheClientError:
+    """The exception for the answer UNAUTHENTICATED."""
+    return MemcacheClientError("the server wants authentication: username= and password=")
+
+
+def authentication_wanted(line: bytes) -> MemcacheClientError:
     """The exception for an answer that demands authentication."""
-    more = ", with sasl=True" if line == SASL_FIRST else ""
-    return MemcacheClientError(f"the server wants authentication: username= and password={more}")
+    if line == SASL_FIRST:
+        return MemcacheClientError("the server wants authentication: username=, password= and sasl=True")
+    return unauthenticated()

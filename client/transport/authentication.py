@@ -18,9 +18,9 @@ from ..exceptions import (
     MemcacheServerError,
     MemcacheUnexpectedCloseError,
     MemcacheUnknownError,
+    authentication_wanted,
     is_unauthenticated,
     too_many_connections,
-    unauthenticated,
 )
 from .arguments import Credentials
 from .binary import AUTH_ERROR, SASL_AUTH, SUCCESS, UNKNOWN, read_reply
@@ -121,7 +121,7 @@ def check_answer(line: bytes, credentials: Credentials) -> None:
     if line == FULL:
         raise too_many_connections()
     if line == SASL_FIRST:
-        raise unauthenticated(line)
+        raise authentication_wanted(line)
     if credentials[1] in line:
         # The line repeats the password.
         line = b"CLIENT_ERROR its text is not shown" if line.startswith(b"CLIENT_ERROR") else b""
@@ -214,7 +214,7 @@ def recognise(plain: socket.socket) -> tuple[tuple[bool, bool], bool]:
     if line == FULL:
         raise too_many_connections()
     if is_unauthenticated(line):
-        raise unauthenticated(line)
+        raise authentication_wanted(line)
     if not line.startswith((b"MN", b"EN", b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")):
         raise MemcacheUnknownError(line[:64])
     if not others:

@@ -17,9 +17,9 @@ from ..exceptions import (
     MemcacheServerError,
     TransportRefused,
     TransportUnavailable,
+    authentication_wanted,
     is_unauthenticated,
     too_many_connections,
-    unauthenticated,
 )
 from ._cm import CmRoute
 from ._exchange import REPLY_LIMIT, Offer
@@ -180,7 +180,7 @@ def read_reply_line(plain: socket.socket) -> bytes:
     if received[:-2] == FULL:
         raise too_many_connections()
     if is_unauthenticated(received[:-2]):
-        raise unauthenticated(received[:-2])
+        raise authentication_wanted(received[:-2])
     return received[:-2]
 
 

@@ -18,9 +18,9 @@ from rmemcached.client.exceptions import (
     MemcacheServerError,
     MemcacheUnknownCommandError,
     MemcacheUnknownError,
+    authentication_wanted,
     is_unauthenticated,
     too_many_connections,
-    unauthenticated,
 )
 
 cdef extern from "Python.h":
@@ -411,7 +411,7 @@ cdef bint is_refusal(bytes line):
 
 cdef object error_of(bytes line, bytes name):
     if is_unauthenticated(line):
-        return unauthenticated(line)
+        return authentication_wanted(line)
     if line.startswith(b"CLIENT_ERROR"):
         return MemcacheClientError(line[line.find(b" ") + 1:])
     if line.startswith(b"SERVER_ERROR"):
