@@ -21,7 +21,7 @@ def named_folders(given: str) -> tuple[str, list[str]]:
     """(folders, files to be read) of SASL_CONF_PATH: folders with colons in between. A path of the file itself means
     its folder; libsasl2 alone would find nothing there."""
     folders = [os.path.dirname(path) if os.path.isfile(path) else path for path in given.split(":")]
-    return ":".join(folders), [os.path.join(folder, NAME) for folder in folders]
+    return ":".join(folders), [os.path.abspath(os.path.join(folder, NAME)) for folder in folders]
 
 
 def default_folder() -> tuple[str | None, list[str]]:

@@ -207,6 +207,26 @@ def test_which_protocol(rmemcached_server: ServerFactory, memcached_server: Serv
             client.get("key")
 
 
+def test_long_values(memcached_server: ServerFactory, users: Folder) -> None:
+    """The binary protocol with values longer than the socket's room, while the server sends such values."""
+    server = Guarded(memcached_server("-S", "-I", "64m", "-m", "256"), "tcp")
+    large = bytes(range(256)) * 50_000
+    with server.client() as client:
+        assert client.set("large", large) is True
+        assert client.get("large") == large
+        assert client.set_many({"large1": large, "large2": large}) == []
+        assert client.get_many(["large1", "large2"]) == {"large1": large, "large2": large}
+
+    async def body() -> None:
+        async with AsyncClient(server.server.address, **server.options()) as client:
+            results = await asyncio.gather(*(client.set(f"large{n}", large) for n in range(4)))
+            assert results == [True] * 4
+            found = await asyncio.gather(*(client.get(f"large{n % 4}") for n in range(8)))
+            assert found == [large] * 8
+
+    asyncio.run(body())
+
+
 def test_a_server_without_sasl(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> None:
     for server in (rmemcached_server(), memcached_server()):
         with (

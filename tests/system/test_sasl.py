@@ -380,6 +380,20 @@ def test_a_peer_that_ends_meanwhile(rmemcached_server: ServerFactory, slow: Sasl
         eventually(lambda: control.stats()["curr_connections"] == "1")
 
 
+def test_a_peer_that_waits_too_long(rmemcached_server: ServerFactory, slow: SaslAuthd) -> None:
+    """-o idle_timeout ends a connection whose mechanism takes longer."""
+    server = rmemcached_server("-S", "-t", "1", "-o", "idle_timeout=1")
+    with Binary(server) as talk:
+        talk.send(plain("ann", "secret"))
+        slow.wait()
+        assert talk.ended()
+    slow.proceed.release()
+    slow.proceed.release()
+    with Binary(server) as talk:
+        assert talk.ask(plain("ann", "secret"))[0] == OK
+        assert talk.stats()["idle_kicks"] == "1"
+
+
 def test_the_daemon_ends_meanwhile(rmemcached_server: ServerFactory, folder: Folder) -> None:
     """A FIFO in place of the file of passwords: a mechanism without end does not hold up the daemon's end."""
     pipe = folder.path / "pipe"
