@@ -94,6 +94,7 @@ COVERAGE = "tests/verbs/coverage.c"
 LIBRARIES = {
     "rmemcached.verbs.soft": ["isal"],
     "rmemcached.verbs.system": ["dl"],  # a part of libc since glibc 2.34
+    "rmemcached.server.sasl_library": ["dl"],
 }
 
 DIRECTIVES = {

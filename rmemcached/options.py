@@ -312,7 +312,7 @@ OPTIONS = {
     "X": Option(long="disable-dumping", sets={"dump_enabled": False}),
     "W": Option(long="disable-watch", sets={"watch_enabled": False}),
     "Y": Option("auth_file", str, "auth-file"),
-    "S": Option(long="enable-sasl", refusal="This server is not built with SASL support."),
+    "S": Option(long="enable-sasl", sets={"sasl": True}),
     # the process
     "t": Option("threads", thread_count, "threads"),
     "R": Option(
@@ -464,6 +464,8 @@ def why_not_direct(settings: Settings) -> str:
         return "-s" if settings.rdma_shm is None else "rdma_shm"
     if settings.auth_file is not None:
         return "-Y"
+    if settings.sasl:
+        return "-S"
     if not settings.dump_enabled:
         return "-X"
     with suppress(OSError):
@@ -609,6 +611,8 @@ class Parsed:
         if settings.temp_lru and not settings.lru_maintainer:
             raise UsageError("temporary_ttl requires lru_maintainer to be enabled", os.EX_USAGE)
         check_hash_power(settings)
+        if settings.sasl:
+            self.check_sasl()
         if settings.auth_file is not None:
             self.check_authentication()
         for name in of_device(settings):
@@ -673,10 +677,20 @@ class Parsed:
                 f"rdma_view_limit cannot be more than the memory limit: {views} MB, and -m {memory}", os.EX_USAGE
             )
 
+    def check_sasl(self) -> None:
+        # Without -B a client may speak text when it has authenticated itself by the binary protocol.
+        settings = self.settings
+        if "B" in self.given and settings.protocol != "binary":
+            raise UsageError("ERROR: You cannot allow the ASCII protocol while using SASL.", os.EX_USAGE)
+        if settings.udp_port:
+            message = "ERROR: Cannot enable UDP while using binary SASL authentication."
+            raise UsageError(message, os.EX_USAGE)
+
     def check_authentication(self) -> None:
         settings = self.settings
         if "B" not in self.given:
-            settings.protocol = "ascii"
+            # With -S beside -Y, the first byte says how the client authenticates itself.
+            settings.protocol = "auto-negotiate" if settings.sasl else "ascii"
         elif settings.protocol != "ascii":
             message = "ERROR: You cannot allow the BINARY protocol while using ascii authentication tokens."
             raise UsageError(message, os.EX_USAGE)

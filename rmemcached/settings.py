@@ -15,6 +15,7 @@ DIRECT_OFF = {
     "-s": "the socket has a file, by which others may come: -o rdma_direct=all lets them read",
     "rdma_shm": "the socket has a file, by which others may come: -o rdma_direct=all lets them read",
     "-Y": "-Y asks for a password: -o rdma_direct=own lets clients with it read",
+    "-S": "-S asks for a password: -o rdma_direct=own lets clients with it read",
     "-X": "-X keeps keys from clients: -o rdma_direct=own shows them to the daemon's own user",
     "overcommit_memory": "vm.overcommit_memory is 2, so that pages may be missing where clients read",
 }
@@ -80,6 +81,8 @@ class Settings:
     shutdown_command: bool = False
     auth_file: str | None = None
     """File of user:password lines; clients must authenticate."""
+    sasl: bool = False
+    """Clients must authenticate by SASL in the binary protocol (-S)."""
     prefix_delimiter: str = ":"
     detail_enabled: bool = False
     """Count commands by the key's prefix from the start."""

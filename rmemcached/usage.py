@@ -41,6 +41,10 @@ What clients may do
 -W, --disable-watch       refuse "watch"
 -Y, --auth-file=<file>    clients first authenticate, with a "set" whose value is "user password".
                           The file has up to {users} lines of the form user:password; SIGHUP reads it again
+-S, --enable-sasl         turn on Sasl authentication, in the binary protocol, by libsasl2: memcached.conf
+                          in /etc/sasl2 or in the folder of the environment's SASL_CONF_PATH, or a file of
+                          user:password lines named by MEMCACHED_SASL_PWDB. Without -B, an authenticated
+                          client may go on with text
 
 The process
 -t, --threads=<num>       worker threads [{d.threads}]

@@ -56,7 +56,7 @@ cdef class Client(Session):
     """Client(server, serde=None, serializer=None, deserializer=None, connect_timeout=None, timeout=None,\
  no_delay=True, ignore_exc=False, socket_module=None, socket_keepalive=None, key_prefix=b"", default_noreply=True,\
  allow_unicode_keys=False, encoding="ascii", tls_context=None, *, transport=None, spin=None, rdma_cm_port=None,\
- username=None, password=None)
+ username=None, password=None, sasl=False)
 --
 
 A client of one memcached or rmemcached server, with pymemcache's methods.
@@ -96,13 +96,15 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             None: "rdma_cm" takes the number of the TCP port.
         username, password: for a server with authentication (memcached -Y), on every transport. str or bytes,
             without blanks. They go over the wire in the clear.
+        sasl: True: username and password are for SASL's mechanism PLAIN (memcached -S), and may have blanks. A server
+            without text commands behind SASL, as memcached is, gets the commands in the binary protocol, over TCP.
 
     A URL names server and transport: ``memcached://host:port`` ("auto"), ``rdma://`` ("verbs"), ``shm://``
     ("soft_shm"), ``iwarp://`` ("soft_iw"), ``tcp://``, ``unix:///path``. Before the host there can be
     ``user:password@``, and behind it options: ``?timeout=0.5&connect_timeout=1&no_delay=false&key_prefix=app:``, also
-    spin, ignore_exc, default_noreply, allow_unicode_keys, encoding, rdma_cm_port, and for memcached:// and unix://
-    transport. Seconds can be ``none``. Special characters are percent-encoded: %40 for @. A setting in the URL cannot
-    be an argument as well, unless the argument has its default value. The transport of a URL comes before the
+    spin, ignore_exc, default_noreply, allow_unicode_keys, encoding, rdma_cm_port, sasl, and for memcached:// and
+    unix:// transport. Seconds can be ``none``. Special characters are percent-encoded: %40 for @. A setting in the URL
+    cannot be an argument as well, unless the argument has its default value. The transport of a URL comes before the
     environment's.
 
     With a server or proxy without meta commands (memcached before 1.6) the client uses classic commands.
@@ -153,6 +155,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         rdma_cm_port=None,
         username=None,
         password=None,
+        sasl=False,
     ):
         """Takes the options of the class. Raises ValueError, TypeError, and does not connect."""
         if is_url(server):
@@ -164,7 +167,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             server = (server, serde)
             serde = None
         self.configure(server, connect_timeout, timeout, no_delay, socket_keepalive, transport, spin, rdma_cm_port,
-                       username, password, socket_module, tls_context)
+                       username, password, socket_module, tls_context, sasl)
         check_serde(serde, serializer, deserializer)
         check_choices(ignore_exc=ignore_exc, default_noreply=default_noreply, allow_unicode_keys=allow_unicode_keys)
         check_encoding(encoding)
@@ -219,6 +222,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             "rdma_cm_port": self.rdma_cm_port,
             "username": self.credentials and self.credentials[0],
             "password": self.credentials and self.credentials[1],
+            "sasl": self.credentials is not None and self.credentials[2],
         }
 
     def __del__(self):

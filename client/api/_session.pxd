@@ -25,7 +25,8 @@ cdef class Session:
     cdef readonly object rdma_cm_port
     cdef readonly object socket_module  # None: the standard library's
     cdef readonly object tls_context
-    cdef readonly object credentials  # (name, password) as bytes, or None
+    cdef readonly object credentials  # transport/arguments.Credentials, or None
+    cdef public object binary_only    # bool or None: the server takes no text after SASL
     cdef public bint closes_on_rdma  # the server has ended a connection because of the exchange
     cdef public bint closes_on_meta  # the server has ended a connection because of a meta command,
     cdef public bint unmarked    # ... and does not answer to `version` either
@@ -50,7 +51,7 @@ cdef class Session:
 
     # Called by the Client's constructor: takes the options of the connections, or raises ValueError.
     cdef int configure(self, server, connect_timeout, timeout, no_delay, keepalive, transport, spin, rdma_cm_port,
-                       username, password, socket_module, tls_context) except -1
+                       username, password, socket_module, tls_context, sasl) except -1
     # Begins a call: takes or makes a Connection, whose request has at most reports and a mark yet. name: the command's,
     # for exceptions. quiet: the call waits for no answer. Raises the errors of `connect` and of Connection.
     cdef Connection enter(self, bint quiet, bytes name)

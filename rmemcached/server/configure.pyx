@@ -81,6 +81,7 @@ cdef object fill_settings(settings *out, wanted):
     out.access = wanted.socket_mask
     out.binding_protocol = text_of(spoken)
     out.auth_file = text_of(auth)
+    out.sasl = wanted.sasl
     out.maxconns = wanted.max_connections
     out.maxconns_fast = wanted.maxconns_fast
     out.inherited_fds = wanted.inherited_fds

@@ -14,6 +14,7 @@ from rmemcached.rdma.device cimport rdma_limits
 from rmemcached.server.auth cimport auth_users
 from rmemcached.server.devices cimport rdma_devices
 from rmemcached.server.dumps cimport dumps
+from rmemcached.server.sasl cimport sasl_pool
 from rmemcached.server.watchers cimport watchers
 from rmemcached.server.worker cimport worker
 from rmemcached.store.store cimport store
@@ -47,7 +48,8 @@ cdef struct settings:
     const char *memory_file      # NULL: none
     int access                   # of the UNIX socket
     const char *binding_protocol
-    const char *auth_file        # NULL: no authentication
+    const char *auth_file        # NULL: no authentication in the text protocol
+    bint sasl
     uint32_t maxconns
     bint maxconns_fast
     unsigned int inherited_fds   # descriptors open at the start; standard streams mostly
@@ -79,6 +81,7 @@ cdef struct server:
     logger *log
     watchers *watchers
     dumps *dumps
+    sasl_pool *sasl              # NULL without -S
     store *store
     rdma_devices devices
     bint has_devices             # False: no transport was opened

@@ -7,6 +7,7 @@ from contextlib import suppress
 from rmemcached import MEMCACHED_VERSION
 from rmemcached.server.authfile import AuthFileError
 from rmemcached.host import host_identity
+from rmemcached.server.saslconf import find as find_sasl
 from rmemcached.server.sockets import ServerError, listen_shm, open_listeners, overflow_uid, write_port_file
 
 from libc.stdint cimport int64_t, uint64_t
@@ -36,9 +37,10 @@ from rmemcached.server.devices cimport (
     devices_close, devices_extent_added, devices_index_added, devices_init, devices_start, devices_stop,
 )
 from rmemcached.server.dumps cimport dumps_create, dumps_destroy, dumps_stop
+from rmemcached.server.sasl cimport sasl_create, sasl_destroy, sasl_get_hooks, sasl_start, sasl_stop
 from rmemcached.server.watchers cimport watchers_create, watchers_destroy, watchers_start, watchers_stop
 from rmemcached.server.worker cimport (
-    worker, worker_add_udp, worker_destroy, worker_give_back, worker_init, worker_start, worker_wake,
+    worker, worker_add_udp, worker_deliver, worker_destroy, worker_give_back, worker_init, worker_start, worker_wake,
 )
 from rmemcached.store.store cimport (
     class_stats, store_config, store_create, store_destroy, store_get_class_stats, store_get_stats, store_largest_class,
@@ -297,6 +299,10 @@ cdef class Server:
             except AuthFileError as error:
                 raise ServerError(error.args[0]) from None
             s.hooks.authenticate = hook_authenticate
+        if self.settings.sasl:
+            folder, passwords = find_sasl(os.environ)
+            s.sasl = sasl_create(folder, passwords, &s.hooks.verbose, worker_deliver)
+            s.hooks.sasl = sasl_get_hooks(s.sasl)
 
     cdef void make_workers(self) except *:
         cdef server *s = &self.s
@@ -365,6 +371,10 @@ cdef class Server:
                     worker_destroy(&s.workers[i])
             free(s.workers)
             s.workers = NULL
+        if s.sasl != NULL:
+            sasl_destroy(s.sasl)
+            s.sasl = NULL
+            s.hooks.sasl = NULL
         devices_close(&s.devices)
         if s.store != NULL:
             store_destroy(s.store)
@@ -460,6 +470,8 @@ cdef class Server:
     cdef void start_threads(self) except *:
         cdef server *s = &self.s
         cdef int err = watchers_start(s.watchers)
+        if err == 0 and s.sasl != NULL:
+            err = sasl_start(s.sasl)
         while err == 0 and self.started < s.settings.num_threads:
             err = worker_start(&s.workers[self.started])
             self.started += err == 0
@@ -486,6 +498,9 @@ cdef class Server:
             for i in range(self.started):
                 pthread_join(s.workers[i].id, NULL)
         self.started = 0
+        if s.sasl != NULL:
+            with nogil:
+                sasl_stop(s.sasl)
 
     def run(self, serving=None):
         """Serves until SIGINT, SIGTERM or SIGUSR1. Returns the signal's number. serving: called when no part of the

@@ -64,7 +64,11 @@ def parse_interface(text: str, port: int, settings: Settings) -> Interface:
             reason = "Server not built with proxy" if name == "proxy" else "Invalid protocol spec"
             raise ServerError(f'{reason}: "{text}"', os.EX_OSERR)
         protocol = "auto-negotiate" if name == "negotiating" else name
-        if settings.auth_file is not None:
+        if settings.sasl:
+            if protocol == "ascii" and settings.auth_file is None:
+                message = "Cannot use ascii protocol when SASL is enabled: clients could not authenticate"
+                raise ServerError(message, os.EX_OSERR)
+        elif settings.auth_file is not None:
             if protocol == "binary":
                 raise ServerError("Cannot use binary protocol when ascii authentication enabled", os.EX_OSERR)
             if protocol == "auto-negotiate":

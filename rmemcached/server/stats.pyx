@@ -260,7 +260,7 @@ cdef void settings_basic(server *s, const store_config *config, stat_buf *out) n
     stat_append_text(out, b"cas_enabled", yes_no(config.use_cas))
     append_int(out, b"tcp_backlog", set.backlog)
     stat_append_text(out, b"binding_protocol", set.binding_protocol)
-    stat_append_text(out, b"auth_enabled_sasl", b"no")
+    stat_append_text(out, b"auth_enabled_sasl", b"yes" if set.sasl else b"no")
     stat_append_text(out, b"auth_enabled_ascii", or_word(set.auth_file, b"no"))
 
 

@@ -13,7 +13,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from rmemcached.sys.linux cimport epoll_event, pthread_cond_t, pthread_mutex_t, pthread_t
 from rmemcached.sys.pause cimport polling_pause
 from rmemcached.logger cimport close_reasons, log_peer
-from rmemcached.protocol.conn cimport conn, conn_engine, conn_thread, protocol
+from rmemcached.protocol.conn cimport conn, conn_engine, conn_thread, protocol, sasl_session
 from rmemcached.rdma.cm cimport rdma_request
 from rmemcached.rdma.device cimport RDMA_DEVICES, rdma_device
 from rmemcached.rdma.wire cimport rdma_transport
@@ -64,6 +64,9 @@ cdef void worker_wake(worker *w) noexcept nogil
 # dump_release_fn and watcher_release_fn: gives the lent connection `owner` back to its worker. ended: the worker is to
 # close the connection; else `rest` (malloc'd, may be NULL), now the connection's, is still to be sent.
 cdef void worker_give_back(void *owner, bint ended, char *rest, size_t length) noexcept nogil
+
+# sasl_deliver_fn: gives an authentication back to the worker of its connection.
+cdef void worker_deliver(sasl_session *session) noexcept nogil
 
 # --- the worker's thread ---
 # rdma_failed_fn: the queue pair of `owner`, a connection, has failed. Tells the client the line, if not NULL, and ends

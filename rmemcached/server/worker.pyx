@@ -31,12 +31,13 @@ from rmemcached.logger cimport (
     log_conn_new, log_thread_sfd, log_wants, logger,
 )
 from rmemcached.protocol.conn cimport (
-    AUTH_LINE, CONN_NAME, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_YIELD, ascii_prot,
-    binary_prot, conn, conn_engine, conn_gather, conn_init, conn_logs, conn_memory, conn_name, conn_new_cmd,
+    CONN_NAME, WANT_AUTH, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_YIELD, ascii_prot,
+    binary_prot, conn, conn_auth, conn_engine, conn_gather, conn_init, conn_logs, conn_memory, conn_name, conn_new_cmd,
     conn_payload_iov, conn_payload_received, conn_read, conn_release, conn_sent, conn_set_state, conn_swallow,
-    conn_thread, conn_thread_release, conn_want, lend_result, protocol, thread_stats,
+    conn_thread, conn_thread_release, conn_want, lend_result, protocol, sasl_hooks, sasl_session, thread_stats,
 )
 from rmemcached.protocol.ascii cimport command_ahead
+from rmemcached.protocol.binary cimport complete_sasl_binary
 from rmemcached.protocol.reply cimport stat_reply
 from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.protocol.dump cimport dump_kind

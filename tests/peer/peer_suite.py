@@ -10,7 +10,7 @@ which is added to its command line here, and more with --options.
 files.tsv gives each test file's class and the number of assertions passed by memcached 1.6.45's debug build.
 deviations.tsv lists the older suites' assertions that fail with 1.6.45; here they must fail, too. options.tsv lists the
 assertions that must fail with an option of --options. Files that need features not built in (extstore, TLS, the proxy,
-...) run only by name.
+...) run only by name. --sasl adds the class sasl, which needs Debian's sasl2-bin and libsasl2-modules.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CHUNK_MAX_IN_KILOBYTES = (1, 6, 24)  # the first version whose -o slab_chunk_max
 LEFT_OUT = {
     "extstore": "no storage on flash",
     "tls": "no TLS",
-    "sasl": "no SASL",
+    "sasl": "only with --sasl",
     "proxy": "no proxy",
     "restart": "no warm restart",
     "seccomp": "no system call filter",
@@ -374,8 +374,9 @@ class Runner:
 # --- all files ---
 
 
-def choose(words: Sequence[str], tree: Path) -> tuple[list[tuple[str, str]], dict[str, int]]:
-    """The (file, class) pairs for words (files or classes; none: all but LEFT_OUT), and the omitted files by class."""
+def choose(words: Sequence[str], tree: Path, added: Sequence[str] = ()) -> tuple[list[tuple[str, str]], dict[str, int]]:
+    """The (file, class) pairs for words (files or classes; none: all but LEFT_OUT, and the added classes of
+    LEFT_OUT), and the omitted files by class."""
     classes = known_files()
     present = {path.name: classes.get(path.name, ("new", None))[0] for path in sorted((tree / "t").glob("*.t"))}
     if not present:
@@ -383,9 +384,9 @@ def choose(words: Sequence[str], tree: Path) -> tuple[list[tuple[str, str]], dic
     left_out: dict[str, int] = {}
     if not words:
         for kind in present.values():
-            if kind in LEFT_OUT:
+            if kind in LEFT_OUT and kind not in added:
                 left_out[kind] = left_out.get(kind, 0) + 1
-        return [(file, kind) for file, kind in present.items() if kind not in LEFT_OUT], left_out
+        return [(file, kind) for file, kind in present.items() if kind not in left_out], left_out
     chosen = {}
     for word in words:
         file = word.removeprefix("t/").removesuffix(".t") + ".t"
@@ -433,6 +434,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--version", help="the version of a tree that does not say it, for instance 1.6.45")
     parser.add_argument("--command", help="the daemon to test (default: rmemcached of this Python)")
     parser.add_argument("--options", default="", help="more of rmemcached's -o options, such as rdma_direct")
+    parser.add_argument("--sasl", action="store_true", help="run the class sasl, too, with users of its own in /tmp")
     parser.add_argument("--jobs", type=int, default=2, help="files at a time (default: 2)")
     parser.add_argument("--repeat", type=int, default=1, help="runs of everything (default: 1)")
     parser.add_argument("--limit", type=float, default=120, help="seconds that a file may take (default: 120)")
@@ -454,11 +456,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise SuiteError("perl is not installed: apt-get install perl")
         tree = options.tree.resolve() if options.tree else fetch_source_package()
         version = tuple(map(int, options.version.split("."))) if options.version else version_of(tree)
-        chosen, left_out = choose(options.words, tree)
+        if options.sasl and shutil.which("saslpasswd2", path=f"{os.environ['PATH']}:/usr/sbin") is None:
+            raise SuiteError("saslpasswd2 is not installed: apt-get install sasl2-bin libsasl2-modules")
+        chosen, left_out = choose(options.words, tree, ["sasl"] if options.sasl else [])
         if options.list:
             print("\n".join(f"{file:<26} {kind}" for file, kind in chosen))
             return 0
         runner = Runner(tree, command, version)
+        if options.sasl:
+            runner.environment["RUN_SASL_TESTS"] = "1"
     except (SuiteError, ValueError) as error:
         print(f"peer-suite: {error}", file=sys.stderr)
         return 2

@@ -326,6 +326,21 @@ def test_password(rmemcached_server: ServerFactory, exporter: Callable[..., Expo
     assert "pass@" not in by_url.text("/")
 
 
+def test_password_for_sasl(
+    rmemcached_server: ServerFactory,
+    exporter: Callable[..., Exporter],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "users").write_text("user:pass\n")
+    (tmp_path / "password").write_text("pass\n")
+    monkeypatch.setenv("MEMCACHED_SASL_PWDB", str(tmp_path / "users"))
+    server = rmemcached_server("-S")
+    options = ("--username", "user", "--password-file", str(tmp_path / "password"))
+    assert exporter(server.place, "--sasl", *options).values()[UP] == 1
+    assert exporter(server.place, *options).values()[UP] == 0
+
+
 def test_tls(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter], tmp_path: Path) -> None:
     make_certificate(tmp_path / "ca.pem")
     with TlsRelay(rmemcached_server(), tmp_path / "ca.pem") as relay:
@@ -341,6 +356,7 @@ def test_tls(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter]
         (["--timeout", "0"], "a number of seconds above 0 is needed, not '0'"),
         (["--listen", "here"], "[HOST]:PORT is needed, not 'here'"),
         (["--username", "user"], "--username and --password-file are given together"),
+        (["--sasl"], "--sasl needs --username and --password-file"),
         (["--tls", "--transport", "soft_shm"], "--tls goes over tcp"),
         (["memcached://user:secret@host:x"], "memcached://user:***@host:x"),
     ],

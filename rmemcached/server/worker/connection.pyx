@@ -134,8 +134,6 @@ cdef connection *connection_open(worker *w, int fd, protocol prot, const log_pee
     conn_init(&cn.c, &w.thread, &socket_engine)
     cn.c.sfd = fd
     cn.c.protocol = prot
-    if w.thread.hooks.authenticate != NULL:
-        cn.c.auth_wanted = AUTH_LINE
     cn.peer = peer[0]
     cn.w = w
     cn.fd = fd

@@ -27,12 +27,27 @@ cdef crawler_result_type connection_dump(conn *c, dump_kind kind, const char *cl
     return dumps_start(cn.w.dumps, cn, cn.fd, kind, classes, length)
 
 
+cdef void connection_waits(connection *cn) noexcept nogil:
+    assert_owner(cn.w.thread.owner)
+    # Epoll still reports a broken connection.
+    connection_interest(cn, 0)
+
+
+cdef void connection_resumed(conn *c) noexcept nogil:
+    """conn_engine.resume"""
+    cdef connection *cn = <connection *>c
+    assert_owner(cn.w.thread.owner)
+    if not cn.flags & (CONNECTION_BLOCKED | CONNECTION_RUNNABLE):
+        connection_interest(cn, EPOLLIN)
+        connection_run(cn)
+
+
 socket_engine = conn_engine(
     exchange=connection_exchange, watch=connection_watch, dump=connection_dump, pin=NULL, unpin=NULL, direct=NULL,
-    given=NULL, remote=False, datagrams=False)
+    given=NULL, resume=connection_resumed, remote=False, datagrams=False)
 lifeline_engine = conn_engine(
     exchange=connection_exchange, watch=NULL, dump=NULL, pin=NULL, unpin=NULL, direct=NULL, given=NULL,
-    remote=False, datagrams=False)
+    resume=connection_resumed, remote=False, datagrams=False)
 
 
 cdef void connection_lent(connection *cn) noexcept nogil:

@@ -68,6 +68,15 @@ cdef void worker_change_device(worker *w, device_change *change) noexcept nogil:
     worker_wake(w)
 
 
+cdef void worker_deliver(sasl_session *session) noexcept nogil:
+    cdef worker *w = <worker *>session.thread
+    pthread_mutex_lock(&w.queue_lock)
+    session.next = w.delivered
+    w.delivered = session
+    pthread_mutex_unlock(&w.queue_lock)
+    worker_wake(w)
+
+
 # ---- the worker's thread ---------------------------------------------------------------------------------------------
 
 cdef void open_socket(worker *w, const handover *h) noexcept nogil:
@@ -99,6 +108,19 @@ cdef void open_stream(worker *w, handover *h) noexcept nogil:
     fetch_sub(w.curr_connections, 1)
 
 
+cdef void take_sessions(worker *w, sasl_session *session) noexcept nogil:
+    cdef const sasl_hooks *hooks = w.thread.hooks.sasl
+    cdef sasl_session *following
+    cdef conn *c
+    while session != NULL:
+        following = session.next
+        if hooks.take(hooks.arg, session) and w.thread.owner != 0:
+            c = session.c
+            complete_sasl_binary(c)
+            c.engine.resume(c)
+        session = following
+
+
 cdef void take_handovers(worker *w) noexcept nogil:
     cdef handover *h
     cdef handover *following
@@ -106,6 +128,7 @@ cdef void take_handovers(worker *w) noexcept nogil:
     cdef connection *cn
     cdef connection *next_back
     cdef device_change *change
+    cdef sasl_session *delivered
     cdef unsigned int left = HANDOVERS_PER_TURN
     assert_owner(w.thread.owner)
     eventfd_clear(w.notify_fd)
@@ -122,6 +145,8 @@ cdef void take_handovers(worker *w) noexcept nogil:
         worker_wake(w)
     cn = w.given_back
     w.given_back = NULL
+    delivered = w.delivered
+    w.delivered = NULL
     change = w.change
     w.change = NULL
     pthread_mutex_unlock(&w.queue_lock)
@@ -131,6 +156,7 @@ cdef void take_handovers(worker *w) noexcept nogil:
         next_back = cn.run_next
         connection_returned(cn)
         cn = next_back
+    take_sessions(w, delivered)
     while h != NULL:
         following = h.next
         if h.kind == HANDOVER_CM:

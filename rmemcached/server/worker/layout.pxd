@@ -105,6 +105,7 @@ cdef struct worker:
     handover *queue_head
     handover **queue_tail        # NULL: worker_init has not been called
     connection *given_back       # by side threads; linked by run_next, unused while lent
+    sasl_session *delivered      # by side threads of server/sasl; linked by next
     device_change *change        # not begun yet
     # The worker writes the links of `connections`, and of their lanes, under list_lock. Any thread reads the links
     # under list_lock.

@@ -17,6 +17,9 @@ cdef inline void connection_event(connection *cn, uint32_t events) noexcept nogi
             connection_writable(cn)
     elif cn.ahead:
         connection_run_ahead(cn)
+    elif cn.c.state == conn_auth:
+        if events & (EPOLLERR | EPOLLHUP):
+            connection_gone(cn)
     elif not cn.flags & CONNECTION_RUNNABLE and not queue_for_turn(cn):
         connection_readable(cn)
 
@@ -161,6 +164,8 @@ cdef void worker_destroy(worker *w) noexcept nogil:
     cdef udp_socket *u
     cdef connection *cn
     assert_that(w.thread.owner == 0)
+    take_sessions(w, w.delivered)
+    w.delivered = NULL
     while w.connections != NULL:
         connection_end(w.connections, True)
     while w.udp != NULL:

@@ -149,6 +149,12 @@ cdef void connection_run(connection *cn) noexcept nogil:
         if want == WANT_LENT:
             connection_lent(cn)
             return
+        if want == WANT_AUTH:
+            if keep_input(cn):
+                connection_waits(cn)
+            else:
+                connection_end(cn, True)
+            return
         if want == WANT_YIELD:
             if not keep_input(cn):
                 connection_end(cn, True)
@@ -259,7 +265,7 @@ cdef inline bint choose_next_read(connection *cn, bint filled) noexcept nogil:
     within the buffer, the copy costs less than another system call.
     """
     cdef conn *c = &cn.c
-    if cn.fd < 0 or cn.flags & (CONNECTION_BLOCKED | CONNECTION_RUNNABLE | CONNECTION_LENT):
+    if cn.fd < 0 or cn.flags & (CONNECTION_BLOCKED | CONNECTION_RUNNABLE | CONNECTION_LENT) or c.state == conn_auth:
         return False
     if c.rlbytes == 0:
         if filled:
