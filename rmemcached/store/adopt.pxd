@@ -13,8 +13,7 @@ cdef struct adoption:
     bint joinable
     uint32_t owner              # the thread's thread_id(); written by the thread before its first allocation
     # atomic
-    uint64_t moved              # items copied
-    uint64_t dropped            # items evicted or too large
+    uint64_t dropped            # items evicted, or too large
 
 # Makes the counts, for recover. False: no memory.
 cdef bint adopt_init(store *s) noexcept nogil

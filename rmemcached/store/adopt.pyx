@@ -45,7 +45,8 @@ cdef bint _is_crowded(store *s) noexcept nogil:
     """Whether more than half of adopt_room is used up."""
     cdef bint crowded
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
-    crowded = s.slabs.malloced > s.config.maxbytes + adopt_room(s) // 2
+    crowded = s.config.slab_reassign and s.config.evict_to_free \
+        and s.slabs.malloced > s.config.maxbytes + adopt_room(s) // 2
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
     return crowded
 
@@ -88,6 +89,10 @@ cdef void _adopt_item(store *s, item *it, uint32_t hv, bint crowded) noexcept no
     if not item_is_expired(s, it):
         if not crowded or it.it_flags & ITEM_FETCHED:
             fresh = item_alloc(s, ITEM_key(it), it.nkey, ITEM_client_flags(it), it.exptime, it.nbytes)
+        if fresh == NULL and not s.config.evict_to_free \
+                and item_size_ok(s, it.nkey, ITEM_client_flags(it), it.nbytes):
+            # Without evictions the item stays where it is until there is room.
+            return
         if fresh == NULL:
             fetch_add(&s.adopt.dropped, 1)
             q = &s.queues[it.slabs_clsid]
@@ -112,7 +117,6 @@ cdef void _adopt_item(store *s, item *it, uint32_t hv, bint crowded) noexcept no
         # The item has become longer or shorter by its CAS value (-C was changed), so the queues have to count it anew.
         do_item_supersede(s, it, fresh, hv, cas)
         do_item_unref(s, fresh)
-    fetch_add(&s.adopt.moved, 1)
 
 
 cdef void _adopt_rest(store *s, int64_t *began) noexcept nogil:

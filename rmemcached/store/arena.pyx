@@ -86,12 +86,25 @@ cdef void *_arena_reserve_file(store *s, size_t before, size_t total) noexcept n
     return mapping
 
 
+cdef bint _is_clear_of_bases(store *s) noexcept nogil:
+    """Whether no address of the arena is one of an earlier run's at another place: a chain could not tell which."""
+    cdef uint64_t base = <uint64_t>s.slabs.arena
+    cdef uint64_t other
+    cdef int i
+    for i in range(HEAD_BASES):
+        other = s.file.last.bases[i]
+        if other != 0 and other != base and base - other + s.slabs.arena_length < 2 * s.slabs.arena_length:
+            return False
+    return True
+
+
 cdef bint arena_reserve(store *s, size_t length) noexcept nogil:
     cdef size_t head = head_bytes(length) if s.file.fresh else s.slabs.head_length
     cdef size_t before = direct_bytes(length) + head if s.config.direct else head
     cdef size_t total = before + length + HUGE_PAGE
     cdef void *mapping = MAP_FAILED
-    if head_bytes(length) > head:
+    if head_bytes(length) > head or (s.config.direct and head != DIRECT_LIFE):
+        # The file, from a run with a larger limit or without direct reads, does not fit this arena.
         return False
     if s.file.fd >= 0:
         mapping = _arena_reserve_file(s, before, total)
@@ -104,7 +117,7 @@ cdef bint arena_reserve(store *s, size_t length) noexcept nogil:
     s.slabs.head_length = head
     s.slabs.arena = <char *>((<size_t>mapping + HUGE_PAGE - 1) // HUGE_PAGE * HUGE_PAGE) + before
     s.slabs.arena_length = length
-    if not _arena_map(s):
+    if (not s.file.fresh and not _is_clear_of_bases(s)) or not _arena_map(s):
         arena_release(s)
         return False
     return True

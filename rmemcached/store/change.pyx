@@ -28,6 +28,8 @@ cdef inline void change_replace(store *s, item *old, item *it, uint32_t hv, uint
     assert_held(item_mutex(s, hv))
     assert_that(old.it_flags & ITEM_LINKED)
     _publish(s, it, cas)
+    # In a memory file one of both is linked at any moment.
+    write_fence()
     _withdraw(s, old)
     assoc_replace(s, old, it, hv)
     direct_replace(s, old, it, hv)

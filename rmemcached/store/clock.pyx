@@ -32,6 +32,7 @@ cdef void clock_tick(store *s) noexcept nogil:
         relaxed_store(&s.clock.current_time,
                       <rel_time_t>(now_seconds() - s.clock.monotonic_start) + s.clock.advance)
     relaxed_store(&s.head.current_time, s.clock.current_time)
+    relaxed_store(&s.head.hashpower, relaxed_load(&s.assoc.hashpower))
     unlock_ranked(&s.clock.lock, CLOCK_LOCK)
     direct_tell(s)
 

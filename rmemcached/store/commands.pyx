@@ -172,6 +172,7 @@ cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, 
             new_cas = get_cas_id(s)
         data_write(fresh, 0, buf, length)
         if fits:
+            item_set_flags(fresh, it.it_flags & ADOPT_STATE)
             memset(ITEM_data(fresh) + length, c' ', <size_t>fresh.nbytes - length - 2)
         do_item_supersede(s, it, fresh, hv, new_cas)
         do_item_remove(s, fresh)

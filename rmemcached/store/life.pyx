@@ -43,18 +43,25 @@ cdef const char *_create_parts(store *s) noexcept nogil:
         if s.file.fd >= 0 and errno == ENOSPC:
             return b"the file system of the memory file (-e) is full"
         return b"cannot reserve address space for the memory limit"
-    if not s.file.fresh:
-        recover_mark_foreign(s)
     memory_file_begin(s)
     if not huge_init(s):
         return b"out of memory"
     if not direct_init(s):
         return b"cannot make the index of direct reads: rdma_direct and rdma_direct_remote need memory for it, and " \
             b"go with a memory limit of up to 1.7 TB (-m)"
+    return NULL
+
+
+cdef const char *_fill(store *s) noexcept nogil:
+    """Takes the items of a memory file, and the memory of -L. Returns the error, or NULL."""
+    store_tick(s)
+    if not s.file.fresh and not recover(s):
+        return b"no memory for the items of the memory file, or no space in its file system for missing pages"
     if s.config.preallocate and not slabs_preallocate(s):
         snprintf(_problem, sizeof(_problem), b"Error while preallocating slab memory!\nIf using -L or other prealloc "
                  b"options, max memory must be at least %u megabytes.", s.slabs.power_largest)
         return _problem
+    s.file.serves = True
     return NULL
 
 
@@ -69,7 +76,7 @@ cdef const char *_start_threads(store *s, bint lru_crawler) noexcept nogil:
     if s.config.slab_reassign and not mover_start(s):
         return b"cannot start the slab page mover"
     if not adopt_start(s):
-        return b"cannot start the thread for pages of another shape"
+        return b"cannot start the thread for pages with old chunk sizes"
     return NULL
 
 
@@ -95,12 +102,11 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
         s.config.temp_lru = False
     error[0] = _create_parts(s)
     if error[0] == NULL:
-        store_tick(s)
-        if not s.file.fresh and not recover(s):
-            error[0] = b"out of memory for the items of the memory file"
+        error[0] = _fill(s)
     if error[0] == NULL:
         error[0] = _start_threads(s, config.lru_crawler)
     if error[0] != NULL:
+        memory_file_keep_note()
         store_destroy(s)
         return NULL
     return s
@@ -144,7 +150,7 @@ cdef void store_destroy(store *s) noexcept nogil:
 
 
 cdef const char *store_note(store *s) noexcept nogil:
-    return s.file.note
+    return memory_file_note()
 
 
 cdef void store_tick(store *s) noexcept nogil:

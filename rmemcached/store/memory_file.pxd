@@ -8,7 +8,7 @@ order of the program; so only the compiler's order matters. An item counts if IT
 flag last. Only the end of the machine loses written bytes, on a file system that outlives the machine: then the next
 daemon starts with an empty file, unless the last one had ended in order.
 
-Failures: a `bint` is False, and memory_file_problem says why.
+Failures: a `bint` is False; after memory_file_open memory_file_problem says why.
 """
 
 cdef enum:
@@ -58,9 +58,10 @@ cdef struct memory_file:
     uint64_t run                # the number of the copy in force in the head
     uint64_t life               # the run's number at its start: chooses the place of its robust mutex
     head_run last               # of the last run, if not fresh,
-    rel_time_t last_time        # ... and its clock
+    rel_time_t last_time        # ... its clock,
+    unsigned int hashpower      # ... and the power of its hash table; 0 if fresh
     bint has_holes              # some of the file's pages are not there, and need space
-    char note[256]              # a line for the operator about the start; empty: none
+    bint serves                 # the start has succeeded
     # the slabs lock
     size_t reserved             # bytes of the arena for which the file system has taken space
 
@@ -73,6 +74,12 @@ cdef const char *memory_file_problem() noexcept nogil
 cdef void memory_file_begin(store *s) noexcept nogil
 # Notes that no chain has addresses of earlier runs any more.
 cdef void memory_file_forget_bases(store *s) noexcept nogil
+# A line for the operator about the last start; empty: none. It stays for the next start if this start fails.
+cdef const char *memory_file_note() noexcept nogil
+cdef void memory_file_keep_note() noexcept nogil
+# Whether a process has mapped the file since an earlier run, for direct reads. Then the pages must stay: reading a page
+# that is not there would end that process when the file system is full.
+cdef bint memory_file_is_watched(store *s) noexcept nogil
 # Whether the machine has run without a break since the last run.
 cdef bint memory_file_is_of_boot(store *s) noexcept nogil
 # This run in the head.

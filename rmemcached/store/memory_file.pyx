@@ -1,9 +1,13 @@
 cdef enum:
     HEAD_VERSION = 1            # changes with the layout of head, items or chunks
+    HEAD_MOST_BYTES = 1 << 30   # of a head: for an arena of a petabyte
     HEAD_TIME_MOST = 0x7fffffff # seconds of the clock; a larger time in a file is damage
 
 cdef const char *HEAD_MAGIC = b"RMCITEMS"
-cdef char _file_problem[512]    # of memory_file_open; a process makes one store at a time
+# Of the last start; a process makes one store at a time.
+cdef char _file_problem[512]
+cdef char _file_note[512]
+cdef bint _keep_note = False
 
 
 cdef inline uint8_t *head_pages(arena_head *head) noexcept nogil:
@@ -110,46 +114,90 @@ cdef bint memory_file_is_of_boot(store *s) noexcept nogil:
     return boot[0] != 0 and memcmp(boot, s.file.last.boot, sizeof(boot)) == 0
 
 
-cdef bint _is_unfinished(const arena_head *head, size_t length) noexcept nogil:
-    """Whether a daemon was killed while it made the file: the head is empty but for what comes before the magic."""
+cdef bint _is_zero_from(int fd, size_t at, size_t length) noexcept nogil:
+    """Whether the file's bytes from `at` on, up to its length, are zero."""
+    cdef uint64_t block[512]
+    cdef ssize_t got
+    cdef int i
+    while at < length:
+        memset(block, 0, sizeof(block))
+        got = pread(fd, block, min(sizeof(block), length - at), <long>at)
+        if got <= 0:
+            return False
+        for i in range(512):
+            if block[i]:
+                return False
+        at += <size_t>got
+    return True
+
+
+cdef bint _is_unfinished(int fd, const arena_head *head, size_t length) noexcept nogil:
+    """Whether a daemon was killed while it made the file: the file is a head, and the head is empty but for the fields
+    written before the magic.
+    """
     cdef arena_head empty
     memset(&empty, 0, sizeof(empty))
     empty.version = head.version
     empty.head_length = head.head_length
     empty.cas_id = head.cas_id
     empty.runs[1] = head.runs[1]
-    return length % HUGE_PAGE == 0 and head.version <= HEAD_VERSION and head.head_length in (0, length) \
-        and head.cas_id <= 1 and memcmp(&empty, head, sizeof(empty)) == 0
+    return length % HUGE_PAGE == 0 and length <= HEAD_MOST_BYTES and head.version <= HEAD_VERSION \
+        and (head.head_length == 0 or head.head_length == length) and head.cas_id <= 1 \
+        and memcmp(&empty, head, sizeof(empty)) == 0 and _is_zero_from(fd, sizeof(arena_head), length)
 
 
 cdef const char *memory_file_problem() noexcept nogil:
     return _file_problem
 
 
+cdef const char *memory_file_note() noexcept nogil:
+    return _file_note
+
+
+cdef void memory_file_keep_note() noexcept nogil:
+    global _keep_note
+    _keep_note = True
+
+
+cdef bint memory_file_is_watched(store *s) noexcept nogil:
+    cdef long own = <long>(s.file.life % HEAD_LIVES)
+    return s.file.fd >= 0 and (has_locked_byte(s.file.fd, 0, own) if own else False
+                               ) | has_locked_byte(s.file.fd, own + 1, HEAD_LIVES)
+
+
 cdef const char *_judge_head(store *s, const arena_head *head, size_t length) noexcept nogil:
-    """What is wrong with a file of this length, or NULL. Copies the last run."""
-    cdef const head_run *run = _last_run(head)
+    """What is wrong with a file of this length, or NULL."""
     if memcmp(head.magic, HEAD_MAGIC, sizeof(head.magic)) != 0:
         return b"is of another program: remove it, name another file, or start with -o restart=fresh"
     if head.version != HEAD_VERSION:
         return b"is of another version of rmemcached: remove it, or start with -o restart=fresh"
-    if run == NULL or head.head_length < HUGE_PAGE or head.head_length % HUGE_PAGE != 0 \
+    if s.file.last.number == 0 or head.head_length < HUGE_PAGE or head.head_length % HUGE_PAGE != 0 \
             or head.arena_used % SLAB_PAGE_SIZE != 0 \
             or head.arena_used // SLAB_PAGE_SIZE > head.head_length - HEAD_PAGES_AT \
             or head.current_time > HEAD_TIME_MOST:
         return b"is damaged: remove it, or start with -o restart=fresh"
     if length < head.head_length or length - head.head_length < head.arena_used:
         return b"has been cut short: remove it, or start with -o restart=fresh"
-    s.file.last = run[0]
-    s.file.run = run.number
-    s.file.last_time = head.current_time
-    s.file.reserved = head.arena_used
-    s.slabs.head_length = head.head_length
     return NULL
 
 
+cdef void _take_last_run(store *s, const arena_head *head, const struct_stat *status) noexcept nogil:
+    """Notes what the last run has left."""
+    s.file.fresh = False
+    s.file.run = s.file.last.number
+    s.file.last_time = head.current_time
+    s.file.reserved = head.arena_used
+    # More buckets than chunks there can be are damage.
+    while s.file.hashpower < min(head.hashpower, <unsigned int>HASHPOWER_MAX) \
+            and <uint64_t>sizeof(item) << s.file.hashpower <= max(head.arena_used, <uint64_t>SLAB_PAGE_SIZE) * 4:
+        s.file.hashpower += 1
+    s.slabs.head_length = head.head_length
+    s.file.has_holes = <size_t>status.st_blocks * 512 < s.slabs.head_length + s.file.reserved
+    s.slabs.file_length = (<size_t>status.st_size - s.slabs.head_length) // HUGE_PAGE * HUGE_PAGE
+
+
 cdef bint _may_keep(store *s, const arena_head *head) noexcept nogil:
-    """Whether the items of a sound file can be trusted; otherwise s.file.note says why not."""
+    """Whether the items of a sound file can be trusted; otherwise the note says why not."""
     cdef const char *why = NULL
     if s.config.restart == RESTART_FRESH:
         return False
@@ -159,16 +207,21 @@ cdef bint _may_keep(store *s, const arena_head *head) noexcept nogil:
             and now_seconds() - head.starts[HEAD_CRASHES - 2] < HEAD_CRASH_SECONDS:
         why = b"the daemon has crashed three times within a minute (-o restart=always would keep the items)"
     if why != NULL:
-        snprintf(s.file.note, sizeof(s.file.note), b"memory file %s: starting empty: %s", s.config.memory_file, why)
+        snprintf(_file_note, sizeof(_file_note), b"memory file %s: starting empty: %s", s.config.memory_file, why)
     return why == NULL
 
 
 cdef bint memory_file_open(store *s) noexcept nogil:
     cdef arena_head head
     cdef struct_stat status
+    cdef const head_run *last
     cdef const char *wrong
     s.file.fresh = True
+    global _keep_note
     _file_problem[0] = 0
+    if not _keep_note:
+        _file_note[0] = 0
+    _keep_note = False
     if s.config.memory_file == NULL:
         return True
     if _has_foreign_meta(s):
@@ -183,16 +236,19 @@ cdef bint memory_file_open(store *s) noexcept nogil:
     memset(&head, 0, sizeof(head))
     if pread(s.file.fd, &head, sizeof(head), 0) < 0:
         return _refuse_error(s, b"read it")
-    if _is_unfinished(&head, <size_t>status.st_size):
+    if _is_unfinished(s.file.fd, &head, <size_t>status.st_size):
         return ftruncate(s.file.fd, 0) == 0 or _refuse_error(s, b"empty it")
+    last = _last_run(&head)
+    if last != NULL:
+        s.file.last = last[0]
     wrong = _judge_head(s, &head, <size_t>status.st_size)
     if wrong != NULL:
         return _replace_file(s) if s.config.restart == RESTART_FRESH else _refuse(s, wrong)
     if not _may_keep(s, &head):
         return _replace_file(s)
-    s.file.fresh = False
-    s.file.has_holes = <size_t>status.st_blocks * 512 < s.slabs.head_length + s.file.reserved
-    s.slabs.file_length = (<size_t>status.st_size - s.slabs.head_length) // HUGE_PAGE * HUGE_PAGE
+    _take_last_run(s, &head, &status)
+    if s.file.has_holes and fallocate(s.file.fd, 0, 0, <long>s.slabs.head_length) != 0:
+        return _refuse_error(s, b"take space for its head")
     return True
 
 
@@ -202,6 +258,20 @@ cdef void _note_start(arena_head *head) noexcept nogil:
     for i in range(HEAD_CRASHES - 2, 0, -1):
         head.starts[i] = 0 if head.clean else head.starts[i - 1]
     head.starts[0] = 0 if head.clean else now_seconds()
+
+
+cdef void _warn_of_room(store *s) noexcept nogil:
+    """Notes that the memory limit is more than the file system can hold."""
+    cdef struct_statfs system
+    cdef uint64_t room
+    if fstatfs(s.file.fd, &system) != 0 or _file_note[0] != 0:
+        return
+    room = <uint64_t>system.f_bavail * <uint64_t>system.f_bsize + s.file.reserved
+    # A tmpfs without a limit has no blocks at all.
+    if room < s.config.maxbytes and system.f_blocks != 0:
+        snprintf(_file_note, sizeof(_file_note), b"memory file %s: its file system has room for %llu MB, and -m is %llu: "
+                 b"items will be evicted earlier", s.config.memory_file, <unsigned long long>(room >> 20),
+                 <unsigned long long>(s.config.maxbytes >> 20))
 
 
 cdef void _keep_bases(store *s, head_run *run) noexcept nogil:
@@ -238,6 +308,10 @@ cdef void memory_file_begin(store *s) noexcept nogil:
         relaxed_store(&head.cas_id, 1)
     else:
         _note_start(head)
+        relaxed_store(&head.clean, 0)
+        # A file system that outlives the machine must not keep the mark of an end in order beside later changes.
+        msync(head, SMALL_PAGE, MS_SYNC)
+        recover_mark_foreign(s)
     run.bases[0] = <uint64_t>s.slabs.arena
     _keep_bases(s, &run)
     run.process_started = s.clock.process_started
@@ -246,8 +320,12 @@ cdef void memory_file_begin(store *s) noexcept nogil:
     memcpy(run.sizes, s.slabs.class_size, sizeof(run.sizes))
     _write_run(s, &run)
     s.file.life = s.file.run
-    relaxed_store(&head.clean, 0)
     store_release(<uint64_t *>head.magic, (<const uint64_t *>HEAD_MAGIC)[0])
+    if s.slabs.shared_fd >= 0 and s.file.fd >= 0:
+        # Clients get this open file, and keep it locked for as long as they have the memory.
+        lock_byte(s.slabs.shared_fd, <long>(s.file.life % HEAD_LIVES))
+    if s.file.fd >= 0:
+        _warn_of_room(s)
 
 
 cdef void memory_file_forget_bases(store *s) noexcept nogil:
@@ -260,9 +338,9 @@ cdef void memory_file_forget_bases(store *s) noexcept nogil:
 cdef void memory_file_end(store *s) noexcept nogil:
     if s.file.fd < 0:
         return
-    if s.head != NULL:
-        # On a file system that outlives the machine, the items must be there before the mark.
-        msync(s.head, s.slabs.head_length + s.slabs.arena_used, MS_SYNC)
+    # On a file system that outlives the machine, the items must be there before the mark. A start that failed is no end
+    # in order.
+    if s.head != NULL and s.file.serves and msync(s.head, s.slabs.head_length + s.slabs.arena_used, MS_SYNC) == 0:
         relaxed_store(&s.head.clean, 1)
         msync(s.head, s.slabs.head_length, MS_SYNC)
     close(s.file.fd)

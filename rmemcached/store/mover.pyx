@@ -136,6 +136,7 @@ cdef void _move_chunk(store *s, item_chunk *ch, item_chunk *fresh, uint32_t hv) 
     ch.prev.next = fresh
     if ch.next != NULL:
         ch.next.prev = fresh
+    write_fence()
     change_move_chunk(s, hv)
     relaxed_store(&ch.it_flags, 0)
     lock_ranked(&s.slabs.lock, SLABS_LOCK)

@@ -19,7 +19,8 @@ cdef enum:
 
 cdef struct recovered:          # constant after store_create
     uint64_t items              # taken over
-    uint64_t dropped            # items that did not hold together, or were superseded by a killed thread
+    uint64_t dropped            # items that did not hold together, are too large now, or were superseded by a killed
+                                # thread
     uint64_t expired            # items that had expired, or were flushed
     int64_t ns                  # how long the recovery took
 

@@ -9,6 +9,7 @@ cdef struct recovery:
     uint32_t hashes[RECOVER_AHEAD]
     unsigned int waiting        # in `ahead`
     item *chained               # heads of chained items, linked by h_next: linked after all pages have been seen
+    uint64_t steps              # chunks looked at in chains
     uint8_t *has_chunks         # by page: there are chunks of chains
     item **queues[NUMBER_OF_QUEUES]     # by queue: RECOVER_BUCKETS lists by age, linked by next and prev; NULL: none
 
@@ -67,6 +68,13 @@ cdef inline bint _is_chunk_size(uint32_t size) noexcept nogil:
     return sizeof(item) < size <= SLAB_PAGE_SIZE and size % 8 == 0
 
 
+cdef void _count_lost(store *s, uint32_t page, uint32_t size) noexcept nogil:
+    """Counts the items of a page that cannot be kept."""
+    cdef uint32_t i
+    for i in range(SLAB_PAGE_SIZE // size if _is_chunk_size(size) else 0):
+        s.recovered.dropped += ((<item *>(page_address(s, page) + <size_t>i * size)).it_flags & ITEM_LINKED) != 0
+
+
 cdef void recover_mark_foreign(store *s) noexcept nogil:
     cdef uint32_t page, size
     cdef unsigned int clsid, foreign
@@ -78,6 +86,8 @@ cdef void recover_mark_foreign(store *s) noexcept nogil:
         size = s.file.last.sizes[clsid]
         if size != s.slabs.class_size[clsid]:
             foreign = _foreign_class(s, size) if _is_chunk_size(size) else PAGE_RELEASED
+            if foreign == PAGE_RELEASED:
+                _count_lost(s, page, size)
             store_release(&s.slabs.page_class[page], <uint8_t>foreign)
 
 
@@ -98,6 +108,7 @@ cdef bint _recover_pages(store *s) noexcept nogil:
     cdef uint32_t page
     cdef unsigned int clsid
     cdef bint done
+    cdef bint watched = memory_file_is_watched(s)
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     done = _recover_arena(s)
     for page in range(<uint32_t>(s.slabs.arena_used // SLAB_PAGE_SIZE)):
@@ -112,7 +123,7 @@ cdef bint _recover_pages(store *s) noexcept nogil:
             s.adopt.pages += 1
             s.slabs.malloced += SLAB_PAGE_SIZE
         else:
-            if madvise(page_address(s, page), SLAB_PAGE_SIZE, MADV_REMOVE) != 0:
+            if watched or madvise(page_address(s, page), SLAB_PAGE_SIZE, MADV_REMOVE) != 0:
                 memset(page_address(s, page), 0, SLAB_PAGE_SIZE)
             s.slabs.page_class[page] = PAGE_RELEASED
             do_page_append(s, &s.slabs.released, page)
@@ -163,15 +174,18 @@ cdef void *_at_home(store *s, const void *address) noexcept nogil:
     return NULL
 
 
-cdef bint _chain_is_sound(store *s, item *head, item *claimed_by) noexcept nogil:
+cdef bint _chain_is_sound(store *s, recovery *r, item *head, item *claimed_by) noexcept nogil:
     """Whether the chain of an item is whole, and its chunks are unclaimed, or claimed by another item that goes."""
     cdef item_chunk *ch = ITEM_schunk(head)
     cdef uint64_t found = 0
     cdef bint is_last = False
     cdef uint32_t room
+    cdef char before_last = 0
+    cdef char last = 0
     while found < <uint64_t>head.nbytes:
         ch = <item_chunk *>_at_home(s, ch.next)
-        if ch == NULL or is_last or ch.it_flags != ITEM_CHUNK or (ch.refcount != 0 and ch.head != claimed_by):
+        # Damaged chains that meet themselves have no more steps together than whole chains could have.
+        if ch == NULL or is_last or r.steps > 2 * s.slabs.arena_used // CHUNK_LEAST_DATA or ch.it_flags != ITEM_CHUNK or (ch.refcount != 0 and ch.head != claimed_by):
             return False
         room = page_chunk_size(s, <uint32_t>(<size_t>(<char *>ch - s.slabs.arena) // SLAB_PAGE_SIZE)) \
             - <uint32_t>sizeof(item_chunk)
@@ -179,7 +193,10 @@ cdef bint _chain_is_sound(store *s, item *head, item *claimed_by) noexcept nogil
             return False
         found += ch.used
         is_last = ch.used != ch.size or ch.used < CHUNK_LEAST_DATA
-    return found == <uint64_t>head.nbytes
+        before_last = (<char *>(ch + 1))[ch.used - 2] if ch.used > 1 else last
+        last = (<char *>(ch + 1))[ch.used - 1]
+        r.steps += 1
+    return found == <uint64_t>head.nbytes and before_last == c'\r' and last == c'\n'
 
 
 cdef void _chain_disclaim(item *head) noexcept nogil:
@@ -281,7 +298,7 @@ cdef bint _recover_link(store *s, recovery *r, item *it, uint32_t hv) noexcept n
     if other != NULL and ITEM_get_cas(it) <= ITEM_get_cas(other):
         sound = False
     elif it.it_flags & ITEM_CHUNKED:
-        sound = _chain_is_sound(s, it, other)
+        sound = _chain_is_sound(s, r, it, other)
     if sound and other != NULL:
         _recover_unlink(s, r, other, hv)
     if sound and it.it_flags & ITEM_CHUNKED:
@@ -423,6 +440,10 @@ cdef bint _recover_items(store *s, recovery *r) noexcept nogil:
     if not _recover_ahead(s, r) or not _recover_chained(s, r):
         return False
     _recover_queues(s, r)
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
+    for page in range(0, pages, HUGE_PAGE // SLAB_PAGE_SIZE):
+        do_join_pages(s, page_address(s, page))
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
     adopt_count(s)
     memory_file_forget_bases(s)
     return True

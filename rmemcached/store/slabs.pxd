@@ -13,7 +13,7 @@ store.pxd declares item_pin, item_unpin, store_pin_memory and store_set_memory_l
 cdef enum:
     PAGE_RELEASED = MAX_NUMBER_OF_SLAB_CLASSES      # page_class of a page given back to the system
     PAGE_IN_TRANSIT                                 # ... of a page in no list
-    PAGE_FOREIGN = 128                              # ... and more: of a page with other chunk sizes (foreign.pxd)
+    PAGE_FOREIGN = 128                              # ... and more: of a page with other chunk sizes (recover.pxd)
     NO_PAGE = 0xffffffff
 
 cdef struct page_list:          # pages by number, linked by slabs.page_next. The slabs lock

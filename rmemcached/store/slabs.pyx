@@ -95,10 +95,11 @@ cdef bint slabs_preallocate(store *s) noexcept nogil:
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     enough = s.config.maxbytes >= <uint64_t>s.slabs.power_largest * SLAB_PAGE_SIZE \
         and arena_open_to(s, s.config.maxbytes) and arena_lengthen(s, s.config.maxbytes) \
-        and huge_preallocate(s, s.config.maxbytes)
+        and (not s.file.fresh or huge_preallocate(s, s.config.maxbytes))
     if enough:
         for clsid in range(1, s.slabs.power_largest + 1):
-            do_slabs_newslab(s, clsid)
+            if s.slabs.classes[clsid].pages.count == 0:
+                do_slabs_newslab(s, clsid)
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
     return enough
 
@@ -242,7 +243,7 @@ cdef void slabs_release(store *s) noexcept nogil:
         return
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     while s.slabs.malloced > s.config.maxbytes and pool.count != 0 \
-            and not s.slabs.pinned and not s.slabs.sealed:
+            and not s.slabs.pinned and not s.slabs.sealed and not memory_file_is_watched(s):
         page = do_page_take(s, pool)
         s.slabs.page_class[page] = PAGE_IN_TRANSIT
         s.slabs.malloced -= SLAB_PAGE_SIZE

@@ -79,7 +79,6 @@ cdef void store_get_stats(store *s, store_stats *out) noexcept nogil:
     out.restored_expired = s.recovered.expired
     out.restored_us = <uint64_t>s.recovered.ns // 1000
     out.foreign_pages = relaxed_load(&s.adopt.pages)
-    out.foreign_moved = relaxed_load(&s.adopt.moved)
     out.foreign_dropped = relaxed_load(&s.adopt.dropped)
 
 

@@ -319,9 +319,8 @@ cdef struct store_stats:
     uint64_t restored_dropped   # ... items that did not hold together
     uint64_t restored_expired
     uint64_t restored_us        # ... microseconds it took
-    uint64_t foreign_pages      # pages of the memory file still to be brought into this run's shape
-    uint64_t foreign_moved      # ... items copied for that,
-    uint64_t foreign_dropped    # ... items that found no room, or are too large now
+    uint64_t foreign_pages      # pages of the memory file with old chunk sizes, still to be emptied,
+    uint64_t foreign_dropped    # ... and items of such pages that found no room
 
 # Counters and sizes of a slab class. Read with store_get_class_stats.
 cdef struct class_stats:

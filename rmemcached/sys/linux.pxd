@@ -178,6 +178,16 @@ cdef extern from "<fcntl.h>" nogil:
         close(fd);
         return reader;
     }
+    static inline int rmc_lock_byte(int fd, long at)
+    {
+        struct flock lock = { .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1 };
+        return fcntl(fd, F_OFD_SETLK, &lock) == 0;
+    }
+    static inline int rmc_has_locked_byte(int fd, long start, long length)
+    {
+        struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = length };
+        return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    }
     static inline int rmc_set_nonblocking(int fd)
     {
         int flags = fcntl(fd, F_GETFL);
@@ -207,6 +217,11 @@ cdef extern from "<fcntl.h>" nogil:
     # open the file for writing then. Without /proc, returns the old descriptor.
     int read_only "rmc_read_only"(int fd)
     int set_nonblocking "rmc_set_nonblocking"(int fd)
+    # Locks of an open file: the file's copies in other processes, and its mappings, keep the lock, even after this
+    # process has ended. Locks a byte for reading; returns whether another open file has locked one of the bytes
+    # [start, start + length).
+    bint lock_byte "rmc_lock_byte"(int fd, long at)
+    bint has_locked_byte "rmc_has_locked_byte"(int fd, long start, long length)
 
 cdef extern from "<unistd.h>" nogil:
     enum:
@@ -231,6 +246,9 @@ cdef extern from "<sys/uio.h>" nogil:
 cdef extern from "<sys/vfs.h>" nogil:
     ctypedef struct struct_statfs "struct statfs":
         long f_type
+        long f_bsize
+        uint64_t f_blocks
+        uint64_t f_bavail
     int fstatfs(int fd, struct_statfs *out)
 
 cdef extern from "<linux/magic.h>" nogil:

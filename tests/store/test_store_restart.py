@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
@@ -19,6 +20,8 @@ MB = 1 << 20
 HEAD = 2 * MB
 PAGES_AT = 128 * 1024
 ALWAYS, FRESH, AUTO = 1, 2, 0
+KEY_BINARY = 4096
+F_OFD_SETLK = 37
 
 
 @pytest.fixture
@@ -28,6 +31,11 @@ def path() -> Iterator[Path]:
     path.unlink(missing_ok=True)
     yield path
     path.unlink(missing_ok=True)
+
+
+def lock_byte(fd: int, at: int) -> None:
+    """As a client that got this open file from the daemon of an earlier run."""
+    fcntl.fcntl(fd, F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, at, 1, 0))
 
 
 def killed(use: Callable[[Store], Any], **options: Any) -> None:
@@ -83,6 +91,7 @@ MODES: dict[str, dict[str, Any]] = {
     "remote": {"direct_remote": True},
     "s3fifo": {"s3fifo": True},
     "without CAS": {"use_cas": False},
+    "all memory at once": {"preallocate": True, "lru_maintainer": True},
     "maintained": {"lru_maintainer": True, "lru_crawler": True, "slab_reassign": True},
 }
 
@@ -196,6 +205,59 @@ def test_a_full_cache_takes_new_values_while_it_changes_its_shape(path: Path) ->
             assert store.set(b"new-%d" % i, bytes(random.Random(i).randrange(3000))) == "STORED"
         eventually(lambda: store.stats()["foreign_pages"] == 0)
         store.check(True)
+
+
+def test_many_items_take_a_short_time(path: Path) -> None:
+    """The hash table comes back in its size, so its chains stay short while the items are linked."""
+    with Store(memory_file=path, maxbytes=256 * MB, hashpower_init=12) as store:
+        for i in range(300_000):
+            store.set(b"key-%d" % i, b"value")
+        power = eventually(lambda: (store.tick(), store.stats()["hash_power_level"])[1] >= 18 and 18)
+    with Store(memory_file=path, maxbytes=256 * MB, hashpower_init=12) as store:
+        assert store.stats()["hash_power_level"] >= power
+        assert store.restored[0] == 300_000
+
+
+def test_a_file_of_zeros_is_refused_unless_it_is_an_unfinished_head(path: Path) -> None:
+    path.touch(0o600)
+    os.truncate(path, HEAD)
+    with Store(memory_file=path) as store:
+        assert store.set(b"key", b"value") == "STORED"
+    path.unlink()
+    path.touch(0o600)
+    with path.open("r+b") as file:
+        file.truncate(2 * HEAD)
+        file.seek(64 * 1024)
+        file.write(b"data of another program")
+    assert "of another program" in refused(path)
+    assert b"data of another program" in path.read_bytes()
+
+
+def test_counting_keeps_the_state_of_an_item(path: Path) -> None:
+    with Store(memory_file=path) as store:
+        store.set(b"key", b"10")
+        item = store.item(b"key")
+        item.set_flag(KEY_BINARY)
+        item.release()
+        store.delta(b"key", 1)
+        item = store.item(b"key")
+        assert item.value == b"11" and item.it_flags & KEY_BINARY
+        item.release()
+
+
+def test_pages_stay_for_clients_of_an_earlier_run(path: Path) -> None:
+    """A reader of the dead daemon's memory does not die when the next daemon has no use for a page."""
+    store = Store(memory_file=path, maxbytes=64 * MB, direct=True)
+    for i in range(40):
+        store.set(b"key-%d" % i, bytes(900_000))
+    reader = os.open(path, os.O_RDONLY)
+    lock_byte(reader, 1)
+    size = path.stat().st_blocks
+    store.close()
+    with Store(memory_file=path, maxbytes=16 * MB, slab_reassign=True, lru_maintainer=True) as store:
+        eventually(lambda: store.stats()["total_malloced"] <= 20 * MB)
+        assert path.stat().st_blocks >= size
+    os.close(reader)
 
 
 def refused(path: Path, **options: Any) -> str:
