@@ -138,5 +138,5 @@ def test_the_daemon_says_when_it_serves(abstract: bool, options: list[str], tmp_
 
 def test_items_of_a_memory_file_survive_a_stop() -> None:
     """With RemoveIPC systemd removes the user's files in /dev/shm when the service stops."""
-    for unit in ("rmemcached.service", "rmemcached@.service"):
-        assert "\nRemoveIPC=no\n" in (ROOT / "contrib" / "systemd" / unit).read_text()
+    for unit in UNITS:
+        assert "\nRemoveIPC=no\n" in (FOLDER / unit).read_text()
