@@ -19,6 +19,7 @@ from rmemcached.rdma.device cimport RDMA_DEVICES, rdma_device
 from rmemcached.rdma.wire cimport rdma_transport
 from rmemcached.rdma_conn cimport rdma_conn, rdma_lane_hooks, rdma_thread
 from rmemcached.server.dumps cimport dumps
+from rmemcached.server.stream cimport stream
 from rmemcached.server.udp cimport UDP_TAG, udp_socket
 from rmemcached.server.watchers cimport watchers
 from rmemcached.verbs.soft cimport SOFT_EVENT

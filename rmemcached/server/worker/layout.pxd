@@ -27,7 +27,7 @@ cdef struct connection:
     connection *run_next         # in a run_queue, or the worker's given_back
     char *rbuf                   # holds unparsed bytes between reads; NULL most of the time
     uint32_t rsize
-    int fd                       # -1: ended; the structure is freed at the end of the turn
+    stream stream                # its fd is -1 after the end; the structure is freed at the end of the turn
     uint32_t events              # epoll interest
     uint32_t opened              # store time of the accept
     uint32_t probed              # ... of the last probe of an rdma_cm peer
@@ -115,6 +115,7 @@ cdef struct worker:
     udp_socket *udp
     run_queue runnable           # connections that gave way with input left: each goes on in the next turn
     run_queue sending            # connections with long replies or payloads: they go on as a turn has bytes for them
+    run_queue holding            # connections whose streams hold input: each is read in the next turn
     connection *dead             # ended in this turn, or before with lanes still to end
     unsigned int lanes_left      # how many of these lanes may end in this turn
     source *sources[SOURCES]     # nsources, entered by worker_init, then constant

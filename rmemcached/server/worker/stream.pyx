@@ -21,7 +21,7 @@ cdef void hand_over_stream(connection *cn, unsigned int transport, uint32_t numb
     """Gives the socket to the worker of its queue pair, and ends this connection."""
     cdef worker *w = cn.w
     cdef conn *c = &cn.c
-    cdef int fd = cn.fd
+    cdef int fd = cn.stream.fd
     # The stream has its worker already, but took a turn among the connections. Without this correction every second
     # worker of an even number would get no queue pairs.
     if w.turns_back != NULL:
