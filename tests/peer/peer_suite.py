@@ -9,8 +9,9 @@ which is added to its command line here, and more with --options.
 
 files.tsv gives each test file's class and the number of assertions passed by memcached 1.6.45's debug build.
 deviations.tsv lists the older suites' assertions that fail with 1.6.45; here they must fail, too. options.tsv lists the
-assertions that must fail with an option of --options. Files that need features not built in (extstore, TLS, the proxy,
-...) run only by name.
+assertions that must fail with an option of --options. Files that need features not built in (extstore, the proxy, ...)
+run only by name. With --tls all connections have TLS, as with the suite's own SSL_TEST=1, and the tests of TLS run.
+--tls needs Perl's IO::Socket::SSL.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ ROOT = HERE.parent.parent
 CACHE = ROOT / "build" / "peer"
 REFERENCE = (1, 6, 45)
 MARK = "RMEMCACHED_PEER_SUITE"  # environment variable that marks the processes of a file
+TLS_FEWER, TLS_MORE = 10, 60  # how much the number of assertions of a file may differ with --tls
 CHUNK_MAX_IN_KILOBYTES = (1, 6, 24)  # the first version whose -o slab_chunk_max is in kilobytes
 
 # Classes that run only when named, with the reason.
 LEFT_OUT = {
     "extstore": "no storage on flash",
-    "tls": "no TLS",
+    "tls": "needs --tls",
     "sasl": "no SASL",
     "proxy": "no proxy",
     "restart": "no warm restart",
@@ -374,8 +376,9 @@ class Runner:
 # --- all files ---
 
 
-def choose(words: Sequence[str], tree: Path) -> tuple[list[tuple[str, str]], dict[str, int]]:
+def choose(words: Sequence[str], tree: Path, tls: bool) -> tuple[list[tuple[str, str]], dict[str, int]]:
     """The (file, class) pairs for words (files or classes; none: all but LEFT_OUT), and the omitted files by class."""
+    omitted = LEFT_OUT.keys() - ({"tls"} if tls else set())
     classes = known_files()
     present = {path.name: classes.get(path.name, ("new", None))[0] for path in sorted((tree / "t").glob("*.t"))}
     if not present:
@@ -383,9 +386,9 @@ def choose(words: Sequence[str], tree: Path) -> tuple[list[tuple[str, str]], dic
     left_out: dict[str, int] = {}
     if not words:
         for kind in present.values():
-            if kind in LEFT_OUT:
+            if kind in omitted:
                 left_out[kind] = left_out.get(kind, 0) + 1
-        return [(file, kind) for file, kind in present.items() if kind not in LEFT_OUT], left_out
+        return [(file, kind) for file, kind in present.items() if kind not in omitted], left_out
     chosen = {}
     for word in words:
         file = word.removeprefix("t/").removesuffix(".t") + ".t"
@@ -414,9 +417,12 @@ def describe(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def check_count(outcome: Outcome, version: tuple[int, ...] | None) -> None:
+def check_count(outcome: Outcome, version: tuple[int, ...] | None, tls: bool) -> None:
     """Checks, for the reference version's own suite, that a file has as many assertions as with memcached."""
     counts = known_files().get(outcome.file, ("", None))[1]
+    if tls and counts:
+        # TLS has statistics of its own, and some files leave a few assertions out.
+        counts = counts if outcome.kind == "tls" else range(counts[0] - TLS_FEWER, counts[-1] + TLS_MORE)
     counted = outcome.passed + len(outcome.expected)
     if version == REFERENCE and outcome.result in ("pass", "skip") and counts and counted not in counts:
         outcome.result = "fail"
@@ -433,6 +439,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--version", help="the version of a tree that does not say it, for instance 1.6.45")
     parser.add_argument("--command", help="the daemon to test (default: rmemcached of this Python)")
     parser.add_argument("--options", default="", help="more of rmemcached's -o options, such as rdma_direct")
+    parser.add_argument("--tls", action="store_true", help="all connections have TLS (SSL_TEST=1)")
     parser.add_argument("--jobs", type=int, default=2, help="files at a time (default: 2)")
     parser.add_argument("--repeat", type=int, default=1, help="runs of everything (default: 1)")
     parser.add_argument("--limit", type=float, default=120, help="seconds that a file may take (default: 120)")
@@ -454,11 +461,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise SuiteError("perl is not installed: apt-get install perl")
         tree = options.tree.resolve() if options.tree else fetch_source_package()
         version = tuple(map(int, options.version.split("."))) if options.version else version_of(tree)
-        chosen, left_out = choose(options.words, tree)
+        if options.tls and subprocess.run(["perl", "-MIO::Socket::SSL", "-e", "1"], check=False).returncode:
+            raise SuiteError("--tls needs Perl's IO::Socket::SSL: apt-get install libio-socket-ssl-perl")
+        chosen, left_out = choose(options.words, tree, options.tls)
         if options.list:
             print("\n".join(f"{file:<26} {kind}" for file, kind in chosen))
             return 0
         runner = Runner(tree, command, version)
+        if options.tls:
+            runner.environment["SSL_TEST"] = "1"
     except (SuiteError, ValueError) as error:
         print(f"peer-suite: {error}", file=sys.stderr)
         return 2
@@ -470,7 +481,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def one(file: str, kind: str) -> None:
         outcome = runner.run(file, kind, options.limit, [d for d in deviations if d.file == file])
-        check_count(outcome, version)
+        check_count(outcome, version, options.tls)
         with printing:
             outcomes.append(outcome)
             print(describe(outcome), flush=True)
