@@ -120,10 +120,10 @@ cdef void rdma_thread_refuse(rdma_thread *t, int fd, const char *data, size_t re
 
 # --- connections ---
 # Answers an exchange line of the lifeline sfd. threads: the worker's part of each transport's device; NULL: no device.
-# At least a single device is there. has_one: the lifeline has a queue pair already. Returns the new connection, or
-# NULL; reply is the line of the answer.
+# At least a single device is there. has_one: the lifeline has a queue pair already. within: the lifeline is encrypted,
+# so nothing of its queue pair may leave the host. Returns the new connection, or NULL; reply is the line of the answer.
 # Parameters: line and reply, with their sizes, are those of conn_engine.exchange; the others are of the lifeline.
-cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one,
+cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one, bint within,
                               const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
 # Accepts or rejects a connection of rdma_cm with a descriptor cm_fd of its own. NULL: rejected, the caller closes
 # cm_fd. Else the caller watches cm_fd: cm_ended reports the connection's end.

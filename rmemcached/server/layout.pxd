@@ -14,6 +14,7 @@ from rmemcached.rdma.device cimport rdma_limits
 from rmemcached.server.auth cimport auth_users
 from rmemcached.server.devices cimport rdma_devices
 from rmemcached.server.dumps cimport dumps
+from rmemcached.server.tls cimport handshakes, tls_context, tls_mode, tls_options
 from rmemcached.server.watchers cimport watchers
 from rmemcached.server.worker cimport worker
 from rmemcached.store.store cimport store
@@ -49,12 +50,14 @@ cdef struct settings:
     unsigned int hash_power      # 0: the store's default
     const char *hash_algorithm
     rdma_limits rdma_limits
+    tls_options tls
 
 cdef struct listener:            # a listening socket, or a UDP socket. Constant while the workers run
     int fd                       # owned by the Python Listener
     log_transport transport
     protocol prot                # of accepted connections
     bint stream_only             # no protocol: the socket is for the streams of queue pairs
+    tls_mode tls                 # of accepted connections
     bint own_users               # peers must be processes of this daemon's user or root's
 
 cdef struct server:
@@ -63,6 +66,8 @@ cdef struct server:
     logger *log
     watchers *watchers
     dumps *dumps
+    tls_context *tls             # NULL: no TLS, as in the next
+    handshakes *handshakes
     store *store
     rdma_devices devices
     bint has_devices             # False: no transport was opened

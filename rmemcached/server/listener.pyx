@@ -17,6 +17,7 @@ from rmemcached.sys.linux cimport (
     epoll_event, errno, getsockopt, listen, send, setsockopt, sockaddr, socklen_t, ucred,
 )
 from rmemcached.logger cimport LOG_TCP, LOG_UDP, log_peer
+from rmemcached.server.tls cimport TLS_OFF
 from rmemcached.server.worker cimport worker_dispatch
 from rmemcached.server.layout cimport MAIN_FDS, WORKER_FDS, listener, server
 from rmemcached.server.worker cimport worker
@@ -196,12 +197,13 @@ cdef void accept_all(server *s, const listener *l) noexcept nogil:
             continue
         # A lane may have taken the room meanwhile.
         if not count_connection(s, s.settings.maxconns_fast):
-            send(sfd, full, strlen(full), MSG_DONTWAIT | MSG_NOSIGNAL)
+            if l.tls == TLS_OFF:
+                send(sfd, full, strlen(full), MSG_DONTWAIT | MSG_NOSIGNAL)
             close(sfd)
             continue
         if l.transport == LOG_TCP:
             setsockopt(sfd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
             setsockopt(sfd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one))
-        if not worker_dispatch(select_worker(s, sfd), sfd, l.prot, &peer, l.stream_only):
+        if not worker_dispatch(select_worker(s, sfd), sfd, l.prot, &peer, l.stream_only, l.tls):
             close(sfd)
             fetch_sub(&s.curr_connections, 1)

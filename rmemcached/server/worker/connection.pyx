@@ -117,8 +117,8 @@ cdef void log_end(const connection *cn, const conn *c, close_reasons reason) noe
         fprintf(stderr, b"<%s connection closed.\n", conn_name(c, name))
 
 
-cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer,
-                                 unsigned int flags) noexcept nogil:
+cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer, unsigned int flags,
+                                 tls_mode tls) noexcept nogil:
     cdef connection *cn
     cdef epoll_event ev
     assert_owner(w.thread.owner)
@@ -127,7 +127,13 @@ cdef connection *connection_open(worker *w, int fd, protocol prot, const log_pee
         return NULL
     ev.events = EPOLLIN
     ev.data.ptr = cn
+    cn.stream.calls = &plain_stream
+    cn.stream.fd = fd
     if epoll_ctl(w.epfd, EPOLL_CTL_ADD, fd, &ev) != 0:
+        free(cn)
+        return NULL
+    if tls != TLS_OFF and not tls_begin(w.tls, tls, &cn.stream):
+        epoll_ctl(w.epfd, EPOLL_CTL_DEL, fd, NULL)
         free(cn)
         return NULL
     live_add(LIVE_SERVER_CONN)
@@ -138,9 +144,7 @@ cdef connection *connection_open(worker *w, int fd, protocol prot, const log_pee
         cn.c.auth_wanted = AUTH_LINE
     cn.peer = peer[0]
     cn.w = w
-    cn.stream.calls = &plain_stream
-    cn.stream.fd = fd
-    cn.flags = <uint8_t>flags
+    cn.flags = <uint16_t>flags
     cn.opened = store_time(w.thread.store)
     cn.events = EPOLLIN
     w.nstreams += flags & CONNECTION_STREAM != 0

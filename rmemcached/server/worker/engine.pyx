@@ -6,7 +6,8 @@ cdef const char *connection_exchange(conn *c, const char *line, size_t length, c
     assert_owner(cn.w.thread.owner)
     if not has_device(&cn.w.rdma):
         return b"SERVER_ERROR rdma: no transport is available here\r\n"
-    rc = rdma_exchange(cn.w.rdma.threads, cn, cn.stream.fd, cn.rdma != NULL, line, length, reply, reply_size)
+    rc = rdma_exchange(cn.w.rdma.threads, cn, cn.stream.fd, cn.rdma != NULL,
+                       cn.stream.state != NULL and not cn.w.cleartext, line, length, reply, reply_size)
     if rc != NULL:
         connection_paired(cn, rc)
         c.engine = &lifeline_engine
@@ -50,6 +51,9 @@ cdef void connection_returned(connection *cn) noexcept nogil:
     assert_owner(cn.w.thread.owner)
     assert_that(cn.flags & CONNECTION_LENT)
     cn.flags &= ~CONNECTION_LENT
+    if cn.flags & CONNECTION_HANDSHAKE:
+        handshake_returned(cn)
+        return
     ev.events = cn.events = EPOLLIN
     ev.data.ptr = cn
     if cn.ended_by_side or cn.flags & CONNECTION_CLOSING or epoll_ctl(cn.w.epfd, EPOLL_CTL_ADD, cn.stream.fd, &ev) != 0:

@@ -12,6 +12,8 @@ cdef inline void connection_event(connection *cn, uint32_t events) noexcept nogi
         # The descriptor is rdma_cm's, in place of a socket: its events tell only of the connection's end.
         if cm_ended(cn.stream.fd) != 0:
             connection_gone(cn)
+    elif cn.flags & CONNECTION_HANDSHAKE:
+        handshake_ready(cn)
     elif cn.flags & CONNECTION_BLOCKED:
         if events & (EPOLLOUT | EPOLLERR | EPOLLHUP):
             connection_writable(cn)

@@ -295,7 +295,7 @@ cdef void connection_readable(connection *cn) noexcept nogil:
             n = receive_payload(cn)
             if n > 0:
                 taken += <size_t>n
-                if c.rlbytes and taken < share:
+                if c.rlbytes and taken < share and not cn.stream.held:
                     # Even if the socket was empty: a sender on another core has been filling the socket meanwhile, and
                     # would have to wake a sleeping thread.
                     continue
@@ -323,6 +323,8 @@ cdef void connection_readable(connection *cn) noexcept nogil:
             connection_end(cn, True)
         elif n == 0:
             connection_gone(cn)
+        else:
+            read_held(cn)
         return
 
 
