@@ -594,8 +594,9 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
         snprintf(reply, reply_size, b"SERVER_ERROR rdma: transport %.*s is not available here\r\n",
                  <int>min(req.transport_length, <size_t>32), req.transport)
     elif within and not t.dev.transport.near:
-        snprintf(reply, reply_size, b"SERVER_ERROR rdma: %s is not encrypted, and this connection is (the server's option"
-                 b" rdma_cleartext allows it)\r\n", t.dev.transport.name)
+        snprintf(reply, reply_size,
+                 b"SERVER_ERROR rdma: %s is not encrypted, and this connection is (the server's option rdma_cleartext"
+                 b" allows it)\r\n", t.dev.transport.name)
     elif t.dev.transport.near and not is_near(t.dev, &req):
         snprintf(reply, reply_size, b"SERVER_ERROR rdma: %s needs a client on the same host%s\r\n",
                  t.dev.transport.name, <const char *>b" and network" if t.dev.endpoint.netns else <const char *>b"")

@@ -20,6 +20,7 @@ Where to listen
                           proto[ascii]: proto[binary]: or proto[negotiating]: say what is
                           spoken there, and tag[name]: (or tag_name_:) names it. With -Z, in front
                           of all: notls:, btls: (no client certificate), mtls: (one is required)
+-Z, --enable-ssl          TLS on all TCP ports: ssl_chain_cert and the options below it
 -B, --protocol=<name>     what is spoken everywhere: ascii, binary or auto [auto]
 -b, --listen-backlog=<num> length of the kernel's queue of new connections [{d.backlog}]
 -c, --conn-limit=<num>    simultaneous connections, at most [{d.max_connections}]
@@ -33,8 +34,6 @@ Memory and items
 -L, --enable-largepages   take all memory at the start, in huge pages
 -k, --lock-memory         lock the process's memory into RAM
 -C, --disable-cas         items without CAS values: 8 bytes less each
-
--Z, --enable-ssl          TLS on all TCP ports: see ssl_chain_cert and what follows below
 
 What clients may do
 -A, --enable-shutdown     accept "shutdown"

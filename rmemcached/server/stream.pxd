@@ -13,8 +13,9 @@ cdef struct stream_calls         # complete below
 cdef struct stream:
     const stream_calls *calls
     int fd                       # -1: ended
-    bint held                    # the stream has taken more input from the socket than it has given: epoll does not see
-                                 # this input, so the owner reads again without waiting for an event
+    # The stream has taken more input from the socket than it has given: epoll does not see this input, so the owner
+    # reads again without an event.
+    bint held
     void *state                  # of the table
 
 # A constant table for each kind of stream.

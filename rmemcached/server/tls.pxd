@@ -1,8 +1,8 @@
 """TLS for the streams of connections, by OpenSSL 3 (-Z).
 
 A connection's stream (server/stream) gets a TLS session in place of the plain socket. The session decrypts a value into
-its item, and encrypts replies from the items' memory. Handshakes run in a pool of threads of their own; all else runs in
-the thread with the connection.
+its item, and encrypts replies from the items' memory. Handshakes run in a pool of threads; all else runs in the thread
+with the connection.
 
 The module is one C unit; its parts are in tls/, and each has a header, included below.
 """

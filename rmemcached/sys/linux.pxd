@@ -431,6 +431,7 @@ cdef extern from "<sys/socket.h>" nogil:
         MSG_DONTWAIT
         MSG_TRUNC
         MSG_CTRUNC
+        MSG_MORE
         MSG_PEEK
         MSG_CMSG_CLOEXEC
     ctypedef unsigned int socklen_t

@@ -1,4 +1,4 @@
-"""Attacks on TLS: handshakes without end or without a rest, records that stop, and records of a single byte."""
+"""Attacks on TLS: handshakes without end or without a rest, unfinished records, and records of a single byte."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def storm(target: Target, port: int, processes: int) -> None:
 
 
 def half_handshakes(target: Target, port: int, count: int) -> None:
-    """Keeps handshakes that stop after a part of the first flight, or after all of it."""
+    """Keeps handshakes with a part of the first flight, or the whole flight."""
     kept = [Peer(target, port) for _ in range(count)]
     for peer, part in zip(kept, itertools.cycle((0, 1, 5, 100, None)), strict=False):
         peer.plain.sendall(peer.hello()[:part])

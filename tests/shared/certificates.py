@@ -1,4 +1,4 @@
-"""Certificates for tests: a CA, a CA below it, a server's and a client's certificate, made by the command openssl."""
+"""Certificates for tests: a CA, a CA below it, certificates of a server and a client, made by the command openssl."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make(folder: Path, name: str, by: Signed | None = None, *, kind: str = "ec",
 
 
 class Authority:
-    """A CA with a second CA below it, and the certificates that the second signs."""
+    """A CA with a second CA below. The second CA signs certificates."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         folder.mkdir(exist_ok=True)
@@ -46,7 +46,7 @@ class Authority:
 
     @property
     def trusted(self) -> Path:
-        """The file of the CA that peers trust."""
+        """The file of the CA for peers to trust."""
         return self.root.certificate
 
     def sign(self, name: str, kind: str = "ec") -> Signed:

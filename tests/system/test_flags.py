@@ -167,7 +167,7 @@ REFUSED = [
     ("-o read_buf_mem_limit", 1, "Missing read_buf_mem_limit argument\n"),
     ("-o read_buf_mem_limit=x", 1, "could not parse argument to read_buf_mem_limit\n"),
     ("-S", 64, "This server is not built with SASL support.\n"),
-    ("-Z", 64, "This server is not built with TLS support.\n"),
+    ("-Z", 64, "-Z needs the server's certificate and key: -o ssl_chain_cert=<file>,ssl_key=<file>\n"),
 ]
 # memcached 1.6.45 runs with these words.
 ACCEPTED = (

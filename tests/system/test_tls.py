@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from certificates import Authority, Signed, make
@@ -20,6 +21,8 @@ from daemon_tools import TIMEOUT, Conversation, eventually, resident, room_for
 from program import run_program
 from servers import HOST, Server, free_port
 from tls_peers import ByRecord, OpenSsl, TlsConversation, client_context, options
+
+from rmemcached.tools import metrics
 
 ServerFactory = Callable[..., Server]
 
@@ -133,7 +136,7 @@ def test_a_command_over_many_records(server: Server, context: ssl.SSLContext) ->
 
 
 def test_a_record_that_does_not_come(server: Server, newest: ssl.SSLContext, control: TlsConversation) -> None:
-    """A client that stops inside a record holds up nobody, and its value is not stored."""
+    """A client stopping inside a record holds up nobody, and its value is not stored."""
     with ByRecord(server, newest).shake() as peer:
         peer.send(peer.records([b"set a 0 0 10000\r\n" + value(10000) + b"\r\n"])[:-1])
         assert control.ask(b"get a\r\n") == b"END\r\n"
@@ -142,7 +145,7 @@ def test_a_record_that_does_not_come(server: Server, newest: ssl.SSLContext, con
 
 
 def test_a_slow_reader(server: Server, context: ssl.SSLContext, control: TlsConversation) -> None:
-    """A client that takes nothing for a while gets all replies whole, and meanwhile others are served."""
+    """A client pausing before it reads gets all replies whole. Meanwhile the daemon serves others."""
     for i in range(4):
         assert control.ask(b"set k%d 0 0 4000000\r\n%s\r\n" % (i, value(4_000_000 + i)[:4_000_000])) == b"STORED\r\n"
     with TlsConversation(server, context, receive_buffer=4096) as peer:
@@ -282,14 +285,13 @@ def test_a_storm_of_renewed_keys(server: Server, control: TlsConversation) -> No
 
 
 def subject(peer: TlsConversation) -> str:
-    found = peer.tls.getpeercert()
-    assert found is not None
+    found: Any = peer.tls.getpeercert()
     return str(dict(pair[0] for pair in found["subject"])["commonName"])
 
 
 @pytest.fixture
 def changeable(tmp_path: Path, certificate: Signed) -> Signed:
-    """A certificate in files that the test changes."""
+    """A certificate in files for the test to change."""
     files = Signed(tmp_path / "changing.pem", tmp_path / "changing.key")
     copy(certificate, files)
     return files
@@ -397,7 +399,7 @@ def test_listeners_of_all_kinds(
 def test_resumed_sessions(
     rmemcached_server: ServerFactory, authority: Authority, certificate: Signed, tickets: bool
 ) -> None:
-    """A client comes back by the number of its session, or by a ticket; after new certificates it does not."""
+    """A client comes back by the number of its session, or by a ticket, until the certificates are new."""
     server = rmemcached_server(*options(certificate, "ssl_session_cache"))
     context = client_context(authority.trusted, "1.2")
     if not tickets:
@@ -424,7 +426,7 @@ def test_least_version(
             TlsConversation(server, client_context(authority.trusted, "1.2"))
 
 
-# ---- other commands, many connections --------------------------------------------------------------------------------
+# ---- further commands, many connections ------------------------------------------------------------------------------
 
 
 def test_dumps_and_watchers(server: Server, newest: ssl.SSLContext, control: TlsConversation) -> None:
@@ -547,6 +549,17 @@ def test_settings(server: Server, certificate: Signed, control: TlsConversation)
         "ssl_kernel_tls": "no",
         "ssl_min_version": "tlsv1.2",
     }
+
+
+def test_statistics(rmemcached_server: ServerFactory, certificate: Signed, newest: ssl.SSLContext) -> None:
+    """The lines of TLS have memcached's place, and are metrics of the exporter."""
+    wanted = ["ssl_new_sessions", "ssl_handshake_errors", "ssl_proto_errors", "time_since_server_cert_refresh"]
+    with TlsConversation(rmemcached_server(*options(certificate, "ssl_session_cache")), newest) as peer:
+        names = list(peer.stats())
+    first = names.index("ssl_new_sessions")
+    assert names[first - 1] == "round_robin_fallback" and names[first + 4] == "bytes"
+    assert names[first : first + 4] == wanted
+    assert set(wanted) <= {name for metric in metrics.METRICS for name in metric.sources}
 
 
 # ---- RDMA ------------------------------------------------------------------------------------------------------------

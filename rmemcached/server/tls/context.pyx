@@ -1,6 +1,5 @@
 cdef enum:
     SECOND = 1000000000          # ns
-    OUR_DATA = 0                 # the index of our pointer in an SSL_CTX
 
 
 cdef int tls_verify_mode(unsigned int number) noexcept nogil:
@@ -130,7 +129,9 @@ cdef tls_context *tls_create(const tls_options *options, char *why) noexcept nog
     t.options = options
     t.method = session_method()
     pthread_mutex_init(&t.lock, NULL)
-    t.current = make_ctx(t, True, why)
+    snprintf(why, TLS_TEXT_MAX, b"Error: out of memory")
+    if t.method != NULL:
+        t.current = make_ctx(t, True, why)
     t.refreshed = now_ns()
     if t.current == NULL:
         tls_destroy(t)

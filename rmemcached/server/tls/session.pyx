@@ -1,19 +1,17 @@
 cdef extern from *:
     """
-    /* The calling thread's buffers: replies gathered for a record, then records for a system call. */
-    static __thread char *rmc_tls_buffers;
+    /* The calling thread's buffer: short replies gathered for a record. */
+    static __thread char *rmc_tls_buffer;
     """
-    char *thread_buffers "rmc_tls_buffers"
+    char *thread_buffer "rmc_tls_buffer"
 
 cdef enum:
     READS = 2                    # of the socket in a receive, for each read of OpenSSL's: head and rest of a record
     RECORDS_IN = 64              # records taken in a receive
     RENEWALS = 4                 # of the peer's keys without data in between: more is an attack on the worker's time
-    RECORD_EXTRA = 512           # bytes of a record besides its contents, and of an answer to renewed keys
-    OUT_SIZE = TLS_OUT_RECORDS * (TLS_RECORD + RECORD_EXTRA)
 
 cdef BIO_METHOD *socket_method = NULL    # constant after session_method
-cdef pthread_key_t buffers_key           # ends a thread's buffers with the thread
+cdef pthread_key_t buffer_key            # ends a thread's buffer with the thread
 
 
 # ---- the BIO ---------------------------------------------------------------------------------------------------------
@@ -27,17 +25,11 @@ cdef int bio_write(BIO *bio, const char *data, int length) noexcept nogil:
     cdef tls_session *x = <tls_session *>openssl.BIO_get_data(bio)
     cdef ssize_t n
     openssl.BIO_clear_flags(bio, BIO_FLAGS_RWS | BIO_FLAGS_SHOULD_RETRY)
-    if x.out != NULL:
-        if <size_t>length > OUT_SIZE - x.out_used:
-            return -1
-        memcpy(x.out + x.out_used, data, <size_t>length)
-        x.out_used += <size_t>length
-        return length
-    # Answers of OpenSSL's own to what the peer sends cost time as renewals do.
-    count_renewal(x)
-    # Records leave in order: nothing may pass the rest.
-    n = -1 if x.rest_length else send(x.stream.fd, data, <size_t>length, MSG_NOSIGNAL)
-    if n < 0 and (x.rest_length or errno == EAGAIN or errno == EINTR):
+    if not x.sending:
+        # Answers of OpenSSL's own to what the peer sends cost time as renewals do.
+        count_renewal(x)
+    n = send(x.stream.fd, data, <size_t>length, MSG_NOSIGNAL | MSG_MORE if x.more else MSG_NOSIGNAL)
+    if n < 0 and (errno == EAGAIN or errno == EINTR):
         openssl.BIO_set_flags(bio, BIO_FLAGS_WRITE | BIO_FLAGS_SHOULD_RETRY)
     return <int>n
 
@@ -69,15 +61,14 @@ cdef long bio_ctrl(BIO *bio, int command, long number, void *pointer) noexcept n
     return command == BIO_CTRL_FLUSH
 
 
-cdef void free_buffers(void *buffers) noexcept nogil:
-    """Called at the end of a thread with buffers."""
-    free(buffers)
+cdef void free_buffer(void *buffer) noexcept nogil:
+    """Called at the end of a thread with a buffer."""
+    free(buffer)
 
 
 cdef BIO_METHOD *session_method() noexcept nogil:
-    """The kind of our BIOs, made once."""
     global socket_method
-    if socket_method == NULL and pthread_key_create(&buffers_key, free_buffers) == 0:
+    if socket_method == NULL and pthread_key_create(&buffer_key, free_buffer) == 0:
         socket_method = openssl.BIO_meth_new(openssl.BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, b"rmemcached socket")
         if socket_method != NULL:
             openssl.BIO_meth_set_write(socket_method, bio_write)
@@ -86,13 +77,13 @@ cdef BIO_METHOD *session_method() noexcept nogil:
     return socket_method
 
 
-cdef inline char *own_buffers(const tls_session *x) noexcept nogil:
-    """OUT_SIZE bytes for records, then ssl_wbuf_size for replies. NULL: out of memory."""
-    global thread_buffers
-    if thread_buffers == NULL:
-        thread_buffers = <char *>malloc(OUT_SIZE + <size_t>x.context.options.wbuf_size)
-        pthread_setspecific(buffers_key, thread_buffers)
-    return thread_buffers
+cdef inline char *own_buffer(size_t size) noexcept nogil:
+    """The thread's buffer; `size` is the same in all calls. NULL: out of memory."""
+    global thread_buffer
+    if thread_buffer == NULL:
+        thread_buffer = <char *>malloc(size)
+        pthread_setspecific(buffer_key, thread_buffer)
+    return thread_buffer
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------
@@ -115,7 +106,6 @@ cdef void report(tls_session *x, uint64_t *counter, int error, int system_error)
 # ---- the handshake ---------------------------------------------------------------------------------------------------
 
 cdef void session_renewed(const SSL *ssl) noexcept nogil:
-    """The peer has taken a step of the handshake. After the handshake, such steps are renewals of its keys."""
     cdef tls_session *x = <tls_session *>openssl.SSL_get_ex_data(ssl, OUR_DATA)
     count_renewal(x)
 
@@ -207,13 +197,13 @@ cdef ssize_t tls_receive_into(stream *s, const iovec *iov, int count) noexcept n
     cdef size_t total = 0
     cdef size_t at = 0
     cdef ssize_t end
-    cdef int records, n
+    cdef int n
     cdef int i = 0
     s.held = False
     if x.broken:
         set_errno(EPROTO)
         return -1
-    for records in range(RECORDS_IN):
+    for _ in range(RECORDS_IN):
         x.reads = READS
         x.spent = False
         set_errno(0)
@@ -253,84 +243,40 @@ cdef struct output:              # what tls_send has to encrypt
     size_t at                    # bytes taken of iov[0]
 
 
-cdef size_t take_chunk(output *o, char *gather, size_t room, const void **chunk) noexcept nogil:
-    """Takes the contents of the next record: a whole record from its place, or shorter pieces gathered. Returns their
+cdef inline void advance(output *o, size_t n) noexcept nogil:
+    o.at += n
+    while o.count and o.at >= o.iov[0].iov_len:
+        o.at -= o.iov[0].iov_len
+        o.iov += 1
+        o.count -= 1
+
+
+cdef size_t look(const output *o, char *gather, size_t room, const void **chunk) noexcept nogil:
+    """Finds the contents of the next record: a whole record in its place, or shorter pieces gathered. Returns their
     length; 0: nothing is left."""
+    cdef output rest = o[0]
     cdef size_t used = 0
     cdef size_t n
+    if rest.count and rest.iov[0].iov_len - rest.at >= TLS_RECORD:
+        chunk[0] = <char *>rest.iov[0].iov_base + rest.at
+        return TLS_RECORD
     chunk[0] = gather
-    while o.count and used < room:
-        n = o.iov[0].iov_len - o.at
-        if used == 0 and n >= TLS_RECORD:
-            chunk[0] = <char *>o.iov[0].iov_base + o.at
-            used = n = room = TLS_RECORD
-        else:
-            n = min(n, room - used)
-            memcpy(gather + used, <char *>o.iov[0].iov_base + o.at, n)
-            used += n
-        o.at += n
-        if o.at == o.iov[0].iov_len:
-            o.iov += 1
-            o.count -= 1
-            o.at = 0
+    while rest.count and used < room:
+        n = min(rest.iov[0].iov_len - rest.at, room - used)
+        memcpy(gather + used, <char *>rest.iov[0].iov_base + rest.at, n)
+        used += n
+        advance(&rest, n)
     return used
 
 
-cdef void skip(output *o, size_t n) noexcept nogil:
-    while n and n >= o.iov[0].iov_len:
-        n -= o.iov[0].iov_len
-        o.iov += 1
-        o.count -= 1
-    o.at = n
-
-
-cdef int send_rest(tls_session *x) noexcept nogil:
-    """Sends the records that the socket did not take. 1: all have left; 0: the socket is full; -1: errno."""
-    cdef ssize_t n
-    while x.rest_length:
-        n = send(x.stream.fd, x.rest + x.rest_at, x.rest_length, MSG_NOSIGNAL)
-        if n < 0:
-            return 0 if errno == EAGAIN or errno == EINTR else -1
-        x.rest_at += <uint32_t>n
-        x.rest_length -= <uint32_t>n
-    free(x.rest)
-    x.rest = NULL
-    x.rest_at = 0
-    return 1
-
-
-cdef int send_records(tls_session *x) noexcept nogil:
-    """Sends the gathered records; what the socket does not take becomes the rest. The result is as of send_rest."""
-    cdef ssize_t n
-    cdef size_t left
-    if x.out_used == 0:
-        return 1
-    n = send(x.stream.fd, x.out, x.out_used, MSG_NOSIGNAL)
-    if n < 0:
-        if errno != EAGAIN and errno != EINTR:
-            return -1
-        n = 0
-    left = x.out_used - <size_t>n
-    if left == 0:
-        x.out_used = 0
-        return 1
-    x.rest = <char *>malloc(left)
-    if x.rest == NULL:
-        set_errno(ENOMEM)
-        return -1
-    memcpy(x.rest, x.out + n, left)
-    x.rest_length = <uint32_t>left
-    x.out_used = 0
-    return 0
-
-
 cdef int encrypt(tls_session *x, const void *chunk, size_t length) noexcept nogil:
-    """Makes a record. 1: done; 0: the socket is full (the kernel's TLS); -1: errno."""
+    """Sends a record. Returns the bytes in it; 0: the socket is full; -1: errno. OpenSSL keeps a record that the socket
+    has not taken whole, and the next call, with the same bytes or more, sends the rest."""
     cdef int n = openssl.SSL_write(x.ssl, chunk, <int>length)
     cdef int system_error = errno
     cdef int error
     if n > 0:
-        return 1
+        return n
     error = openssl.SSL_get_error(x.ssl, n)
     if error == SSL_ERROR_WANT_WRITE or error == SSL_ERROR_WANT_READ:
         openssl.ERR_clear_error()
@@ -341,47 +287,37 @@ cdef int encrypt(tls_session *x, const void *chunk, size_t length) noexcept nogi
 
 
 cdef ssize_t tls_send(stream *s, const iovec *iov, int count) noexcept nogil:
-    """stream_calls.send. Encrypts from the items' memory, and sends TLS_OUT_RECORDS records at a time. A byte counts as
-    sent when all records with and before it have left."""
+    """stream_calls.send. Encrypts from the items' memory, a record for each system call; the kernel joins the
+    records."""
     cdef tls_session *x = <tls_session *>s.state
     cdef output o = output(iov, count, 0)
     cdef const void *chunk
-    cdef size_t made = x.encrypted       # bytes encrypted
-    cdef size_t left = 0                 # bytes whose records have left
+    cdef size_t sent = 0
+    cdef size_t total = 0
     cdef size_t length
     cdef size_t room = min(<size_t>x.context.options.wbuf_size, <size_t>TLS_RECORD)
-    cdef bint direct = x.context.options.kernel
-    cdef char *buffers = own_buffers(x)
-    cdef int result = send_rest(x) if buffers != NULL else -1
-    if result == 1:
-        left = made
-        skip(&o, made)
-        x.encrypted = 0
-        x.out = NULL if direct else buffers
-        while result == 1:
-            length = take_chunk(&o, buffers + OUT_SIZE, room, &chunk)
-            if length == 0:
-                result = send_records(x)
-                left = made if result == 1 else left
-                break
-            result = encrypt(x, chunk, length)
-            if result != 1:
-                break
-            made += length
-            if direct:
-                left = made
-            elif OUT_SIZE - x.out_used < TLS_RECORD + RECORD_EXTRA:
-                result = send_records(x)
-                left = made if result == 1 else left
-        x.out = NULL
-        x.encrypted = <uint32_t>(made - left)
-    if result < 0:
-        x.broken = True
+    cdef char *gather = own_buffer(room)
+    cdef int n = 0
+    if x.broken or gather == NULL:
+        set_errno(EPROTO if x.broken else ENOMEM)
         return -1
-    if left == 0 and result == 0:
+    for n in range(count):
+        total += iov[n].iov_len
+    x.sending = True
+    while sent < total:
+        length = look(&o, gather, room, &chunk)
+        x.more = sent + length < total
+        n = encrypt(x, chunk, length)
+        if n <= 0:
+            break
+        sent += <size_t>n
+        advance(&o, <size_t>n)
+    x.sending = x.more = False
+    if sent:
+        return <ssize_t>sent
+    if n == 0:
         set_errno(EAGAIN)
-        return -1
-    return <ssize_t>left
+    return -1
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------------
@@ -390,11 +326,10 @@ cdef void tls_end(stream *s) noexcept nogil:
     """stream_calls.end"""
     cdef tls_session *x = <tls_session *>s.state
     if x.ssl != NULL:
-        if x.ready and not x.broken and x.rest_length == 0:
+        if x.ready and not x.broken:
             openssl.SSL_shutdown(x.ssl)
         openssl.ERR_clear_error()
         openssl.SSL_free(x.ssl)
-    free(x.rest)
     free(x)
     s.state = NULL
     close(s.fd)

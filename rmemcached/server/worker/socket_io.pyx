@@ -83,8 +83,7 @@ cdef void give_way(connection *cn, run_queue *q) noexcept nogil:
         q.tail = cn
 
 
-cdef inline void read_held(connection *cn) noexcept nogil:
-    """The connection wants input: if its stream holds some, the connection is read in the next turn."""
+cdef void read_held(connection *cn) noexcept nogil:
     if cn.stream.held:
         give_way(cn, &cn.w.holding)
 
