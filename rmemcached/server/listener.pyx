@@ -17,7 +17,6 @@ from rmemcached.sys.linux cimport (
     epoll_event, errno, getsockopt, listen, send, setsockopt, sockaddr, socklen_t, ucred,
 )
 from rmemcached.logger cimport LOG_TCP, LOG_UDP, log_peer
-from rmemcached.server.tls cimport TLS_OFF
 from rmemcached.server.worker cimport worker_dispatch
 from rmemcached.server.layout cimport MAIN_FDS, WORKER_FDS, listener, server
 from rmemcached.server.worker cimport worker
@@ -197,8 +196,8 @@ cdef void accept_all(server *s, const listener *l) noexcept nogil:
             continue
         # A lane may have taken the room meanwhile.
         if not count_connection(s, s.settings.maxconns_fast):
-            if l.tls == TLS_OFF:
-                send(sfd, full, strlen(full), MSG_DONTWAIT | MSG_NOSIGNAL)
+            # As in memcached, also to clients of TLS, to whom the line is an error in the handshake.
+            send(sfd, full, strlen(full), MSG_DONTWAIT | MSG_NOSIGNAL)
             close(sfd)
             continue
         if l.transport == LOG_TCP:

@@ -53,5 +53,5 @@ def test_case(rmemcached_server: Callable[..., Server], authority: Authority, ca
 
 
 def test_a_storm_with_a_costly_key(rmemcached_server: Callable[..., Server], authority: Authority) -> None:
-    """A signature with this key takes 4 ms."""
+    """A signature with this key takes some milliseconds."""
     gate(rmemcached_server, authority.sign("costly", "rsa4096"), CASES[0])

@@ -442,7 +442,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tls", action="store_true", help="all connections have TLS (SSL_TEST=1)")
     parser.add_argument("--jobs", type=int, default=2, help="files at a time (default: 2)")
     parser.add_argument("--repeat", type=int, default=1, help="runs of everything (default: 1)")
-    parser.add_argument("--limit", type=float, default=120, help="seconds that a file may take (default: 120)")
+    parser.add_argument("--limit", type=float, help="seconds that a file may take (default: 120, with --tls 600)")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     parser.add_argument("--list", action="store_true", help="print the files and their classes, and end")
     return parser.parse_args(arguments)
@@ -480,7 +480,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     printing = threading.Lock()
 
     def one(file: str, kind: str) -> None:
-        outcome = runner.run(file, kind, options.limit, [d for d in deviations if d.file == file])
+        limit = options.limit or (600 if options.tls else 120)
+        outcome = runner.run(file, kind, limit, [d for d in deviations if d.file == file])
         check_count(outcome, version, options.tls)
         with printing:
             outcomes.append(outcome)
