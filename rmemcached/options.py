@@ -31,7 +31,7 @@ VIEWS_MOST = 30000  # all on the same item still leave room for further referenc
 VIEWS_SHARE = 4  # items in views may have a quarter of all memory
 
 # parts of memcached missing in this daemon: the beginnings of names of -o
-NOT_BUILT_IN = {"ext_": "extstore", "ssl_": "TLS", "proxy_": "proxy"}
+NOT_BUILT_IN = {"ext_": "extstore", "proxy_": "proxy"}
 
 
 class UsageError(Exception):
@@ -142,6 +142,31 @@ def view_limit(text: str) -> tuple[int, int]:
     if not VIEWS_LEAST <= number <= VIEWS_MOST:
         raise UsageError(f"rdma_view_limit must be for {VIEWS_LEAST} to {VIEWS_MOST} items, not {number}")
     return int(found[1]) * MEGABYTE, number
+
+
+def choice(name: str, low: int, high: int) -> Callable[[str], int]:
+    """A parser of numbers in [low, high], with memcached's messages."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"\s*[+-]?\d+\s*", text, re.ASCII):
+            raise UsageError(f"could not parse argument to {name}")
+        if not low <= int(text) <= high:
+            raise UsageError(f"Invalid {name}. Use help to see valid options.")
+        return int(text)
+
+    return parse
+
+
+def kilobytes(name: str) -> Callable[[str], int]:
+    """A parser of sizes in kilobytes, at least one; the result is in bytes."""
+
+    def parse(text: str) -> int:
+        size = unsigned(f"could not parse argument to {name}", 1024, UINT32_MAX)(text)
+        if size == 0:
+            raise UsageError(f"{name} must be at least 1 (kilobyte)")
+        return size
+
+    return parse
 
 
 def access_mask(text: str) -> int:
@@ -295,7 +320,7 @@ OPTIONS = {
     "c": Option(
         "max_connections", between(1, INT_MAX, "Maximum connections must be greater than 0"), long="conn-limit"
     ),
-    "Z": Option(long="enable-ssl", refusal="This server is not built with TLS support."),
+    "Z": Option(long="enable-ssl", sets={"ssl_enabled": True}),
     # memory and items
     "m": Option("max_bytes", memory_limit, "memory-limit"),
     "M": Option(long="disable-evictions", sets={"evict_to_free": False}),
@@ -424,6 +449,16 @@ EXTENDED = {
     "sock_cookie_id": Option("sock_cookie_id", unsigned("could not parse argument to sock_cookie_id")),
     "drop_privileges": Option(sets={"drop_privileges": True}),
     "no_drop_privileges": Option(sets={"drop_privileges": False}),
+    "ssl_chain_cert": Option("ssl_chain_cert", str),
+    "ssl_key": Option("ssl_key", str),
+    "ssl_ca_cert": Option("ssl_ca_cert", str),
+    "ssl_verify_mode": Option("ssl_verify_mode", choice("ssl_verify_mode", 0, 3)),
+    "ssl_keyformat": Option("ssl_keyformat", choice("ssl_keyformat", 1, 2)),
+    "ssl_ciphers": Option("ssl_ciphers", str),
+    "ssl_min_version": Option("ssl_min_version", choice("ssl_min_version", 0, 3)),
+    "ssl_wbuf_size": Option("ssl_wbuf_size", kilobytes("ssl_wbuf_size")),
+    "ssl_session_cache": Option(sets={"ssl_session_cache": True}),
+    "ssl_kernel_tls": Option(sets={"ssl_kernel_tls": True}),
     "rdma": Option(sets={"rdma": True}),
     "no_rdma": Option(sets={"rdma": False}),
     "huge_pages": Option(sets={"huge_pages": True}),
@@ -431,6 +466,7 @@ EXTENDED = {
     "rdma_direct": Option("rdma_direct", direct_readers, default="all"),
     "rdma_view_limit": Option("rdma_view_limit", view_limit),
     "rdma_direct_remote": Option(sets={"rdma_direct_remote": True}),
+    "rdma_cleartext": Option(sets={"rdma_cleartext": True}),
     "rdma_crc": Option(sets={"rdma_crc": True}),
     "no_rdma_crc": Option(sets={"rdma_crc": False}),
     "rdma_device": Option("rdma_device", str),
@@ -620,6 +656,8 @@ class Parsed:
                 raise UsageError(f"{name} needs TCP and RDMA: it goes with neither -s nor no_rdma", os.EX_USAGE)
             if settings.rdma_device == "none":
                 raise UsageError(f"{name} needs a device: it does not go with rdma_device=none", os.EX_USAGE)
+        if settings.ssl_enabled:
+            self.check_tls()
         elsewhere = settings.rdma_shm not in (None, "none")
         if elsewhere and (settings.socket_path is not None or not settings.rdma):
             message = (
@@ -685,6 +723,21 @@ class Parsed:
         if settings.udp_port:
             message = "ERROR: Cannot enable UDP while using binary SASL authentication."
             raise UsageError(message, os.EX_USAGE)
+
+    def check_tls(self) -> None:
+        """Checks that -Z has its files, and that nothing leaves the host in the clear unless the user says so."""
+        settings = self.settings
+        if settings.port == 0:
+            raise UsageError("ERROR: You cannot enable SSL without a TCP port.", os.EX_USAGE)
+        if settings.ssl_chain_cert is None:
+            raise UsageError(
+                "-Z needs the server's certificate and key: -o ssl_chain_cert=<file>,ssl_key=<file>", os.EX_USAGE
+            )
+        for name in (*of_device(settings), *["rdma_direct_remote"] * settings.rdma_direct_remote):
+            if not settings.rdma_cleartext:
+                raise UsageError(
+                    f"{name} does not go with -Z: RDMA is not encrypted (-o rdma_cleartext allows it)", os.EX_USAGE
+                )
 
     def check_authentication(self) -> None:
         settings = self.settings

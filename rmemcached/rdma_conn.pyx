@@ -572,7 +572,7 @@ cdef void answer(rdma_conn *rc, char *reply, size_t reply_size) noexcept nogil:
     write_offer(&offer, reply, reply_size)
 
 
-cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one,
+cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one, bint within,
                               const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
     cdef exchange_request req
     cdef const char *wrong = parse_exchange(line, length, &req)
@@ -593,6 +593,10 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
     elif t == NULL:
         snprintf(reply, reply_size, b"SERVER_ERROR rdma: transport %.*s is not available here\r\n",
                  <int>min(req.transport_length, <size_t>32), req.transport)
+    elif within and not t.dev.transport.near:
+        snprintf(reply, reply_size,
+                 b"SERVER_ERROR rdma: %s is not encrypted, and this connection is (the server's option rdma_cleartext"
+                 b" allows it)\r\n", t.dev.transport.name)
     elif t.dev.transport.near and not is_near(t.dev, &req):
         snprintf(reply, reply_size, b"SERVER_ERROR rdma: %s needs a client on the same host%s\r\n",
                  t.dev.transport.name, <const char *>b" and network" if t.dev.endpoint.netns else <const char *>b"")

@@ -146,20 +146,28 @@ class Settings:
     """Pages with a smaller share in use are compacted."""
     ext_drop_unread: bool = False
     """Compaction drops items never read."""
+    verbose: int = 0
     ssl_enabled: bool = False
+    """TLS on all TCP ports (-Z), except on interfaces with the prefix notls."""
     ssl_chain_cert: str | None = None
+    """File with the server's certificate, and behind it the certificates up to the CA's, in PEM."""
     ssl_key: str | None = None
-    ssl_verify_mode: int = 0
-    """OpenSSL's SSL_VERIFY_...; 0: clients need no certificate."""
-    ssl_keyformat: int = 1
-    """OpenSSL's SSL_FILETYPE_...; 1: PEM."""
-    ssl_ciphers: str | None = None
+    """File of the private key; None: in ssl_chain_cert."""
     ssl_ca_cert: str | None = None
+    """File with the CAs of clients' certificates."""
+    ssl_verify_mode: int = 0
+    """Client certificates: 0: none, 1: checked if there is a certificate, 2 and 3: required."""
+    ssl_keyformat: int = 1
+    """The format of ssl_key: 1: PEM, 2: DER."""
+    ssl_ciphers: str | None = None
+    """OpenSSL's list of ciphers for TLS 1.2 and before; None: OpenSSL's own."""
+    ssl_min_version: int = 2
+    """The least version of TLS: 0 to 3 for 1.0 to 1.3."""
     ssl_wbuf_size: int = 16 * 1024
+    """Bytes of short replies that are gathered before they are encrypted, at most a record of 16 KB at a time."""
     ssl_session_cache: bool = False
     ssl_kernel_tls: bool = False
-    ssl_min_version: str = "tlsv1.2"
-    verbose: int = 0
+    """The kernel encrypts, if the kernel can (kTLS)."""
     debug_commands: bool = False
     """Answer debugtime and debugitem, which memcached has in its debug build only."""
     rdma: bool = True
@@ -204,6 +212,8 @@ class Settings:
     """The worker polls through gaps of up to so many microseconds between RDMA requests; 0: the worker never polls."""
     rdma_spin_share: int = 100
     """Percent of a worker's time that it polls, at most."""
+    rdma_cleartext: bool = False
+    """Clients of TLS may have RDMA on the network, which is not encrypted."""
     rdma_crc: bool = False
     """MPA CRC32c on every stream, not only where the client asks for it."""
 

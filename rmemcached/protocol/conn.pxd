@@ -69,6 +69,7 @@ cdef enum:
     WRITE_BUFFER_SIZE = 512  # room for a reply's formatted part: key 250 (or in base64 252), flags, opaque, numbers
     MAX_PENDING_RESPS = 256  # with so many waiting replies the machine returns WANT_FLUSH; or with ...
     MAX_PENDING_BYTES = 4 * 1024 * 1024   # ... so many bytes of items and statistics
+    REFRESH_WHY_MAX = 4096 + 320   # bytes of refresh_certs' reason, a path and OpenSSL's words, with a NUL
     MSET_TOKENS_SIZE = 40    # bytes of an O, a length, an opaque of up to 32 bytes, and the flags c, k, s
 
 cdef enum auth_states:       # conn.auth_state
@@ -222,6 +223,9 @@ cdef struct conn_hooks:
     bint (*authenticate)(void *arg, const char *user, size_t nuser, const char *password,
                          size_t npassword) noexcept nogil
     const sasl_hooks *sasl   # NULL: there is no authentication in the binary protocol (-S)
+    # The command refresh_certs: reads TLS's certificates again. False: `why`, of REFRESH_WHY_MAX bytes, has the reason.
+    # NULL: TLS is not enabled.
+    bint (*refresh_certs)(void *arg, char *why) noexcept nogil
     # The command verbosity. NULL: the command changes nothing.
     void (*set_verbosity)(void *arg, int level) noexcept nogil
     const char *version      # rmemcached.MEMCACHED_VERSION: of the memcached whose behaviour is followed

@@ -10,7 +10,7 @@ from libc.string cimport memset
 from rmemcached.protocol.conn cimport ascii_prot, binary_prot, negotiating_prot
 from rmemcached.rdma.device cimport rdma_limits
 from rmemcached.rdma.wire cimport RDMA_LANES_MAX
-from rmemcached.server.layout cimport tls_settings
+from rmemcached.server.tls cimport tls_options, tls_verify_mode, tls_version
 from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, flash_settings, restart_policy
 
 
@@ -44,23 +44,25 @@ cdef void fill_rdma_limits(rdma_limits *out, wanted) except *:
     out.remote = wanted.rdma_direct_remote
 
 
-cdef object fill_tls_settings(tls_settings *out, wanted):
-    """Returns the owner of the memory behind the pointers."""
-    names = [None if path is None else os.fsencode(path)
-             for path in (wanted.ssl_chain_cert, wanted.ssl_key, wanted.ssl_ciphers, wanted.ssl_ca_cert)]
-    version = wanted.ssl_min_version.encode()
+cdef object fill_tls(tls_options *out, wanted):
+    """Returns the text behind the pointers."""
+    files = [
+        os.fsencode(name) if name is not None else None
+        for name in (wanted.ssl_chain_cert, wanted.ssl_key or wanted.ssl_chain_cert, wanted.ssl_ca_cert,
+                     wanted.ssl_ciphers)
+    ]
     out.enabled = wanted.ssl_enabled
-    out.chain_cert = text_of(names[0])
-    out.key = text_of(names[1])
-    out.verify_mode = wanted.ssl_verify_mode
-    out.keyformat = wanted.ssl_keyformat
-    out.ciphers = text_of(names[2])
-    out.ca_cert = text_of(names[3])
+    out.chain_cert = text_of(files[0])
+    out.key = text_of(files[1])
+    out.ca_cert = text_of(files[2])
+    out.ciphers = text_of(files[3])
+    out.verify_mode = tls_verify_mode(wanted.ssl_verify_mode)
+    out.key_format = wanted.ssl_keyformat
+    out.min_version = tls_version(wanted.ssl_min_version)
     out.wbuf_size = wanted.ssl_wbuf_size
     out.session_cache = wanted.ssl_session_cache
-    out.kernel_tls = wanted.ssl_kernel_tls
-    out.min_version = text_of(version)
-    return names, version
+    out.kernel = wanted.ssl_kernel_tls
+    return files
 
 
 cdef object fill_settings(settings *out, wanted):
@@ -99,7 +101,7 @@ cdef object fill_settings(settings *out, wanted):
     out.hash_algorithm = text_of(algorithm)
     fill_rdma_limits(&out.rdma_limits, wanted)
     out.rdma_limits.direct_off = text_of(reason)
-    return inter, path, auth, memory, spoken, algorithm, reason, fill_tls_settings(&out.tls, wanted)
+    return inter, path, auth, memory, spoken, algorithm, reason, fill_tls(&out.tls, wanted)
 
 
 cdef void fill_flash_settings(flash_settings *out, wanted) except *:

@@ -15,9 +15,10 @@ from rmemcached.protocol.conn cimport (
 from rmemcached.protocol.stats_text cimport stat_append, stat_append_text, stat_buf
 from rmemcached.protocol.stats_prefix cimport stats_prefix_clear, stats_prefix_on
 from rmemcached.server.devices cimport devices_stats
-from rmemcached.server.layout cimport WORKER_FDS, server, settings, tls_settings
+from rmemcached.server.layout cimport WORKER_FDS, server, settings
 from rmemcached.server.stats_conns cimport conns_text
 from rmemcached.server.stats_lines cimport append_class, append_decimal, append_int, append_seconds, or_word, yes_no
+from rmemcached.server.tls cimport tls_certificate_age, tls_context, tls_options, tls_version_name
 from rmemcached.server.watchers cimport watcher_stats, watchers_get_stats, watchers_reset_stats
 from rmemcached.server.worker cimport READ_BUFFERS_SIZE
 from rmemcached.store.store cimport (
@@ -73,6 +74,17 @@ cdef void general_connections(server *s, const thread_stats *t, stat_buf *out) n
     stat_append(out, b"read_buf_bytes_free", <uint64_t>s.settings.num_threads * READ_BUFFERS_SIZE)
     stat_append(out, b"read_buf_oom", t.read_buf_oom)
     stat_append(out, b"reserved_fds", WORKER_FDS * s.settings.num_threads)
+
+
+cdef void tls_text(server *s, stat_buf *out) noexcept nogil:
+    cdef tls_context *t = s.tls
+    if t == NULL:
+        return
+    if s.settings.tls.session_cache:
+        stat_append(out, b"ssl_new_sessions", relaxed_load(&t.new_sessions))
+    stat_append(out, b"ssl_handshake_errors", relaxed_load(&t.handshake_errors))
+    stat_append(out, b"ssl_proto_errors", relaxed_load(&t.proto_errors))
+    stat_append(out, b"time_since_server_cert_refresh", tls_certificate_age(t))
 
 
 cdef void general_commands(server *s, const thread_stats *t, const store_stats *st, stat_buf *out) noexcept nogil:
@@ -227,6 +239,7 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"log_watchers", ws.count)
     stat_append(out, b"unexpected_napi_ids", relaxed_load(&s.unexpected_napi_ids))
     stat_append(out, b"round_robin_fallback", relaxed_load(&s.round_robin_fallback))
+    tls_text(s, out)
     general_items(&st, &config, out)
     direct_text(s, &t, out)
 
@@ -309,19 +322,19 @@ cdef void settings_flash(const store_config *config, stat_buf *out) noexcept nog
     stat_append_text(out, b"ext_drop_unread", yes_no(flash.drop_unread != 0))
 
 
-cdef void settings_tls(const tls_settings *tls, stat_buf *out) noexcept nogil:
-    # memcached prints a missing path as (null), and a missing name as NULL.
-    stat_append_text(out, b"ssl_enabled", yes_no(tls.enabled))
-    stat_append_text(out, b"ssl_chain_cert", or_word(tls.chain_cert, b"(null)"))
-    stat_append_text(out, b"ssl_key", or_word(tls.key, b"(null)"))
-    append_int(out, b"ssl_verify_mode", tls.verify_mode)
-    append_int(out, b"ssl_keyformat", tls.keyformat)
-    stat_append_text(out, b"ssl_ciphers", or_word(tls.ciphers, b"NULL"))
-    stat_append_text(out, b"ssl_ca_cert", or_word(tls.ca_cert, b"NULL"))
-    stat_append(out, b"ssl_wbuf_size", tls.wbuf_size)
-    stat_append_text(out, b"ssl_session_cache", yes_no(tls.session_cache))
-    stat_append_text(out, b"ssl_kernel_tls", yes_no(tls.kernel_tls))
-    stat_append_text(out, b"ssl_min_version", tls.min_version)
+cdef void settings_tls(const tls_options *o, stat_buf *out) noexcept nogil:
+    """Appends the settings of TLS."""
+    stat_append_text(out, b"ssl_enabled", yes_no(o.enabled))
+    stat_append_text(out, b"ssl_chain_cert", or_word(o.chain_cert, b"(null)"))
+    stat_append_text(out, b"ssl_key", or_word(o.key, b"(null)"))
+    append_int(out, b"ssl_verify_mode", o.verify_mode)
+    append_int(out, b"ssl_keyformat", o.key_format)
+    stat_append_text(out, b"ssl_ciphers", or_word(o.ciphers, b"NULL"))
+    stat_append_text(out, b"ssl_ca_cert", or_word(o.ca_cert, b"NULL"))
+    stat_append(out, b"ssl_wbuf_size", o.wbuf_size)
+    stat_append_text(out, b"ssl_session_cache", yes_no(o.session_cache))
+    stat_append_text(out, b"ssl_kernel_tls", yes_no(o.kernel))
+    stat_append_text(out, b"ssl_min_version", tls_version_name(o.min_version))
 
 
 cdef void settings_text(server *s, stat_buf *out) noexcept nogil:

@@ -13,13 +13,22 @@ from posix.uio cimport iovec
 # ---- errors, text, memory --------------------------------------------------------------------------------------------
 
 cdef extern from "<errno.h>" nogil:
+    """
+    #include <errno.h>
+    static inline void rmc_set_errno(int value)
+    {
+        errno = value;
+    }
+    """
     int errno
+    void set_errno "rmc_set_errno"(int value)
     enum:
         EAGAIN
         EINTR
         EMFILE
         ENFILE
         ENOMEM
+        EPROTO
         EADDRINUSE
         ECONNABORTED
 
@@ -298,6 +307,9 @@ cdef extern from "<sys/resource.h>" nogil:
     struct rusage:
         timeval ru_utime
         timeval ru_stime
+    enum:
+        PRIO_PROCESS
+    int setpriority(int which, unsigned int who, int nice)
     int getrlimit(int resource, rlimit *limits)
     int getrusage(int who, rusage *usage)
 
@@ -451,6 +463,7 @@ cdef extern from "<sys/socket.h>" nogil:
         MSG_DONTWAIT
         MSG_TRUNC
         MSG_CTRUNC
+        MSG_MORE
         MSG_PEEK
         MSG_CMSG_CLOEXEC
     ctypedef unsigned int socklen_t
@@ -562,6 +575,7 @@ cdef extern from "<pthread.h>" nogil:
     }
     """
     ctypedef unsigned long pthread_t
+    ctypedef unsigned int pthread_key_t
     ctypedef struct pthread_mutex_t:
         pass
     ctypedef struct pthread_rwlock_t:
@@ -574,6 +588,8 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_detach(pthread_t thread)
     int pthread_join(pthread_t thread, void **retval)
     int pthread_setname_np(pthread_t thread, const char *name)
+    int pthread_key_create(pthread_key_t *key, void (*end)(void *) noexcept nogil)
+    int pthread_setspecific(pthread_key_t key, const void *value)
     int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil,
                        void (*child)() noexcept nogil)
     int pthread_mutex_init(pthread_mutex_t *mutex, const void *attr)

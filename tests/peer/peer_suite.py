@@ -9,8 +9,9 @@ which is added to its command line here, and more with --options.
 
 files.tsv gives each test file's class and the number of assertions passed by memcached 1.6.45's debug build.
 deviations.tsv lists the older suites' assertions that fail with 1.6.45; here they must fail, too. options.tsv lists the
-assertions that must fail with an option of --options. Files that need features not built in (extstore, TLS, the proxy,
-...) run only by name. --sasl adds the class sasl, which needs Debian's sasl2-bin and libsasl2-modules.
+assertions that must fail with an option of --options. Files that need features not built in (extstore, the proxy, ...)
+run only by name. --sasl adds the class sasl, which needs Debian's sasl2-bin and libsasl2-modules. With --tls all
+connections have TLS, as with the suite's own SSL_TEST=1, and the tests of TLS run; --tls needs Perl's IO::Socket::SSL.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ ROOT = HERE.parent.parent
 CACHE = ROOT / "build" / "peer"
 REFERENCE = (1, 6, 45)
 MARK = "RMEMCACHED_PEER_SUITE"  # environment variable that marks the processes of a file
+TLS_FEWER, TLS_MORE = 10, 60  # how much the number of assertions of a file may differ with --tls
 CHUNK_MAX_IN_KILOBYTES = (1, 6, 24)  # the first version whose -o slab_chunk_max is in kilobytes
 
 # Classes that run only when named, with the reason.
 LEFT_OUT = {
     "extstore": "no storage on flash",
-    "tls": "no TLS",
+    "tls": "only with --tls",
     "sasl": "only with --sasl",
     "proxy": "no proxy",
     "restart": "no warm restart",
@@ -415,9 +417,12 @@ def describe(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def check_count(outcome: Outcome, version: tuple[int, ...] | None) -> None:
+def check_count(outcome: Outcome, version: tuple[int, ...] | None, tls: bool) -> None:
     """Checks, for the reference version's own suite, that a file has as many assertions as with memcached."""
     counts = known_files().get(outcome.file, ("", None))[1]
+    if tls and counts:
+        # TLS has statistics of its own, and some files leave a few assertions out.
+        counts = counts if outcome.kind == "tls" else range(counts[0] - TLS_FEWER, counts[-1] + TLS_MORE)
     counted = outcome.passed + len(outcome.expected)
     if version == REFERENCE and outcome.result in ("pass", "skip") and counts and counted not in counts:
         outcome.result = "fail"
@@ -435,9 +440,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--command", help="the daemon to test (default: rmemcached of this Python)")
     parser.add_argument("--options", default="", help="more of rmemcached's -o options, such as rdma_direct")
     parser.add_argument("--sasl", action="store_true", help="run the class sasl, too, with users of its own in /tmp")
+    parser.add_argument("--tls", action="store_true", help="all connections have TLS (SSL_TEST=1)")
     parser.add_argument("--jobs", type=int, default=2, help="files at a time (default: 2)")
     parser.add_argument("--repeat", type=int, default=1, help="runs of everything (default: 1)")
-    parser.add_argument("--limit", type=float, default=120, help="seconds that a file may take (default: 120)")
+    parser.add_argument("--limit", type=float, help="seconds that a file may take (default: 120, with --tls 600)")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     parser.add_argument("--list", action="store_true", help="print the files and their classes, and end")
     return parser.parse_args(arguments)
@@ -458,13 +464,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         version = tuple(map(int, options.version.split("."))) if options.version else version_of(tree)
         if options.sasl and shutil.which("saslpasswd2", path=f"{os.environ['PATH']}:/usr/sbin") is None:
             raise SuiteError("saslpasswd2 is not installed: apt-get install sasl2-bin libsasl2-modules")
-        chosen, left_out = choose(options.words, tree, ["sasl"] if options.sasl else [])
+        if options.tls and subprocess.run(["perl", "-MIO::Socket::SSL", "-e", "1"], check=False).returncode:
+            raise SuiteError("--tls needs Perl's IO::Socket::SSL: apt-get install libio-socket-ssl-perl")
+        added = [kind for kind, wanted in (("sasl", options.sasl), ("tls", options.tls)) if wanted]
+        chosen, left_out = choose(options.words, tree, added)
         if options.list:
             print("\n".join(f"{file:<26} {kind}" for file, kind in chosen))
             return 0
         runner = Runner(tree, command, version)
         if options.sasl:
             runner.environment["RUN_SASL_TESTS"] = "1"
+        if options.tls:
+            runner.environment["SSL_TEST"] = "1"
     except (SuiteError, ValueError) as error:
         print(f"peer-suite: {error}", file=sys.stderr)
         return 2
@@ -475,8 +486,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     printing = threading.Lock()
 
     def one(file: str, kind: str) -> None:
-        outcome = runner.run(file, kind, options.limit, [d for d in deviations if d.file == file])
-        check_count(outcome, version)
+        limit = options.limit or (600 if options.tls else 120)
+        outcome = runner.run(file, kind, limit, [d for d in deviations if d.file == file])
+        check_count(outcome, version, options.tls)
         with printing:
             outcomes.append(outcome)
             print(describe(outcome), flush=True)

@@ -169,7 +169,7 @@ REFUSED = [
     ("-S -B auto", 64, "ERROR: You cannot allow the ASCII protocol while using SASL.\n"),
     ("-S -B ascii", 64, "ERROR: You cannot allow the ASCII protocol while using SASL.\n"),
     ("-S -U 11211", 64, "ERROR: Cannot enable UDP while using binary SASL authentication.\n"),
-    ("-Z", 64, "This server is not built with TLS support.\n"),
+    ("-Z", 64, "-Z needs the server's certificate and key: -o ssl_chain_cert=<file>,ssl_key=<file>\n"),
 ]
 # memcached 1.6.45 runs with these words.
 ACCEPTED = (

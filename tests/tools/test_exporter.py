@@ -108,6 +108,8 @@ def test_every_number_is_a_metric(rmemcached_server: ServerFactory, options: str
     assert all(metrics.LEFT_OUT.values())
     optional = {"idle_kicks", "idle_kicks_stalled", "rdma_verbs_queue_pairs", "ghost_hits", "ghost_bytes"}
     optional |= {"small_lru_pct", "huge_pages_made"}
+    # With -Z; tests/system/test_tls.py sees them.
+    optional |= {"ssl_new_sessions", "ssl_handshake_errors", "ssl_proto_errors", "time_since_server_cert_refresh"}
     assert {name for _, name in known - found} <= optional
 
 

@@ -16,7 +16,8 @@ cdef void enqueue(worker *w, handover *h) noexcept nogil:
     worker_wake(w)
 
 
-cdef bint worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil:
+cdef bint worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only,
+                          tls_mode tls) noexcept nogil:
     cdef handover *h = <handover *>calloc(1, sizeof(handover))
     if h == NULL:
         return False
@@ -24,6 +25,7 @@ cdef bint worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer
     h.fd = fd
     h.prot = prot
     h.stream_only = stream_only
+    h.tls = tls
     h.peer = peer[0]
     enqueue(w, h)
     return True
@@ -81,14 +83,16 @@ cdef void worker_deliver(sasl_session *session) noexcept nogil:
 
 cdef void open_socket(worker *w, const handover *h) noexcept nogil:
     cdef unsigned int flags = CONNECTION_STREAM | CONNECTION_STREAM_ONLY if h.stream_only else CONNECTION_FRESH
-    if connection_open(w, h.fd, h.prot, &h.peer, flags) == NULL:
+    if h.tls != TLS_OFF:
+        flags = CONNECTION_HANDSHAKE
+    if connection_open(w, h.fd, h.prot, &h.peer, flags, h.tls) == NULL:
         close(h.fd)
         fetch_sub(w.curr_connections, 1)
 
 
 cdef void open_cm(worker *w, const handover *h) noexcept nogil:
     """Accepts or rejects a connection of rdma_cm."""
-    cdef connection *cn = connection_open(w, h.fd, h.prot, &h.peer, CONNECTION_CM)
+    cdef connection *cn = connection_open(w, h.fd, h.prot, &h.peer, CONNECTION_CM, TLS_OFF)
     cdef rdma_conn *rc
     if cn == NULL:
         close(h.fd)

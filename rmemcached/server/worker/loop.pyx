@@ -6,12 +6,14 @@ cdef enum:
 
 cdef inline void connection_event(connection *cn, uint32_t events) noexcept nogil:
     """Serves an event of a connection."""
-    if cn.fd < 0:
+    if cn.stream.fd < 0:
         return
     if cn.flags & CONNECTION_CM:
         # The descriptor is rdma_cm's, in place of a socket: its events tell only of the connection's end.
-        if cm_ended(cn.fd) != 0:
+        if cm_ended(cn.stream.fd) != 0:
             connection_gone(cn)
+    elif cn.flags & CONNECTION_HANDSHAKE:
+        handshake_ready(cn)
     elif cn.flags & CONNECTION_BLOCKED:
         if events & (EPOLLOUT | EPOLLERR | EPOLLHUP):
             connection_writable(cn)
@@ -111,6 +113,8 @@ cdef void *worker_main(void *arg) noexcept nogil:
         for k in range(w.nsources):
             if w.sources[k].active:
                 w.sources[k].calls.serve(w.sources[k])
+        if w.holding.head != NULL:
+            run_holding(w)
         if w.runnable.head != NULL:
             run_runnable(w)
         enforce_timeouts(w)
@@ -174,6 +178,7 @@ cdef void worker_destroy(worker *w) noexcept nogil:
         udp_close(u)
     w.runnable.head = NULL
     w.sending.head = NULL
+    w.holding.head = NULL
     w.lanes_left = UINT32_MAX
     end_lanes(w)
     cn = w.dead

@@ -24,7 +24,6 @@ cdef inline void turn_used(worker *w, size_t n) noexcept nogil:
 cdef flush_result connection_flush(connection *cn) noexcept nogil:
     """Sends the queued output."""
     cdef iovec iov[IOV_MOST]
-    cdef msghdr msg
     cdef ssize_t n
     cdef size_t total
     cdef size_t share = turn_share(cn.w)
@@ -45,13 +44,7 @@ cdef flush_result connection_flush(connection *cn) noexcept nogil:
             # The reply is long, and waits in the queue: a part in each turn would cost a system call each time.
             cn.long_replies = True
             return FLUSH_TURN_OVER
-        if count == 1:
-            n = send(cn.fd, iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL)
-        else:
-            memset(&msg, 0, sizeof(msg))
-            msg.msg_iov = iov
-            msg.msg_iovlen = count
-            n = sendmsg(cn.fd, &msg, MSG_NOSIGNAL)
+        n = cn.stream.calls.send(&cn.stream, iov, count)
         if n < 0:
             if errno == EINTR:
                 continue
@@ -88,6 +81,11 @@ cdef void give_way(connection *cn, run_queue *q) noexcept nogil:
         else:
             q.tail.run_next = cn
         q.tail = cn
+
+
+cdef void read_held(connection *cn) noexcept nogil:
+    if cn.stream.held:
+        give_way(cn, &cn.w.holding)
 
 
 cdef void send_later(connection *cn) noexcept nogil:
@@ -145,6 +143,8 @@ cdef void connection_run(connection *cn) noexcept nogil:
         if want == WANT_INPUT or want == WANT_PAYLOAD:
             if not keep_input(cn):
                 connection_end(cn, True)
+            else:
+                read_held(cn)
             return
         if want == WANT_LENT:
             connection_lent(cn)
@@ -174,7 +174,7 @@ cdef void run_runnable(worker *w) noexcept nogil:
     while cn != NULL:
         following = cn.run_next
         cn.flags &= ~CONNECTION_RUNNABLE
-        if cn.fd >= 0:
+        if cn.stream.fd >= 0:
             connection_run(cn)
         cn = following
 
@@ -186,12 +186,25 @@ cdef void run_sending(worker *w) noexcept nogil:
         cn = w.sending.head
         w.sending.head = cn.run_next
         cn.flags &= ~CONNECTION_RUNNABLE
-        if cn.fd < 0:
+        if cn.stream.fd < 0:
             continue
         if cn.c.npending == 0:
             connection_readable(cn)
         elif send_waiting(cn):
             connection_run(cn)
+
+
+cdef void run_holding(worker *w) noexcept nogil:
+    cdef connection *cn = w.holding.head
+    cdef connection *following
+    assert_owner(w.thread.owner)
+    w.holding.head = NULL
+    while cn != NULL:
+        following = cn.run_next
+        cn.flags &= ~CONNECTION_RUNNABLE
+        if cn.stream.fd >= 0 and not queue_for_turn(cn):
+            connection_readable(cn)
+        cn = following
 
 
 cdef bint queue_for_turn(connection *cn) noexcept nogil:
@@ -217,10 +230,7 @@ cdef inline ssize_t receive_payload(connection *cn) noexcept nogil:
             count = i + 1
             break
         room -= iov[i].iov_len
-    if count == 1:
-        n = recv(cn.fd, iov[0].iov_base, iov[0].iov_len, 0)
-    else:
-        n = readv(cn.fd, iov, count)
+    n = cn.stream.calls.receive_into(&cn.stream, iov, count)
     if n > 0:
         counter_add(&cn.w.thread.stats.bytes_read, <uint64_t>n)
         conn_payload_received(c, <size_t>n)
@@ -245,7 +255,7 @@ cdef inline ssize_t receive_input(connection *cn, bint *filled) noexcept nogil:
         c.rcurr = w.rbuf
         space = w.rbuf + c.rbytes
         room = BULK_READ_SIZE if cn.bulk else READ_BUFFER_SIZE - c.rbytes
-    n = recv(cn.fd, space, room, 0)
+    n = cn.stream.calls.receive(&cn.stream, space, room)
     if n > 0:
         if c.state == conn_swallow:
             # A part of a refused value counts as a part of a payload.
@@ -265,7 +275,8 @@ cdef inline bint choose_next_read(connection *cn, bint filled) noexcept nogil:
     within the buffer, the copy costs less than another system call.
     """
     cdef conn *c = &cn.c
-    if cn.fd < 0 or cn.flags & (CONNECTION_BLOCKED | CONNECTION_RUNNABLE | CONNECTION_LENT) or c.state == conn_auth:
+    if cn.stream.fd < 0 or cn.flags & (CONNECTION_BLOCKED | CONNECTION_RUNNABLE | CONNECTION_LENT) \
+            or c.state == conn_auth:
         return False
     if c.rlbytes == 0:
         if filled:
@@ -290,12 +301,14 @@ cdef void connection_readable(connection *cn) noexcept nogil:
             n = receive_payload(cn)
             if n > 0:
                 taken += <size_t>n
-                if c.rlbytes and taken < share:
+                if c.rlbytes and taken < share and not cn.stream.held:
                     # Even if the socket was empty: a sender on another core has been filling the socket meanwhile, and
                     # would have to wake a sleeping thread.
                     continue
                 if c.rlbytes == 0:
                     connection_run(cn)
+                else:
+                    read_held(cn)
                 return
         else:
             if not make_room(cn):
@@ -316,6 +329,8 @@ cdef void connection_readable(connection *cn) noexcept nogil:
             connection_end(cn, True)
         elif n == 0:
             connection_gone(cn)
+        else:
+            read_held(cn)
         return
 
 
@@ -324,7 +339,7 @@ cdef void connection_readable(connection *cn) noexcept nogil:
 cdef inline bint may_read_ahead(const connection *cn) noexcept nogil:
     """Whether the connection waits for a command, has no part of the command yet, and had little input and output
     before."""
-    return (cn.fd >= 0 and cn.flags == 0 and cn.rbuf == NULL and cn.c.state == conn_read and not cn.long_input
+    return (cn.stream.fd >= 0 and cn.flags == 0 and cn.rbuf == NULL and cn.c.state == conn_read and not cn.long_input
             and not cn.bulk and not cn.long_replies)
 
 
@@ -344,7 +359,7 @@ cdef void read_ahead(worker *w, const epoll_event *events, int n) noexcept nogil
         cn = event_connection(&events[i])
         if not may_read_ahead(cn):
             continue
-        got = recv(cn.fd, space, READ_AHEAD_SIZE, 0)
+        got = cn.stream.calls.receive(&cn.stream, space, READ_AHEAD_SIZE)
         if got <= 0:
             # There is nothing to take ahead. connection_readable gets the same result, and acts on it.
             continue
