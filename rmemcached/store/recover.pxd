@@ -19,9 +19,8 @@ cdef enum:
 
 cdef struct recovered:          # constant after store_create
     uint64_t items              # taken over
-    uint64_t dropped            # items that did not hold together, are too large now, or were superseded by a killed
-                                # thread
-    uint64_t expired            # items that had expired, or were flushed
+    uint64_t dropped            # damaged, too large now, or superseded by a killed thread
+    uint64_t expired            # expired or flushed meanwhile
     int64_t ns                  # how long the recovery took
 
 # For store_create, after all parts are made. False: no memory, or the file system has no space for a part of the file

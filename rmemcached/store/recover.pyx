@@ -34,7 +34,7 @@ cdef inline bint is_foreign(store *s, const void *chunk) noexcept nogil:
 
 
 cdef void _forget_foreign(store *s) noexcept nogil:
-    """Empties the entries for chunk sizes that no page has any more."""
+    """Empties the entries for chunk sizes without pages."""
     cdef uint8_t used[HEAD_FOREIGN]
     cdef uint32_t page
     cdef unsigned int clsid
@@ -69,7 +69,7 @@ cdef inline bint _is_chunk_size(uint32_t size) noexcept nogil:
 
 
 cdef void _count_lost(store *s, uint32_t page, uint32_t size) noexcept nogil:
-    """Counts the items of a page that cannot be kept."""
+    """Counts the lost items of a page."""
     cdef uint32_t i
     for i in range(SLAB_PAGE_SIZE // size if _is_chunk_size(size) else 0):
         s.recovered.dropped += ((<item *>(page_address(s, page) + <size_t>i * size)).it_flags & ITEM_LINKED) != 0
@@ -142,10 +142,10 @@ cdef void _recover_free(store *s, void *chunk) noexcept nogil:
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
 
 
-# --- what holds together ---
+# --- sound items ---
 
 cdef bint _item_is_sound(item *it, uint32_t size) noexcept nogil:
-    """Whether an item, or the head of a chained item, lies within its chunk and has only flags that items have."""
+    """Whether an item, or the head of a chained item, lies within its chunk and has only known flags."""
     cdef size_t data = <size_t>(ITEM_data(it) - <char *>it)
     if it.it_flags & ~KNOWN_FLAGS or not 1 <= it.nkey <= KEY_MAX_LENGTH or it.nbytes < 2 or data >= size:
         return False
@@ -175,7 +175,7 @@ cdef void *_at_home(store *s, const void *address) noexcept nogil:
 
 
 cdef bint _chain_is_sound(store *s, recovery *r, item *head, item *claimed_by) noexcept nogil:
-    """Whether the chain of an item is whole, and its chunks are unclaimed, or claimed by another item that goes."""
+    """Whether the chain of an item is whole, and its chunks are unclaimed, or claimed by the item `claimed_by`, which goes."""
     cdef item_chunk *ch = ITEM_schunk(head)
     cdef uint64_t found = 0
     cdef bint is_last = False
@@ -185,7 +185,8 @@ cdef bint _chain_is_sound(store *s, recovery *r, item *head, item *claimed_by) n
     while found < <uint64_t>head.nbytes:
         ch = <item_chunk *>_at_home(s, ch.next)
         # Damaged chains that meet themselves have no more steps together than whole chains could have.
-        if ch == NULL or is_last or r.steps > 2 * s.slabs.arena_used // CHUNK_LEAST_DATA or ch.it_flags != ITEM_CHUNK or (ch.refcount != 0 and ch.head != claimed_by):
+        if ch == NULL or is_last or r.steps > 2 * s.slabs.arena_used // CHUNK_LEAST_DATA \
+                or ch.it_flags != ITEM_CHUNK or (ch.refcount != 0 and ch.head != claimed_by):
             return False
         room = page_chunk_size(s, <uint32_t>(<size_t>(<char *>ch - s.slabs.arena) // SLAB_PAGE_SIZE)) \
             - <uint32_t>sizeof(item_chunk)
@@ -271,7 +272,7 @@ cdef bint _recover_enqueue(store *s, recovery *r, item *it) noexcept nogil:
 
 
 cdef void _recover_unlink(store *s, recovery *r, item *it, uint32_t hv) noexcept nogil:
-    """Takes an item out that has been linked, and loses its key to another."""
+    """Takes a linked item out: an item found later gets the key."""
     cdef item **lists = r.queues[it.slabs_clsid]
     if it.prev != NULL:
         it.prev.next = it.next
@@ -333,7 +334,7 @@ cdef bint _recover_ahead(store *s, recovery *r) noexcept nogil:
 # --- the passes ---
 
 cdef bint _recover_item(store *s, recovery *r, item *it, uint32_t page) noexcept nogil:
-    """Looks at an item that says that it is linked. False: no memory."""
+    """Looks at an item with ITEM_LINKED. False: no memory."""
     cdef rel_time_t now = store_time(s)
     cdef unsigned int clsid = s.slabs.page_class[page]
     if not _item_is_sound(it, page_chunk_size(s, page)) or not _item_fits(s, it):
@@ -368,7 +369,7 @@ cdef inline bint _item_fits(store *s, item *it) noexcept nogil:
 
 
 cdef bint _recover_page(store *s, recovery *r, uint32_t page) noexcept nogil:
-    """The first pass: links unchained items, collects the others, and frees what is not in use. False: no memory."""
+    """The first pass: links unchained items, collects the chained items, and frees all unused chunks. False: no memory."""
     cdef uint32_t size = page_chunk_size(s, page)
     cdef item *chunk
     cdef uint32_t i
@@ -387,7 +388,7 @@ cdef bint _recover_page(store *s, recovery *r, uint32_t page) noexcept nogil:
 
 
 cdef bint _recover_chained(store *s, recovery *r) noexcept nogil:
-    """The second pass: links the chained items, then frees the chunks that belong to none."""
+    """The second pass: links the chained items, then frees chunks without an item."""
     cdef item *it = r.chained
     cdef item *after
     cdef item *chunk
