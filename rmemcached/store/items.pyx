@@ -43,7 +43,7 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
             break
         if pulls - kept == most:
             # The items evicted may have lain on foreign pages, and then their memory is of no use here.
-            if not adopt_wait(s, &waits):
+            if not foreign_wait(s, &waits):
                 break
             continue
         if s.config.s3fifo:

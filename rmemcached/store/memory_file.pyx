@@ -298,6 +298,13 @@ cdef void _write_run(store *s, head_run *run) noexcept nogil:
     full_fence()
 
 
+cdef void memory_file_claim(store *s) noexcept nogil:
+    _note_start(s.head)
+    relaxed_store(&s.head.clean, 0)
+    # A file system that outlives the machine must not keep the mark of an end in order beside later changes.
+    msync(s.head, HEAD_LIFE_AT, MS_SYNC)
+
+
 cdef void memory_file_begin(store *s) noexcept nogil:
     cdef arena_head *head = s.head
     cdef head_run run
@@ -307,12 +314,6 @@ cdef void memory_file_begin(store *s) noexcept nogil:
         head.version = HEAD_VERSION
         head.head_length = <uint32_t>s.slabs.head_length
         relaxed_store(&head.cas_id, 1)
-    else:
-        _note_start(head)
-        relaxed_store(&head.clean, 0)
-        # A file system that outlives the machine must not keep the mark of an end in order beside later changes.
-        msync(head, SMALL_PAGE, MS_SYNC)
-        recover_mark_foreign(s)
     run.bases[0] = <uint64_t>s.slabs.arena
     _keep_bases(s, &run)
     run.process_started = s.clock.process_started

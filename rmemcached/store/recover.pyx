@@ -16,23 +16,6 @@ cdef struct recovery:
 
 # --- pages ---
 
-cdef inline uint32_t page_chunk_size(store *s, uint32_t page) noexcept nogil:
-    cdef unsigned int clsid = s.slabs.page_class[page]
-    if clsid < MAX_NUMBER_OF_SLAB_CLASSES:
-        return s.slabs.class_size[clsid]
-    return s.head.foreign[clsid - PAGE_FOREIGN] if clsid >= PAGE_FOREIGN else 0
-
-
-cdef inline bint _is_foreign_page(store *s, uint32_t page) noexcept nogil:
-    return relaxed_load(&s.slabs.page_class[page]) >= PAGE_FOREIGN
-
-
-cdef inline bint is_foreign(store *s, const void *chunk) noexcept nogil:
-    # A page loses this class only when none of its chunks is in use any more.
-    return relaxed_load(&s.adopt.pages) != 0 \
-        and _is_foreign_page(s, <uint32_t>(<size_t>(<const char *>chunk - s.slabs.arena) // SLAB_PAGE_SIZE))
-
-
 cdef void _forget_foreign(store *s) noexcept nogil:
     """Empties the entries for chunk sizes without pages."""
     cdef uint8_t used[HEAD_FOREIGN]
@@ -113,14 +96,14 @@ cdef bint _recover_pages(store *s) noexcept nogil:
     done = _recover_arena(s)
     for page in range(<uint32_t>(s.slabs.arena_used // SLAB_PAGE_SIZE)):
         clsid = s.slabs.page_class[page]
-        if s.file.has_holes and page_chunk_size(s, page) != 0 and not _page_reserve(s, page):
+        if s.file.has_holes and page_chunk_size(s, page) != 0 and not page_reserve(s, page):
             done = False
         if SLAB_GLOBAL_PAGE_POOL < clsid <= s.slabs.power_largest:
             do_page_append(s, &s.slabs.classes[clsid].pages, page)
             s.slabs.malloced += page_bytes(s, clsid)
         elif clsid >= PAGE_FOREIGN and clsid < PAGE_FOREIGN + HEAD_FOREIGN \
                 and _is_chunk_size(s.head.foreign[clsid - PAGE_FOREIGN]):
-            s.adopt.pages += 1
+            s.foreign.pages += 1
             s.slabs.malloced += SLAB_PAGE_SIZE
         else:
             if watched or madvise(page_address(s, page), SLAB_PAGE_SIZE, MADV_REMOVE) != 0:
@@ -128,7 +111,7 @@ cdef bint _recover_pages(store *s) noexcept nogil:
             s.slabs.page_class[page] = PAGE_RELEASED
             do_page_append(s, &s.slabs.released, page)
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
-    return done and (s.adopt.pages == 0 or adopt_init(s))
+    return done and (s.foreign.pages == 0 or foreign_init(s))
 
 
 cdef void _recover_free(store *s, void *chunk) noexcept nogil:
@@ -281,7 +264,7 @@ cdef void _recover_unlink(store *s, recovery *r, item *it, uint32_t hv) noexcept
     if it.next != NULL:
         it.next.prev = it.prev
     change_unlink(s, it, hv)
-    _count_unlinked(s, it, hv)
+    do_count_unlinked(s, it, hv)
     if it.it_flags & ITEM_CHUNKED:
         _chain_disclaim(it)
     _recover_free(s, it)
@@ -306,7 +289,7 @@ cdef bint _recover_link(store *s, recovery *r, item *it, uint32_t hv) noexcept n
         sound = _chain_claim(s, it)
     if sound:
         change_restore(s, it, hv)
-        _count_linked(s, it, hv)
+        do_count_linked(s, it, hv)
         s.recovered.items += 1
         done = _recover_enqueue(s, r, it)
     else:
@@ -429,6 +412,17 @@ cdef void _recover_queues(store *s, recovery *r) noexcept nogil:
         unlock_ranked(&q.lock, LRU_LOCK)
 
 
+cdef void _count_live(store *s) noexcept nogil:
+    """Counts the chunks in use on foreign pages, after all items have been linked."""
+    cdef uint32_t page, i, size
+    cdef item *chunk
+    for page in range(<uint32_t>(s.slabs.arena_used // SLAB_PAGE_SIZE) if s.foreign.pages else 0):
+        size = page_chunk_size(s, page) if is_foreign_page(s, page) else 0
+        for i in range(SLAB_PAGE_SIZE // size if size else 0):
+            chunk = <item *>(page_address(s, page) + <size_t>i * size)
+            s.foreign.live[page] += not chunk.it_flags & ITEM_SLABBED
+
+
 cdef bint _recover_items(store *s, recovery *r) noexcept nogil:
     cdef uint32_t page
     cdef uint32_t pages = <uint32_t>(s.slabs.arena_used // SLAB_PAGE_SIZE)
@@ -447,7 +441,7 @@ cdef bint _recover_items(store *s, recovery *r) noexcept nogil:
         do_join_pages(s, page_address(s, page))
         page += HUGE_PAGE // SLAB_PAGE_SIZE
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
-    adopt_count(s)
+    _count_live(s)
     memory_file_forget_bases(s)
     return True
 
