@@ -415,6 +415,37 @@ def test_resumed_sessions(
             assert not third.tls.session_reused
 
 
+@pytest.mark.parametrize("mode", range(4))
+@pytest.mark.parametrize("cache", [False, True])
+def test_a_session_opens_no_stricter_listener(
+    rmemcached_server: ServerFactory,
+    authority: Authority,
+    certificate: Signed,
+    context: ssl.SSLContext,
+    cache: bool,
+    mode: int,
+) -> None:
+    """A client without a certificate resumes its session at listeners that ask for none, and is refused by others."""
+    ports = {kind: free_port() for kind in ("btls", "mtls")}
+    addresses = ",".join(f"{kind}:{HOST}:{port}" for kind, port in ports.items())
+    more = [f"ssl_verify_mode={mode}", f"ssl_ca_cert={authority.trusted}", *["ssl_session_cache"] * cache]
+    server = rmemcached_server("-l", f"{addresses},{HOST}", *options(certificate, *more))
+    strict = {ports["btls"]: False, ports["mtls"]: True, server.port: mode >= 2}
+    for first, refuses in strict.items():
+        if refuses:
+            continue
+        with TlsConversation(server, context, port=first) as peer:
+            assert peer.ask(b"version\r\n").startswith(b"VERSION")
+            session = peer.tls.session
+        for second in strict:
+            try:
+                with TlsConversation(server, context, port=second, session=session) as peer:
+                    assert peer.ask(b"version\r\n").startswith(b"VERSION") != strict[second]
+                    assert peer.tls.session_reused or first != second
+            except ENDED:
+                assert strict[second], (first, second)
+
+
 @pytest.mark.parametrize(("least", "spoken"), [(2, "1.2"), (3, "1.3")])
 def test_least_version(
     rmemcached_server: ServerFactory, authority: Authority, certificate: Signed, least: int, spoken: str
@@ -448,6 +479,20 @@ def test_dumps_and_watchers(server: Server, newest: ssl.SSLContext, control: Tls
             plain.sendall(b"version\r\n" * 3)
             lines = b"".join(watcher.line() for _ in range(3))
         assert re.search(rb"type=conntlserr fd=\d+ msg=error:\w+:SSL routines:", lines), lines
+
+
+def test_a_watcher_with_a_broken_session(server: Server, newest: ssl.SSLContext, control: TlsConversation) -> None:
+    """The thread of the watchers logs the error, its own first entry, and goes on."""
+    with ByRecord(server, newest).shake() as watcher:
+        watcher.send(watcher.records([b"watch connevents\r\n"]))
+        assert watcher.read(4) == b"OK\r\n"
+        watcher.send(b"\x17\x03\x03\x00\x20" + bytes(32))
+        eventually(lambda: control.number("curr_connections") == 1, what="the end of the watcher")
+    with TlsConversation(server, newest) as other:
+        assert other.ask(b"watch connevents\r\n") == b"OK\r\n"
+        with server.connect() as plain:
+            plain.sendall(b"version\r\n" * 3)
+            assert b"conntlserr" in b"".join(other.line() for _ in range(3))
 
 
 def test_a_thousand_connections(rmemcached_server: ServerFactory, certificate: Signed, newest: ssl.SSLContext) -> None:

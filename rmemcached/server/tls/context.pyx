@@ -88,8 +88,6 @@ cdef void set_modes(SSL_CTX *ctx, tls_context *t) noexcept nogil:
     openssl.SSL_CTX_ctrl(ctx, SSL_CTRL_SET_MIN_PROTO_VERSION, o.min_version, NULL)
     openssl.SSL_CTX_ctrl(ctx, SSL_CTRL_SET_SESS_CACHE_MODE,
                          SSL_SESS_CACHE_SERVER if o.session_cache else SSL_SESS_CACHE_OFF, NULL)
-    # Without a name, clients with a certificate cannot resume a session by its ticket.
-    openssl.SSL_CTX_set_session_id_context(ctx, <const unsigned char *>b"memcached", 9)
     openssl.SSL_CTX_set_ex_data(ctx, OUR_DATA, t)
     if o.session_cache:
         openssl.SSL_CTX_sess_set_new_cb(ctx, count_session)
@@ -168,6 +166,14 @@ cdef uint64_t tls_certificate_age(tls_context *t) noexcept nogil:
     return <uint64_t>((now_ns() - refreshed) // SECOND)
 
 
+cdef bint name_sessions(SSL *ssl) noexcept nogil:
+    """Names the SSL's sessions by what is asked of the client's certificate: OpenSSL resumes a session only under the
+    name with which it began, and does not look at certificates then. So a session of a listener that asks for less
+    opens no listener that asks for more. False: out of memory."""
+    cdef unsigned char[2] name = [c'v', <unsigned char>openssl.SSL_get_verify_mode(ssl)]
+    return openssl.SSL_set_session_id_context(ssl, name, sizeof(name)) == 1
+
+
 cdef SSL *tls_new_ssl(tls_context *t, tls_mode mode) noexcept nogil:
     cdef SSL_CTX *ctx
     cdef SSL *ssl
@@ -184,5 +190,9 @@ cdef SSL *tls_new_ssl(tls_context *t, tls_mode mode) noexcept nogil:
         openssl.SSL_set_verify(ssl, SSL_VERIFY_NONE, NULL)
     elif mode == TLS_WITH_PEER:
         openssl.SSL_set_verify(ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL)
+    if not name_sessions(ssl):
+        openssl.SSL_free(ssl)
+        openssl.ERR_clear_error()
+        return NULL
     openssl.SSL_set_accept_state(ssl)
     return ssl

@@ -79,7 +79,6 @@ cdef struct openssl_calls:
     void (*SSL_CTX_set_client_CA_list)(SSL_CTX *ctx, X509_NAMES *names) noexcept nogil
     void (*SSL_CTX_set_verify)(SSL_CTX *ctx, int mode, verify_fn callback) noexcept nogil
     int (*SSL_CTX_set_cipher_list)(SSL_CTX *ctx, const char *text) noexcept nogil
-    int (*SSL_CTX_set_session_id_context)(SSL_CTX *ctx, const unsigned char *name, unsigned int length) noexcept nogil
     void (*SSL_CTX_sess_set_new_cb)(SSL_CTX *ctx, new_session_fn callback) noexcept nogil
     void (*SSL_CTX_set_info_callback)(SSL_CTX *ctx, info_fn callback) noexcept nogil
     void (*SSL_CTX_set_default_passwd_cb)(SSL_CTX *ctx, password_fn callback) noexcept nogil
@@ -90,6 +89,8 @@ cdef struct openssl_calls:
     void (*SSL_free)(SSL *ssl) noexcept nogil
     int (*SSL_set_ex_data)(SSL *ssl, int index, void *data) noexcept nogil
     void *(*SSL_get_ex_data)(const SSL *ssl, int index) noexcept nogil
+    int (*SSL_get_verify_mode)(const SSL *ssl) noexcept nogil
+    int (*SSL_set_session_id_context)(SSL *ssl, const unsigned char *name, unsigned int length) noexcept nogil
     void (*SSL_set_verify)(SSL *ssl, int mode, verify_fn callback) noexcept nogil
     void (*SSL_set_bio)(SSL *ssl, BIO *reading, BIO *writing) noexcept nogil
     int (*SSL_set_fd)(SSL *ssl, int fd) noexcept nogil
