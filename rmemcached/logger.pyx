@@ -15,8 +15,8 @@ from rmemcached.sys.atomics cimport (
 from rmemcached.sys.debug cimport assert_held
 from rmemcached.sys.linux cimport (
     AF_INET, AF_INET6, CLOCK_REALTIME, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, INET6_ADDRSTRLEN, clock_gettime, close, errno,
-    eventfd, inet_ntop, ntohs, pthread_mutex_destroy, pthread_mutex_init,
-    sockaddr_in, timespec, write,
+    eventfd, inet_ntop, ntohs, pthread_mutex_destroy, pthread_mutex_init, sockaddr_in, timespec,
+    write,
 )
 
 cdef enum:
