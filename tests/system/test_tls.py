@@ -21,7 +21,7 @@ from daemon_tools import READY, TIMEOUT, Conversation, Peer, eventually, residen
 from program import run_program
 from servers import HOST, Server, free_port
 from tls_peers import ByRecord, OpenSsl, TlsConversation, client_context, options
-from transport import VARIABLE
+from transport import VARIABLE, within
 
 from rmemcached.tools import metrics
 
@@ -280,6 +280,69 @@ def test_a_storm_of_renewed_keys(server: Server, control: TlsConversation) -> No
         else:
             pytest.fail("100 000 renewals without data were taken")
     eventually(lambda: control.number("curr_connections") == 1, what="the end of the connection")
+
+
+@pytest.mark.parametrize("ask", [False, True])
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("count", [4, 5])
+def test_the_limit_of_renewed_keys(
+    server: Server, control: TlsConversation, count: int, at_once: bool, ask: bool
+) -> None:
+    """Four renewals without data are taken, as often as data comes in between; a fifth ends the connection."""
+    with OpenSsl(server) as peer:
+        peer.gather()
+        with suppress(ConnectionError):
+            for _ in range(3):
+                for _ in range(count):
+                    assert peer.renew_keys(ask)
+                    if not at_once:
+                        peer.leave()
+                        control.ask(b"mn\r\n")
+                assert peer.write(b"get none\r\n")
+                peer.leave()
+        assert peer.read(15) == (b"END\r\n" * 3 if count == 4 else b"")
+    assert control.number("ssl_proto_errors") == (count == 5)
+
+
+def working(pid: int) -> float:
+    """Seconds of processor time of all threads."""
+    found = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        found += int((thread / "schedstat").read_text().split()[0])
+    return found / 1e9
+
+
+def test_renewals_at_once_cost_no_time(server: Server, control: TlsConversation) -> None:
+    """OpenSSL gets hundreds of renewals in a single read, and stops at the fifth: all took 60 ms and more."""
+    peers = [OpenSsl(server) for _ in range(5)]
+    for peer in peers:
+        peer.gather()
+        for _ in range(590):
+            assert peer.renew_keys(False)
+    before = working(server.pid)
+    for peer in peers:
+        peer.leave()
+    eventually(lambda: control.number("curr_connections") == 1, what="the end of the connections")
+    assert working(server.pid) - before < within(0.1)
+    for peer in peers:
+        peer.__exit__()
+
+
+def test_renewed_keys_beside_a_full_socket(server: Server) -> None:
+    """The daemon's own renewals wait for room in the socket, and no wake-up is lost."""
+    size, count = 10_000, 600
+    expected = answer("a", value(size))
+    with OpenSsl(server, receive_buffer=4096) as peer:
+        peer.gather()
+        assert peer.write(b"set a 0 0 %d\r\n%s\r\n" % (size, value(size)))
+        peer.leave()
+        assert peer.read(8) == b"STORED\r\n"
+        for _ in range(count):
+            assert peer.renew_keys(True)
+            assert peer.write(b"get a\r\n")
+            peer.leave()
+        for _ in range(count):
+            assert peer.read(len(expected)) == expected
 
 
 # ---- certificates ----------------------------------------------------------------------------------------------------
