@@ -75,6 +75,7 @@ APART = {
 NEWER = {
     *("slab_reassign_busy_nomem", "slab_reassign_last_busy_status", "store_too_large", "store_no_memory"),
     "client_flags_size",
+    *("proxy_enabled", "proxy_uring_enabled"),
 }
 # A statistic of our own (docs/compatibility.md).
 NEWER.add("rmemcached_version")
