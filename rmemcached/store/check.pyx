@@ -11,9 +11,9 @@ from rmemcached.direct cimport (
 from rmemcached.store.store cimport (
     BUMP_LOCK, ITEM_CHUNK, ITEM_CHUNKED, ITEM_LINKED, ITEM_LOCK, ITEM_SEAL_ROOM, ITEM_SLABBED, ITEM_STALE,
     ITEM_TOKEN_SENT, LRU_LOCK, MAX_NUMBER_OF_SLAB_CLASSES, NO_PAGE, NUMBER_OF_QUEUES, PAGE_FOREIGN, PAGE_IN_TRANSIT,
-    PAGE_RELEASED, SLABS_LOCK, SLAB_PAGE_SIZE, ITEM_chunk_clsid, ITEM_clsid, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_schunk,
-    assoc_find, count_items, is_foreign, item, item_chunk, lru_maintainer_bumps, lru_queue, move_chunk_index,
-    on_moving_page, page_list, slab_class, store_hash,
+    PAGE_RELEASED, SLABS_LOCK, SLAB_PAGE_SIZE, ITEM_chunk_clsid, ITEM_clsid, ITEM_has, ITEM_key, ITEM_ntotal,
+    ITEM_schunk, assoc_find, count_items, is_foreign, item, item_chunk, lru_maintainer_bumps, lru_queue,
+    move_chunk_index, on_moving_page, page_list, slab_class, store_hash,
 )
 from rmemcached.sys.atomics cimport relaxed_load
 from rmemcached.sys.debug cimport assert_held, lock_next_ranked, lock_ranked, unlock_ranked

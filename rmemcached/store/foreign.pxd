@@ -21,8 +21,8 @@ cdef bint is_foreign_page(store *s, uint32_t page) noexcept nogil
 cdef bint is_foreign(store *s, const void *chunk) noexcept nogil
 # Bytes by which the classes may exceed the memory limit: an item evicted from a foreign page makes no room for others.
 cdef uint64_t foreign_room(store *s) noexcept nogil
-# Waits a moment for an emptied page, for an allocation that found no memory. waits: the waits of this allocation so far.
-# False: there are no foreign pages, or the allocation has waited long enough.
+# Waits a moment for an emptied page, for an allocation without memory. waits: its waits so far. False: there are no
+# foreign pages, or the allocation has waited long enough.
 cdef bint foreign_wait(store *s, unsigned int *waits) noexcept nogil
 # Notes that a chunk of a foreign page is no longer in use. The caller holds the slabs lock.
 cdef void do_foreign_free(store *s, item *chunk) noexcept nogil

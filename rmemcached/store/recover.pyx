@@ -158,7 +158,9 @@ cdef void *_at_home(store *s, const void *address) noexcept nogil:
 
 
 cdef bint _chain_is_sound(store *s, recovery *r, item *head, item *claimed_by) noexcept nogil:
-    """Whether the chain of an item is whole, and its chunks are unclaimed, or claimed by the item `claimed_by`, which goes."""
+    """Whether the chain of an item is whole, and its chunks are unclaimed, or claimed by the item `claimed_by`, which
+    goes.
+    """
     cdef item_chunk *ch = ITEM_schunk(head)
     cdef uint64_t found = 0
     cdef bint is_last = False
@@ -352,7 +354,7 @@ cdef inline bint _item_fits(store *s, item *it) noexcept nogil:
 
 
 cdef bint _recover_page(store *s, recovery *r, uint32_t page) noexcept nogil:
-    """The first pass: links unchained items, collects the chained items, and frees all unused chunks. False: no memory."""
+    """The first pass: links unchained items, collects the chained items, and frees unused chunks. False: no memory."""
     cdef uint32_t size = page_chunk_size(s, page)
     cdef item *chunk
     cdef uint32_t i

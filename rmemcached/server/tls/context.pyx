@@ -87,7 +87,7 @@ cdef void set_modes(SSL_CTX *ctx, tls_context *t) noexcept nogil:
     # An idle connection keeps no buffers. A record is retried from wherever the reply lies then.
     openssl.SSL_CTX_ctrl(ctx, SSL_CTRL_MODE, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE
                          | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, NULL)
-    # One read of the socket takes a whole record, and more. The kernel's TLS decrypts only what is asked for.
+    # One read of the socket takes a whole record, and more. The kernel's TLS decrypts as many bytes as were requested.
     openssl.SSL_CTX_ctrl(ctx, SSL_CTRL_SET_READ_AHEAD, not o.kernel, NULL)
     openssl.SSL_CTX_ctrl(ctx, SSL_CTRL_SET_MIN_PROTO_VERSION, o.min_version, NULL)
     openssl.SSL_CTX_ctrl(ctx, SSL_CTRL_SET_SESS_CACHE_MODE,
@@ -176,9 +176,9 @@ cdef uint64_t tls_certificate_age(tls_context *t) noexcept nogil:
 
 
 cdef bint name_sessions(SSL *ssl) noexcept nogil:
-    """Names the SSL's sessions by what is asked of the client's certificate: OpenSSL resumes a session only under the
-    name with which it began, and does not look at certificates then. So a session of a listener that asks for less
-    opens no listener that asks for more. False: out of memory."""
+    """Names the SSL's sessions by the demands on the client's certificate: OpenSSL resumes a session only under its
+    first name, and looks at no certificate then. So a session from a lenient listener opens no strict listener. False:
+    out of memory."""
     cdef unsigned char[2] name = [c'v', <unsigned char>openssl.SSL_get_verify_mode(ssl)]
     return openssl.SSL_set_session_id_context(ssl, name, sizeof(name)) == 1
 

@@ -64,7 +64,7 @@ ctypedef long (*bio_ctrl_fn)(BIO *bio, int command, long number, void *pointer) 
 ctypedef int (*verify_fn)(int ok, X509_STORE_CTX *store) noexcept nogil
 ctypedef int (*new_session_fn)(SSL *ssl, SSL_SESSION *session) noexcept nogil
 ctypedef void (*message_fn)(int written, int version, int kind, const void *data, size_t length, SSL *ssl,
-                           void *arg) noexcept nogil
+                            void *arg) noexcept nogil
 ctypedef int (*password_fn)(char *out, int size, int writing, void *arg) noexcept nogil
 
 cdef struct openssl_calls:
