@@ -59,7 +59,7 @@ def test_whatever_ends_the_daemon_the_items_stay(path: Path, end: signal.Signals
 def test_kills_under_load(path: Path, options: list[str]) -> None:
     transports = ["tcp"] if "-C" in options else ["tcp", "soft_shm", "soft_iw"]
     run = Run(path, 11, options, transports)
-    for kill in range(8):
+    for kill in range(5):
         run.once(SHAPES[kill % len(SHAPES)] if not options else [])
     assert run.restored > 0
 
