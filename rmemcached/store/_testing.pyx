@@ -371,9 +371,8 @@ cdef class Store:
         config.huge_pages = huge_pages
         config.extent_added = _log_extent
         config.extent_arg = &self.extent_log
-        if memory_file is not None:
-            self.memory_file = os.fsencode(memory_file)
-            config.memory_file = self.memory_file
+        self.memory_file = os.fsencode(memory_file or "")
+        config.memory_file = <const char *>self.memory_file if memory_file else NULL
         config.restart = <st.restart_policy>restart
         self.s = st.store_create(&config, &error)
         if self.s == NULL:
