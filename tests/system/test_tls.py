@@ -563,8 +563,7 @@ def test_a_watcher_with_a_broken_session(server: Server, newest: ssl.SSLContext,
 def test_a_thousand_connections(rmemcached_server: ServerFactory, certificate: Signed, newest: ssl.SSLContext) -> None:
     """Each is served, and an idle session costs 20 KB at most."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < 1200:
-        pytest.skip("too few descriptors")
+    assert hard >= 1200, "the test needs 1200 descriptors: ulimit -Hn"
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
     server = rmemcached_server("-c", "1200", *options(certificate))
     with ExitStack() as stack:
