@@ -302,8 +302,7 @@ def test_the_limit_of_renewed_keys(
                 assert peer.write(b"get none\r\n")
                 peer.leave()
         assert peer.read(15) == (b"END\r\n" * 3 if count == 4 else b"")
-    with TlsConversation(server, newest) as later:
-        assert later.number("ssl_proto_errors") == (count == 5)
+    assert control.number("ssl_proto_errors") == (count == 5)
 
 
 def working(pid: int) -> float:

@@ -156,12 +156,14 @@ class OpenSsl:
         assert library.SSL_connect(self.ssl) == 1
 
     def write(self, data: bytes) -> bool:
-        return self.library.SSL_write(self.ssl, data, len(data)) == len(data)
+        written = self.library.SSL_write(self.ssl, data, len(data)) == len(data)
+        self._forget_errors()
+        return written
 
     def renew_keys(self, ask: bool) -> bool:
         """Sends a KeyUpdate. ask: the server is to renew its keys, too."""
         self.library.SSL_key_update(self.ssl, int(ask))
-        return self.library.SSL_do_handshake(self.ssl) == 1
+        return self._shake()
 
     def gather(self) -> None:
         """From now on encrypted bytes wait for `leave`."""
@@ -180,7 +182,16 @@ class OpenSsl:
     def renegotiate(self) -> bool:
         """Asks for another handshake, in TLS 1.2. False: the server refuses."""
         self.library.SSL_renegotiate(self.ssl)
-        return self.library.SSL_do_handshake(self.ssl) == 1
+        return self._shake()
+
+    def _shake(self) -> bool:
+        done = self.library.SSL_do_handshake(self.ssl) == 1
+        self._forget_errors()
+        return done
+
+    def _forget_errors(self) -> None:
+        """Empties OpenSSL's queue of errors. The thread's queue is Python's ssl's, too: its next read would fail."""
+        ctypes.CDLL("libcrypto.so.3").ERR_clear_error()
 
     def read(self, length: int) -> bytes:
         found = b""
@@ -188,6 +199,7 @@ class OpenSsl:
         while len(found) < length:
             got = self.library.SSL_read(self.ssl, room, length - len(found))
             if got <= 0:
+                self._forget_errors()
                 break
             found += room.raw[:got]
         return found
