@@ -10,6 +10,7 @@ import pytest
 from certificates import Authority, Signed
 from harness import KB, MB, Case, Limits, for_connections, run_case, scene_of
 from servers import HOST, Server, free_port
+from tls_peers import await_ports
 
 SESSION = 24 * KB
 CASES = (
@@ -43,6 +44,7 @@ def gate(rmemcached_server: Callable[..., Server], certificate: Signed, case: Ca
     files = f"ssl_chain_cert={certificate.certificate},ssl_key={certificate.key}"
     server = rmemcached_server("-t", "1", "-m", "64", "-l", f"notls:{HOST}:{plain}", "-Z", "-o", files)
     port, server.port = server.port, plain
+    await_ports(plain)
     with scene_of(server, ["tcp", "soft_shm"]) as scene:
         run_case(scene, replace(case, arguments={**case.arguments, "port": port}))
 

@@ -20,7 +20,7 @@ from certificates import Authority, Signed, make
 from daemon_tools import READY, TIMEOUT, Conversation, Peer, eventually, resident, room_for
 from program import run_program
 from servers import HOST, Server, free_port
-from tls_peers import ByRecord, OpenSsl, TlsConversation, client_context, options
+from tls_peers import ByRecord, OpenSsl, TlsConversation, await_ports, client_context, options
 from transport import VARIABLE, within
 
 from rmemcached.tools import metrics
@@ -189,6 +189,7 @@ def test_plain_text_at_a_port_with_tls(server: Server, control: TlsConversation)
 def test_tls_at_a_plain_port(rmemcached_server: ServerFactory, certificate: Signed, newest: ssl.SSLContext) -> None:
     port = free_port()
     server = rmemcached_server("-l", f"notls:{HOST}:{port},{HOST}", *options(certificate))
+    await_ports(server.port)
     with pytest.raises(ENDED):
         TlsConversation(server, newest, port=port)
     with TlsConversation(server, newest) as peer:
@@ -441,6 +442,7 @@ def test_listeners_of_all_kinds(
     server = rmemcached_server(
         "-l", f"{addresses},{HOST}", *options(certificate, "ssl_verify_mode=2", f"ssl_ca_cert={authority.trusted}")
     )
+    await_ports(*ports.values(), server.port)
     without, with_own = client_context(authority.trusted), client_context(authority.trusted, own=own)
     for context, port, good in (
         (without, ports["btls"], True),
@@ -494,6 +496,7 @@ def test_a_session_opens_no_stricter_listener(
     addresses = ",".join(f"{kind}:{HOST}:{port}" for kind, port in ports.items())
     more = [f"ssl_verify_mode={mode}", f"ssl_ca_cert={authority.trusted}", *["ssl_session_cache"] * cache]
     server = rmemcached_server("-l", f"{addresses},{HOST}", *options(certificate, *more))
+    await_ports(*ports.values(), server.port)
     strict = {ports["btls"]: False, ports["mtls"]: True, server.port: mode >= 2}
     for first, refuses in strict.items():
         if refuses:

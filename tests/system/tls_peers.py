@@ -9,10 +9,12 @@ import ssl
 import struct
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from certificates import Signed
 from daemon_tools import TIMEOUT, Conversation
+from polling import eventually
 from servers import HOST, Server
 
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
@@ -31,6 +33,17 @@ def client_context(trusted: Path, version: str | None = None, own: Signed | None
 def options(server: Signed, *more: str) -> tuple[str, ...]:
     """The command line's words for TLS."""
     return ("-Z", "-o", ",".join((f"ssl_chain_cert={server.certificate},ssl_key={server.key}", *more)))
+
+
+def await_ports(*ports: int) -> None:
+    """Waits until the daemon listens on these ports, too: the first port of -l takes connections before the last."""
+
+    def listens(port: int) -> bool:
+        with socket.socket() as plain:
+            return plain.connect_ex((HOST, port)) == 0
+
+    for port in ports:
+        eventually(partial(listens, port), what=f"a listener on port {port}")
 
 
 class TlsConversation(Conversation):
