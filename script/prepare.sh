@@ -35,6 +35,7 @@ missing_packages() {
         command -v tshark >/dev/null || echo tshark
         command -v systemd-analyze >/dev/null || echo systemd
         command -v saslpasswd2 >/dev/null || [ -x /usr/sbin/saslpasswd2 ] || echo sasl2-bin libsasl2-modules
+        command -v nutcracker >/dev/null || [ -x /usr/sbin/nutcracker ] || echo nutcracker
         [ -x /bin/kill ] || echo procps
         command -v ip >/dev/null || echo iproute2
         command -v nft >/dev/null || [ -x /usr/sbin/nft ] || echo nftables
