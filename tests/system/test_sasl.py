@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import socket
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import bmemcached
@@ -218,6 +219,36 @@ def test_as_memcached(memcached_server: ServerFactory, daemon: Server) -> None:
                 found.append(talk.all_replies())
         assert found[1] == found[0], name
         assert found[2] == found[0], name
+
+
+def damaged(chance: random.Random, octets: bytes) -> bytes:
+    """The bytes with a few changed, taken away, or put in."""
+    found = bytearray(octets)
+    for _ in range(chance.randint(1, 6)):
+        at = chance.randrange(len(found))
+        what = chance.randrange(3)
+        found[at : at + (what != 2)] = b"" if what == 1 and len(found) > 1 else chance.randbytes(1)
+    return bytes(found)
+
+
+@pytest.mark.parametrize("seed", range(rounds(4)))
+def test_damaged_packets(daemon: Server, seed: int) -> None:
+    """Nobody gets in by damaged packets with a wrong password, and others are served meanwhile."""
+    chance = random.Random(seed)
+    whole = [WRONG, packet(AUTH, b"CRAM-MD5"), packet(STEP, b"CRAM-MD5", b"ann 0123"), packet(LIST_MECHS), packet(NOOP)]
+    secret = packet(SET, b"secret", b"value", bytes(8))
+    with Binary(daemon) as bystander:
+        assert bystander.ask(GOOD)[0] == OK
+        for _ in range(50):
+            with Binary(daemon) as talk:
+                sent = [damaged(chance, b"".join(chance.choices(whole, k=3))), secret, packet(QUIT)]
+                with suppress(ConnectionError):
+                    talk.send(*sent)
+                    talk.sock.shutdown(socket.SHUT_WR)
+                with suppress(ConnectionError):
+                    while talk.sock.recv(65536):
+                        pass
+        assert bystander.ask(packet(GET, b"secret"))[0] == MISS
 
 
 # ---- text, queue pairs -----------------------------------------------------------------------------------------------
