@@ -37,8 +37,9 @@ from rmemcached.client import Client
 HELP = "the misses of a full cache, with each way to evict"
 BATCH = 50  # keys of a get
 RECENT = 5000  # keys asked for last; CPU time is measured with the smallest fifth of them
-HITS = 20_000  # in a round, for the CPU time of a hit
-ROUNDS = 20
+HITS = 20_000  # in a pass, for the CPU time of a hit; fewer after few requests: HITS_PART of them
+HITS_PART = 0.05
+PASSES = 20
 ITEM_MOST = 1_000_000  # bytes of a value for an item of the usual size
 TURNS = False
 VALUE = re.compile(rb"VALUE (\d+) 0 (\d+)\r\n")
@@ -184,9 +185,10 @@ def hit_cpu(server: Server, cache: Asking | Reading, wanted: Sequence[int], leng
     recent = list(dict.fromkeys(reversed(wanted)))[:RECENT]
     keys = sorted(recent, key=lambda key: length[key])[: max(len(recent) // 5, 1)]
     cost = []
-    for _ in range(ROUNDS):
+    least = min(HITS, int(len(wanted) * HITS_PART))
+    for _ in range(PASSES):
         before, hits = server.cpu_seconds(), 0
-        for _ in range(-(-HITS // len(keys))):
+        for _ in range(-(-least // len(keys))):
             for first in range(0, len(keys), BATCH):
                 hits += len(cache.found(keys[first : first + BATCH]))
         cost.append((server.cpu_seconds() - before) * 1e6 / max(hits, 1))

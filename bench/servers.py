@@ -250,7 +250,8 @@ def on_free_port(start: Callable[[int], Server]) -> Server:
 def _start(command: Sequence[str], arguments: Sequence[str], path: str | None, with_port: Sequence[str] = ()) -> Server:
     user = ["-u", "root"] if os.geteuid() == 0 and "-u" not in arguments else []
     if path is not None:
-        return Server([*command, *user, "-s", path, *arguments], 0, path)
+        options = [word.format(port=path.replace("/", "-")) for word in with_port]
+        return Server([*command, *user, "-s", path, *options, *arguments], 0, path)
 
     def start(port: int) -> Server:
         options = [word.format(port=port) for word in with_port]
@@ -263,11 +264,13 @@ def start_rmemcached(*arguments: str, path: str | None = None, under: Sequence[s
     """Starts our daemon with the running interpreter; path: a UNIX socket in place of a port; under: a command to run
     the daemon with.
 
-    Options in RMEMCACHED_TEST_OPTIONS come first: all tests with `-o rdma_direct`, for example.
+    Options in RMEMCACHED_TEST_OPTIONS come first: all tests with `-o rdma_direct`, for example. {port} in these options
+    stands for the daemon's port.
     """
     options = os.environ.get("RMEMCACHED_TEST_OPTIONS", "").split()
     # With -P Python takes the installed package, or the first in PYTHONPATH, and no folder of the current directory.
-    return _start([*under, sys.executable, "-P", "-m", "rmemcached"], [*options, *arguments], path, CM_OPTIONS)
+    command = [*under, sys.executable, "-P", "-m", "rmemcached"]
+    return _start(command, arguments, path, [*options, *(CM_OPTIONS if path is None else ())])
 
 
 def start_memcached(

@@ -34,7 +34,7 @@ LEFT_SECONDS = 5.0  # limit for the end of threads after a test told them to end
 FAILED = pytest.StashKey[bool]()
 LEFT_OUT = pytest.StashKey[list[str]]()
 # Options of all daemons and stores, with the marker of the tests that fail with them.
-EXCLUDING = {"lru_algorithm=s3fifo": "segmented", "rdma_direct": "by_default"}
+EXCLUDING = {"lru_algorithm=s3fifo": "segmented", "rdma_direct": "by_default", "-e ": "no_memory_file"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -155,6 +155,7 @@ def compare(printed: list[str], wanted: list[str], more: list[str]) -> None:
 
 
 @pytest.mark.without_direct("stats has the lines of docs/direct-reads.md, section 7, too")
+@pytest.mark.no_memory_file("stats has the lines of docs/warm-restart.md, too")
 @pytest.mark.parametrize("s3fifo", [False, True])
 def test_general_statistics(rmemcached_server: ServerFactory, s3fifo: bool) -> None:
     options = "idle_timeout=1000,lru_algorithm=" + ("s3fifo" if s3fifo else "segmented")

@@ -269,6 +269,7 @@ def accepts(server: Server) -> bool:
     return True
 
 
+@pytest.mark.no_memory_file("two daemons with one UNIX socket would have one memory file")
 def test_unix_socket_of_a_later_daemon_stays(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
     """The end of the first daemon on a path does not remove the socket of the second."""
     path = str(tmp_path / "sock")

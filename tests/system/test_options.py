@@ -60,6 +60,7 @@ def test_stats_conns_during_a_long_get(rmemcached_server: ServerFactory, memcach
             eventually(lambda: states(control) == expected)
 
 
+@pytest.mark.no_memory_file("the kinds of large pages")
 @pytest.mark.parametrize("direct", ["own", "off"])
 def test_large_pages(rmemcached_server: ServerFactory, direct: str) -> None:
     """Memory open to clients has large pages, too, whatever the system's setting for shared memory is."""
