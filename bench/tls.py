@@ -32,13 +32,13 @@ class Certificate:
     key: str
 
     def client(self) -> ssl.SSLContext:
-        """A client that trusts this certificate alone. It resumes no session: each handshake is a full one."""
+        """A client with trust in this certificate alone, and without resumption: each handshake is a full handshake."""
         context = ssl.create_default_context(cafile=self.certificate)
         context.check_hostname = False
         return context
 
     def server(self) -> ssl.SSLContext:
-        """A server that makes no tickets: nobody can resume its sessions."""
+        """A server without tickets: nobody can resume its sessions."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate, self.key)
         context.num_tickets = 0
@@ -121,7 +121,7 @@ def shaker(pipe: Connection, cores: set[int], certificate: Certificate) -> None:
 
 
 def shake(context: ssl.SSLContext, address: tuple[str, int]) -> None:
-    """A connection, a full handshake, and one short request: its reply shows that the server has finished, too."""
+    """A connection, a full handshake, and one short request: after its reply the server has finished, too."""
     with socket.create_connection(address, 60) as plain:
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         with context.wrap_socket(plain) as session:
