@@ -30,6 +30,7 @@ from rmemcached.bench import (
     realuse,
     rounds,
     selection,
+    survives,
     table,
     throughput,
     verdict,
@@ -56,6 +57,7 @@ SUBCOMMANDS: dict[str, ModuleType] = {
     "clients": client,
     "realuse": realuse,
     "bounds": bounds,
+    "survives": survives,
     "selection": selection,
 }
 # `selection` passes a judgement, and is not part of the report.
@@ -75,6 +77,7 @@ QUICK = {
     "clients": "--parts plain,async --seconds 0.02 --rounds 5",
     "bounds": "--seconds 0.03 --items 20000 --rounds 1 --turns 1",
     "realuse": "--seconds 0.02 --large 1m --threads 2 --sizes 64k --sharers 4 --cores any --rounds 5",
+    "survives": "--items 100000 --seconds 0.1 --connections 200 --rounds 1",
 }
 # Options of `all` without --quick: a run takes a quarter of an hour.
 WHOLE = {
@@ -91,9 +94,10 @@ WHOLE = {
     "clients": "--seconds 0.08 --rounds 5",
     "realuse": "--seconds 0.1 --large 1m,64m --sizes 4k,64k,1m --threads 1,2,4 --sharers 1,4,16",
     "bounds": "--seconds 0.1 --rounds 5",
+    "survives": "--items 300000 --seconds 0.3",
 }
 EPILOG = "SUBCOMMAND --help says what it measures, and with which options. docs/benchmarks.md says how it measures."
-ROUNDS = {"memory": 3, "hitratio": 1, "direct": 5, "realuse": 5, "bounds": 5, "selection": 5}
+ROUNDS = {"memory": 3, "hitratio": 1, "direct": 5, "realuse": 5, "bounds": 5, "survives": 5, "selection": 5}
 USUAL_ROUNDS = 7
 
 

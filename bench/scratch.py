@@ -29,9 +29,9 @@ def lock(folder: str) -> int | None:
     return None
 
 
-def remove_left() -> None:
-    """Removes the folders of this user's killed rounds: nobody holds their lock."""
-    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+def remove_left(parent: str | None = None) -> None:
+    """Removes the folders of this user's killed rounds: nobody holds their lock. parent: where, if not in TMPDIR."""
+    for path in Path(parent or tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             descriptor = lock(str(path))
             if descriptor is not None:
@@ -40,16 +40,17 @@ def remove_left() -> None:
 
 
 @contextlib.contextmanager
-def scratch() -> Iterator[str]:
-    """A folder of this process, removed at the end; first the function removes the folders of killed rounds.
+def scratch(parent: str | None = None) -> Iterator[str]:
+    """A folder of this process in `parent` (by default TMPDIR), removed at the end; first the function removes the
+    folders of killed rounds there.
 
     The folder is locked meanwhile, also by forked processes. Making and removing folders has no further lock, so
     another process may take a new folder for an abandoned folder: then the function makes another. Raises OSError.
     """
-    remove_left()
+    remove_left(parent)
     descriptor = None
     while descriptor is None:
-        folder = tempfile.mkdtemp(prefix=PREFIX)
+        folder = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
         try:
             descriptor = lock(folder)
         except BaseException:

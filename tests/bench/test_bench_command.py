@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_runs import check_page, measured, names, refused, run, unwrapped
+from bench_runs import check_page, measured, names, notes, refused, run, unwrapped
 from polling import readable
 from program import run_program
 from servers import Server
@@ -168,6 +168,41 @@ def test_connections(tmp_path: Path) -> None:
     assert floored == {"tcp", "memcached"}
 
 
+def test_survives(tmp_path: Path) -> None:
+    quick = "--items 50000 --seconds 0.03 --processes 2 --rounds 1 --parts restart,sets,tls,handshakes"
+    figures, text, _ = measured(tmp_path, "survives", *quick.split())
+    groups = [case["group"] for case in figures["cases"]]
+    assert list(dict.fromkeys(groups)) == ["restart", "sets", "tls", "handshakes"]
+    found = {(row["case"], row["contender"]): row["median"] for row in figures["results"]}
+    # In so short a run the CPU time of handshakes may be lost in that of the bystander's gets.
+    assert min(value for (case, _), value in found.items() if "a full handshake" not in case) > 0
+    assert not [note for note in notes(figures) if "as short as" not in note]
+    start = "restart: 50000 items of 200 B: start"
+    assert found[start, "memcached"] > 0 and found[f"{start} with an empty file", "tcp"] > 0
+    assert ("restart: 50000 items of 200 B: taken over, by restored_us", "tcp") in found
+    beside = "sets: set of 100 B, pipelined by 16, 50 connections: CPU"
+    for name in ("tcp", "memcached"):
+        ratio = found[f"{beside}, -e", name] / found[beside, name]
+        assert found[f"{beside}, -e beside without", name] == pytest.approx(ratio)
+        assert found["tls: get of 1 MB, TLS beside without, server's CPU", name] > 1
+    floored = {row["case"] for row in figures["results"] if row["to_floor"]}
+    assert floored == {"handshakes: full handshakes, 2 processes"} and names(figures, True) == ["floor: handshakes"]
+    assert "in the storm" in unwrapped(text)
+
+
+def test_survives_leaves_out_servers_without_an_option(tmp_path: Path) -> None:
+    program = tmp_path / "memcached"
+    program.write_text(f'#!/bin/sh\n[ "$*" = -h ] || exec {contenders.memcached_path()} "$@"\n')
+    program.chmod(0o755)
+    words = f"survives --parts idle --connections 20 --rounds 1 --contenders tcp,memcached,memcached={program} --json -"
+    figures = json.loads(run(*words.split()).stdout)
+    assert names(figures) == ["tcp", "memcached"]
+    assert all(row["median"] > 4096 for row in figures["results"])
+    assert notes(figures) == [f"idle is without memcached={program}: its help has no --enable-ssl"]
+    done = run_program(["env", f"PATH={tmp_path}", sys.executable, "-P", "-m", "rmemcached.bench", *words.split()], 60)
+    assert done.returncode == 1 and "nothing was measured: openssl is not in PATH" in done.stderr
+
+
 HITRATIO = "hitratio --megabytes 4 --largest 2000"
 
 
@@ -250,6 +285,9 @@ def test_a_program_by_its_path(tmp_path: Path) -> None:
         ("cpu --contenders memcached=/bin/true", "ended with status 0: it has written nothing", 1),
         ("memory --contenders auto", "memory auto: it measures tcp, unix", 1),
         ("throughput --contenders tcp+pymemcache", "it measures our own client only", 1),
+        ("survives --contenders unix", "survives unix: it measures tcp and memcached only", 1),
+        ("survives --parts fire", "'fire' is not one of restart, sets, tls", 2),
+        ("survives --processes 0", "--processes 0: it is at least 1", 1),
         ("hitratio --contenders tcp", "'tcp' is no contender: lru, s3fifo", 2),
         ("throughput --sizes 1m", "all items together have 128 MB at most", 1),
         ("latency --json /nowhere/a.json", "/nowhere/a.json: there is no folder /nowhere", 1),

@@ -67,6 +67,16 @@ def test_what_a_killed_round_has_left_is_removed(folders: Path) -> None:
     assert living.returncode == 0 and not list(folders.iterdir())
 
 
+def test_another_place_than_tmpdir(folders: Path) -> None:
+    """The folder of a killed round there is removed, and no folder in TMPDIR."""
+    other = folders / "other"
+    for parent in (folders, other):
+        (parent / f"{PREFIX}left").mkdir(parents=True)
+    with scratch(str(other)) as folder:
+        assert list(map(str, other.iterdir())) == [folder]
+    assert not list(other.iterdir()) and (folders / f"{PREFIX}left").exists()
+
+
 def test_a_folder_is_used_as_long_as_a_process_of_its_round_lives(folders: Path) -> None:
     killed, used = begin("forks")
     killed.wait()
