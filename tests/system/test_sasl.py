@@ -444,7 +444,8 @@ def test_the_daemon_ends_meanwhile(rmemcached_server: ServerFactory, folder: Fol
     with Binary(server) as waiting, Binary(server) as gone, Binary(server) as other:
         waiting.send(plain("ann", "secret"))
         gone.send(plain("ann", "secret"))
-        eventually(lambda: threads_named(server, "mc-sasl") == 2)
+        # A thread that finds a second request asks for one more thread, even if the worker has already done so.
+        eventually(lambda: threads_named(server, "mc-sasl") >= 2)
         gone.close()
         assert other.ask(packet(VERSION))[0] == OK
         server.ended_by_us = True

@@ -107,6 +107,7 @@ ALONE = ("-m", "64", "-o", "no_lru_crawler,no_lru_maintainer")
 
 
 @pytest.mark.without_direct("stats has the lines of docs/direct-reads.md, section 6, too")
+@pytest.mark.no_memory_file("stats has the lines of docs/warm-restart.md, too")
 @pytest.mark.parametrize("threads", [(), ALONE[2:]], ids=["", "alone"])
 def test_counters_are_memcached_s(
     rmemcached_server: ServerFactory, memcached_server: ServerFactory, threads: tuple[str, ...]
@@ -257,6 +258,7 @@ def test_rdma_counters_of_one_client(rmemcached_server: ServerFactory) -> None:
 
 
 @pytest.mark.without_direct("stats has the lines of docs/direct-reads.md, section 6, too")
+@pytest.mark.no_memory_file("stats has the lines of docs/warm-restart.md, too")
 def test_reset(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> None:
     found = []
     for start in (rmemcached_server, memcached_server):
