@@ -13,6 +13,8 @@ cdef bint arena_open_to(store *s, size_t top) noexcept nogil
 # Makes the arena's file, if there is one, long enough for top, and takes space for a memory file. The caller holds the
 # slabs lock. False: the system refuses, or the file system is full.
 cdef bint arena_lengthen(store *s, size_t top) noexcept nogil
+# The same without the space in a memory file.
+cdef bint arena_lengthen_file(store *s, size_t top) noexcept nogil
 # Readies memfd for clients, when an index is made: from now on its pages stay where they are, and no process can write
 # to the file or newly map the file for writing. Returns the arena's length for clients, in whole huge pages: the used
 # part, the huge pages made ahead or as much as -m allows, whichever is longest; with direct_remote the whole arena. 0:

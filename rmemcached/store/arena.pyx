@@ -172,13 +172,20 @@ cdef bint arena_open_to(store *s, size_t top) noexcept nogil:
     return True
 
 
-cdef bint arena_lengthen(store *s, size_t top) noexcept nogil:
+cdef bint arena_lengthen_file(store *s, size_t top) noexcept nogil:
     assert_held(&s.slabs.lock)
     cdef size_t length = (top + HUGE_PAGE - 1) // HUGE_PAGE * HUGE_PAGE
     if s.slabs.memfd >= 0 and top > s.slabs.file_length:
         if not _arena_set_length(s, length):
             return False
         s.slabs.file_length = length
+    return True
+
+
+cdef bint arena_lengthen(store *s, size_t top) noexcept nogil:
+    assert_held(&s.slabs.lock)
+    if not arena_lengthen_file(s, top):
+        return False
     if s.file.fd >= 0 and top > s.file.reserved:
         if not memory_file_reserve(s, s.file.reserved, top):
             return False

@@ -42,6 +42,7 @@ cdef struct store:
     item_sizes sizes
     slabs slabs
     huge_pages huge
+    reserver reserver
     lru_queue queues[NUMBER_OF_QUEUES]
     lru_control lru
     crawler crawler

@@ -30,6 +30,7 @@ cdef const char *_create_parts(store *s) noexcept nogil:
     crawler_init(s)
     maintainer_init(s)
     reassign_init(s)
+    reserve_init(s)
     if not assoc_init(s):
         return b"out of memory for the hash table"
     if not ghost_init(s):
@@ -74,6 +75,8 @@ cdef const char *_start_threads(store *s, bint lru_crawler) noexcept nogil:
         return b"cannot start the LRU crawler thread"
     if s.config.lru_maintainer and not maintainer_start(s):
         return b"cannot start the LRU maintainer thread"
+    if not reserve_start(s):
+        return b"cannot start the thread that takes space in the memory file"
     if not huge_start(s):
         return b"cannot start the thread for huge pages"
     if s.config.slab_reassign and not mover_start(s):
@@ -127,6 +130,7 @@ cdef void store_stop_threads(store *s) noexcept nogil:
     mover_stop(s)
     assoc_stop(s)
     huge_stop(s)
+    reserve_stop(s)
     direct_stop(s)
 
 
@@ -144,6 +148,7 @@ cdef void store_destroy(store *s) noexcept nogil:
     direct_destroy(s)
     assoc_destroy(s)
     huge_destroy(s)
+    reserve_destroy(s)
     foreign_destroy(s)
     memory_file_end(s)
     slabs_destroy(s)

@@ -90,8 +90,7 @@ cdef const head_run *head_present(store *s) noexcept nogil
 cdef void memory_file_end(store *s) noexcept nogil
 # A read-only descriptor of the file, for clients, or -1.
 cdef int memory_file_reader(store *s) noexcept nogil
-# Takes space for bytes [start, end) of the arena, so that no later write fails. The caller holds the slabs lock. False:
-# the file system is full.
+# Takes space for bytes [start, end) of the arena, so that no later write fails. False: the file system is full.
 cdef bint memory_file_reserve(store *s, size_t start, size_t end) noexcept nogil
 # The place of this run's robust mutex.
 cdef void *head_life(store *s) noexcept nogil

@@ -193,7 +193,9 @@ cdef void _take_last_run(store *s, const arena_head *head, const struct_stat *st
             and <uint64_t>sizeof(item) << s.file.hashpower <= max(head.arena_used, <uint64_t>SLAB_PAGE_SIZE) * 4:
         s.file.hashpower += 1
     s.slabs.head_length = head.head_length
-    s.file.has_holes = <size_t>status.st_blocks * 512 < s.slabs.head_length + s.file.reserved
+    # The file also had space ahead of its use. Without this space some page may be missing.
+    s.file.has_holes = <size_t>status.st_blocks * 512 < min(
+        <size_t>status.st_size, s.slabs.head_length + s.file.reserved + RESERVE_AHEAD)
     s.slabs.file_length = (<size_t>status.st_size - s.slabs.head_length) // HUGE_PAGE * HUGE_PAGE
 
 
@@ -350,7 +352,6 @@ cdef void memory_file_end(store *s) noexcept nogil:
 
 
 cdef bint memory_file_reserve(store *s, size_t start, size_t end) noexcept nogil:
-    assert_held(&s.slabs.lock)
     return fallocate(s.file.fd, 0, <long>(s.slabs.head_length + start), <long>(end - start)) == 0
 
 

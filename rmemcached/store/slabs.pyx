@@ -169,6 +169,7 @@ cdef uint32_t _page_of_arena(store *s) noexcept nogil:
     relaxed_store(&s.slabs.arena_used, s.slabs.arena_used + SLAB_PAGE_SIZE)
     relaxed_store(&s.head.arena_used, s.slabs.arena_used)
     huge_arena_grows(s)
+    reserve_arena_grows(s)
     direct_arena_grows(s)
     return page
 
