@@ -41,7 +41,7 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
         if it != NULL or pulls - kept == most:
             break
         if s.config.s3fifo:
-            evicted = s3_evict(s, clsid)
+            evicted = s3_evict(s, clsid, NULL)
             if evicted == S3_STAYED and <uint64_t>(pulls + 1) * S3_LOOKED >= s3_items(s, clsid):
                 break
             if evicted == S3_LOCKED:
@@ -122,6 +122,11 @@ cdef bint _alloc_chain(store *s, item *it) noexcept nogil:
 
 cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime,
                       size_t nbytes) noexcept nogil:
+    return do_item_alloc(s, key, nkey, flags, exptime, nbytes, True)
+
+
+cdef item *do_item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime, size_t nbytes,
+                         bint sealed) noexcept nogil:
     cdef size_t ntotal, htotal, more
     cdef unsigned int clsid, head_clsid
     cdef uint16_t it_flags = 0
@@ -130,7 +135,7 @@ cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, re
     if not item_size_ok(s, nkey, flags, nbytes):
         return NULL
     ntotal = _item_ntotal(s, nkey, flags, nbytes)
-    more = direct_seal_room(s, ntotal)
+    more = direct_seal_room(s, ntotal) if sealed else 0
     if more:
         it_flags = ITEM_SEAL_ROOM
     clsid = head_clsid = slabs_clsid(s, ntotal + more)

@@ -48,6 +48,8 @@ cdef const char *_create_parts(store *s) noexcept nogil:
         snprintf(_problem, sizeof(_problem), b"Error while preallocating slab memory!\nIf using -L or other prealloc "
                  b"options, max memory must be at least %u megabytes.", s.slabs.power_largest)
         return _problem
+    if s.config.external != NULL:
+        slabs_fill_pool(s)
     return NULL
 
 

@@ -77,13 +77,16 @@ cdef void do_item_update(store *s, item *it) noexcept nogil
 # - max_age: items of HOT and WARM move on when unused for so many seconds.
 cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t total_bytes, unsigned int flags,
                        rel_time_t max_age, int most) noexcept nogil
+# lru_pull_tail of COLD with PULL_EVICT, for store_take_victim: hands the item over in place of evicting it.
+cdef int lru_pull_victim(store *s, unsigned int clsid, victim *v) noexcept nogil
 # S3-FIFO: drops expired and flushed items from the tails of the small and the main queue, up to `most` from each.
 # Returns their number. Called by the maintainer or, without a maintainer, by allocation.
 cdef int s3_drop(store *s, unsigned int clsid, int most) noexcept nogil
 # S3-FIFO: the number of items of a class.
 cdef uint64_t s3_items(store *s, unsigned int clsid) noexcept nogil
 # S3-FIFO: evicts an item of the class, or drops an expired item, for allocation and the page mover. A referenced item
-# goes to the head of the main queue instead: its memory would not become free.
-cdef s3_pulled s3_evict(store *s, unsigned int clsid) noexcept nogil
+# goes to the head of the main queue instead: its memory would not become free. v: not NULL for store_take_victim; hands
+# the item over in place of evicting it.
+cdef s3_pulled s3_evict(store *s, unsigned int clsid, victim *v) noexcept nogil
 # Tells watchers about the coming eviction of the item. The caller holds the item lock.
 cdef void log_evicted(store *s, item *it) noexcept nogil

@@ -47,7 +47,7 @@ cdef void _move_prepare(store *s) noexcept nogil:
             if m.spare != NULL:
                 return
             if s.config.s3fifo:
-                s3_evict(s, s.slabs.move.src)
+                s3_evict(s, s.slabs.move.src, NULL)
             elif lru_pull_tail(s, s.slabs.move.src, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES) == 0:
                 lru_pull_tail(s, s.slabs.move.src, HOT_LRU, 0, 0, 0, 1)
             m.spare = _move_alloc(s, s.slabs.move.src, False)
@@ -99,7 +99,7 @@ cdef void _move_item(store *s, item *it, item *fresh, uint32_t hv) noexcept nogi
     if flags & ITEM_CHUNKED:
         body = <size_t>(<char *>ITEM_schunk(it) - <char *>it) + sizeof(item_chunk)
     else:
-        body = ITEM_ntotal(it)
+        body = ITEM_size(it)
     memcpy(fresh + 1, it + 1, body - sizeof(item))
     relaxed_store(&fresh.refcount, 1)
     store_release(&fresh.it_flags, flags)
