@@ -16,7 +16,7 @@ from rmemcached.logger cimport IDLE_TIMEOUT_CLOSE, NORMAL_CLOSE
 from rmemcached.protocol.conn cimport (
     AUTH_LINE, NOT_GIVEN, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD,
     conn_engine, conn_gather, conn_init, conn_memory, conn_next_write, conn_payload_piece, conn_payload_received,
-    conn_rdma_read, conn_release, conn_sent, conn_write_posted, mc_resp,
+    conn_rdma_read, conn_release, conn_sent, conn_waits, conn_write_posted, mc_resp,
 )
 from rmemcached.rdma.cm cimport rdma_cm_refuse, read_hello, send_welcome
 from rmemcached.rdma.device cimport (

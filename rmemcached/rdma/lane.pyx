@@ -25,7 +25,7 @@ cdef void lane_unpin(conn *c, uint32_t id) noexcept nogil:
 # No watch and no dump: a lane has no socket to lend to a side thread.
 cdef conn_engine lane_engine = conn_engine(
     exchange=lane_exchange, watch=NULL, dump=NULL, pin=lane_pin, unpin=lane_unpin, direct=setup_reads,
-    given=setup_given, remote=True, datagrams=False)
+    given=setup_given, resume=lane_resume, remote=True, datagrams=False)
 
 
 # Entries of the table for a lane that is gone. closed_lane: the server's CLOSE has left, the client's has not come;
@@ -615,13 +615,16 @@ cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
                 lane_wait(lane, LANE_WANTS_WRITE)
                 return False
             continue
+        if conn_waits(c):
+            lane_wait(lane, LANE_WANTS_RESULT)
+            return False
         if lane_room(lane) == 0:
             lane_wait(lane, LANE_WANTS_ROOM)
             return False
         count = conn_gather(c, iov, 32, lane_room(lane))
         if count == 0:
             conn_sent(c, 0)
-            if conn_next_write(c) == NULL:
+            if conn_next_write(c) == NULL and not conn_waits(c):
                 break
             continue
         if drops_output(lane):
@@ -683,3 +686,11 @@ cdef void lane_retry(rdma_lane *lane) noexcept nogil:
         lane_begin_read(lane)
     elif lane_flush(lane):
         lane_go_on(lane)
+
+
+cdef void lane_resume(conn *c) noexcept nogil:
+    cdef rdma_lane *lane = <rdma_lane *>c
+    assert_owner(lane.rc.q.t.worker.owner)
+    # A lane in another place sends the reply when it leaves the place.
+    if lane.place == LANE_WANTS_RESULT:
+        give_way(lane)

@@ -39,7 +39,7 @@ cdef void lanes_resume_runnable(rdma_conn *rc) noexcept nogil:
         left -= 1
         lane = rc.runnable.first
         lane_leave_place(lane)
-        lane_go_on(lane)
+        lane_retry(lane)
 
 
 cdef inline bint lanes_blocked(const rdma_conn *rc) noexcept nogil:

@@ -34,7 +34,8 @@ from rmemcached.protocol.conn cimport (
     AUTH_LINE, CONN_NAME, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_YIELD, ascii_prot,
     binary_prot, conn, conn_engine, conn_gather, conn_init, conn_logs, conn_memory, conn_name, conn_new_cmd,
     conn_payload_iov, conn_payload_received, conn_read, conn_release, conn_sent, conn_set_state, conn_swallow,
-    conn_thread, conn_thread_release, conn_want, lend_result, protocol, thread_stats,
+    conn_complete, conn_thread, conn_thread_release, conn_waits, conn_want, lend_result, protocol, resp_wait,
+    thread_stats,
 )
 from rmemcached.protocol.ascii cimport command_ahead
 from rmemcached.protocol.reply cimport stat_reply

@@ -139,7 +139,7 @@ cdef connection *connection_open(worker *w, int fd, protocol prot, const log_pee
     cn.peer = peer[0]
     cn.w = w
     cn.fd = fd
-    cn.flags = <uint8_t>flags
+    cn.flags = <uint16_t>flags
     cn.opened = store_time(w.thread.store)
     cn.events = EPOLLIN
     w.nstreams += flags & CONNECTION_STREAM != 0

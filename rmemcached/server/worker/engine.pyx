@@ -27,12 +27,24 @@ cdef crawler_result_type connection_dump(conn *c, dump_kind kind, const char *cl
     return dumps_start(cn.w.dumps, cn, cn.fd, kind, classes, length)
 
 
+cdef void connection_resume(conn *c) noexcept nogil:
+    """conn_engine.resume"""
+    cdef connection *cn = <connection *>c
+    assert_owner(cn.w.thread.owner)
+    # A connection blocked by its socket, or with a long reply, goes on by itself.
+    if cn.flags & CONNECTION_WAITS:
+        cn.flags &= ~CONNECTION_WAITS
+        connection_interest(cn, EPOLLIN)
+        if send_waiting(cn):
+            connection_run(cn)
+
+
 socket_engine = conn_engine(
     exchange=connection_exchange, watch=connection_watch, dump=connection_dump, pin=NULL, unpin=NULL, direct=NULL,
-    given=NULL, remote=False, datagrams=False)
+    given=NULL, resume=connection_resume, remote=False, datagrams=False)
 lifeline_engine = conn_engine(
     exchange=connection_exchange, watch=NULL, dump=NULL, pin=NULL, unpin=NULL, direct=NULL, given=NULL,
-    remote=False, datagrams=False)
+    resume=connection_resume, remote=False, datagrams=False)
 
 
 cdef void connection_lent(connection *cn) noexcept nogil:

@@ -61,6 +61,20 @@ cdef bint worker_dispatch_stream(worker *w, int fd, rdma_transport transport, co
     return True
 
 
+cdef void worker_post(conn_thread *t, resp_wait *wait) noexcept nogil:
+    cdef worker *w = <worker *>t
+    cdef bint first
+    wait.next = NULL
+    pthread_mutex_lock(&w.queue_lock)
+    first = w.results == NULL
+    w.results_tail[0] = wait
+    w.results_tail = &wait.next
+    pthread_mutex_unlock(&w.queue_lock)
+    # A worker told of an earlier result finds this result beside it.
+    if first:
+        worker_wake(w)
+
+
 cdef void worker_change_device(worker *w, device_change *change) noexcept nogil:
     pthread_mutex_lock(&w.queue_lock)
     w.change = change
@@ -99,6 +113,23 @@ cdef void open_stream(worker *w, handover *h) noexcept nogil:
     fetch_sub(w.curr_connections, 1)
 
 
+cdef inline resp_wait *take_results(worker *w) noexcept nogil:
+    # The caller has queue_lock, or is alone.
+    cdef resp_wait *results = w.results
+    w.results = NULL
+    w.results_tail = &w.results
+    return results
+
+
+cdef void drop_results(worker *w) noexcept nogil:
+    cdef resp_wait *wait = take_results(w)
+    cdef resp_wait *following
+    while wait != NULL:
+        following = wait.next
+        wait.calls.end(wait)
+        wait = following
+
+
 cdef void take_handovers(worker *w) noexcept nogil:
     cdef handover *h
     cdef handover *following
@@ -107,6 +138,7 @@ cdef void take_handovers(worker *w) noexcept nogil:
     cdef connection *next_back
     cdef device_change *change
     cdef unsigned int left = HANDOVERS_PER_TURN
+    cdef resp_wait *results
     assert_owner(w.thread.owner)
     eventfd_clear(w.notify_fd)
     pthread_mutex_lock(&w.queue_lock)
@@ -122,11 +154,13 @@ cdef void take_handovers(worker *w) noexcept nogil:
         worker_wake(w)
     cn = w.given_back
     w.given_back = NULL
+    results = take_results(w)
     change = w.change
     w.change = NULL
     pthread_mutex_unlock(&w.queue_lock)
     if change != NULL:
         change_device(w, change)
+    conn_complete(results)
     while cn != NULL:
         next_back = cn.run_next
         connection_returned(cn)

@@ -15,6 +15,7 @@ cdef enum connection_flags:
     CONNECTION_LENT = 32         # a side thread has the socket; the worker touches nothing but this structure
     CONNECTION_STREAM_ONLY = 64  # from a listener for stream requests only
     CONNECTION_CM = 128          # of rdma_cm: no socket; the descriptor becomes readable at the connection's end
+    CONNECTION_WAITS = 256       # a reply waits for its result (protocol/conn.pxd, resp_wait); nothing is read meanwhile
 
 # An accepted socket, or a connection of rdma_cm. Its worker's alone, except for the last group.
 cdef struct connection:
@@ -34,7 +35,7 @@ cdef struct connection:
     uint32_t moved               # ... when the peer last sent a part of a payload or took a part of a reply, if seen
     int untaken                  # bytes in the socket for the peer at the last look; 0: not known
     log_peer peer
-    uint8_t flags
+    uint16_t flags
     # bool
     uint8_t bulk                 # its last payload was larger than the read buffer: the next may be, too
     uint8_t long_replies         # its last output was longer than TURN_LEAST: the next reply may be as long
@@ -105,6 +106,8 @@ cdef struct worker:
     handover *queue_head
     handover **queue_tail        # NULL: worker_init has not been called
     connection *given_back       # by side threads; linked by run_next, unused while lent
+    resp_wait *results           # for replies that wait: the oldest
+    resp_wait **results_tail     # where the next is linked
     device_change *change        # not begun yet
     # The worker writes the links of `connections`, and of their lanes, under list_lock. Any thread reads the links
     # under list_lock.

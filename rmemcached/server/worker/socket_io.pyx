@@ -7,6 +7,7 @@ cdef enum flush_result:
     FLUSH_BROKEN                 # the connection is broken
     FLUSH_SOCKET_FULL
     FLUSH_TURN_OVER              # the socket has room, but the connection has used up its share of the turn
+    FLUSH_WAITS                  # the next reply waits for its result
     FLUSH_DONE                   # all has left
 
 
@@ -37,6 +38,8 @@ cdef flush_result connection_flush(connection *cn) noexcept nogil:
         count = conn_gather(&cn.c, iov, IOV_MOST, left)
         if count == 0:
             conn_sent(&cn.c, 0)
+            if conn_waits(&cn.c):
+                return FLUSH_WAITS
             break
         total = 0
         for i in range(count):
@@ -98,6 +101,11 @@ cdef void send_later(connection *cn) noexcept nogil:
         give_way(cn, &cn.w.sending)
 
 
+cdef inline void wait_for_result(connection *cn) noexcept nogil:
+    """Waits for the result of a reply. If more input comes meanwhile, connection_event stops the events."""
+    cn.flags |= CONNECTION_WAITS
+
+
 cdef bint send_waiting(connection *cn) noexcept nogil:
     cdef flush_result result = connection_flush(cn)
     if result == FLUSH_BROKEN or (result == FLUSH_DONE and cn.flags & CONNECTION_CLOSING):
@@ -109,6 +117,8 @@ cdef bint send_waiting(connection *cn) noexcept nogil:
             connection_block(cn)
     elif result == FLUSH_TURN_OVER:
         send_later(cn)
+    elif result == FLUSH_WAITS:
+        wait_for_result(cn)
     else:
         return True
     return False
@@ -137,6 +147,8 @@ cdef void connection_run(connection *cn) noexcept nogil:
                 connection_end(cn, True)
             elif result == FLUSH_SOCKET_FULL:
                 connection_block(cn)
+            elif result == FLUSH_WAITS:
+                wait_for_result(cn)
             else:
                 send_later(cn)
             return
@@ -259,7 +271,7 @@ cdef inline bint choose_next_read(connection *cn, bint filled) noexcept nogil:
     within the buffer, the copy costs less than another system call.
     """
     cdef conn *c = &cn.c
-    if cn.fd < 0 or cn.flags & (CONNECTION_BLOCKED | CONNECTION_RUNNABLE | CONNECTION_LENT):
+    if cn.fd < 0 or cn.flags & (CONNECTION_BLOCKED | CONNECTION_RUNNABLE | CONNECTION_LENT | CONNECTION_WAITS):
         return False
     if c.rlbytes == 0:
         if filled:
