@@ -17,6 +17,8 @@ DIRECT_OFF = {
     "overcommit_memory": "vm.overcommit_memory is 2, so that pages may be missing where clients read",
 }
 """Why no client on this host has direct reads, by the word in `stats rdma`."""
+EXT_BUCKETS = ("default", "compact", "chunked", "lowttl", "coldcompact", "old")
+"""Names of ext_path for the buckets of pages, in the order of their numbers."""
 HASH_ALGORITHM = "xxh3"
 """The hash function of keys (store_hash), whatever -o hash_algorithm asks for."""
 
@@ -28,6 +30,7 @@ class Settings:
     def __init__(self) -> None:
         self.interfaces = []
         self.slab_sizes = []
+        self.ext_paths = []
 
     port: int = 11211
     """TCP port; 0: no TCP socket; -1: the system chooses."""
@@ -120,6 +123,13 @@ class Settings:
     """Items get memory pages of 2 MB, where items fill whole pages."""
     track_sizes: bool = False
     """Count items by size for `stats sizes`."""
+    ext_paths: list[tuple[str, int, str]]
+    """Files for values, with their sizes and buckets (EXT_BUCKETS); none: all values stay in memory."""
+    ext_page_size: int = 64 * MEGABYTE
+    ext_threads: int = 1
+    """Threads that read values."""
+    ext_io_depth: int = 1
+    """Reads that a thread takes at once."""
     ext_item_size: int = 512
     """Bytes; smaller items stay in memory. This and the next settings are of storage on flash."""
     ext_item_age: int = 2**32 - 1

@@ -67,6 +67,7 @@ cdef enum:
     WRITE_BUFFER_SIZE = 512  # room for a reply's formatted part: key 250 (or in base64 252), flags, opaque, numbers
     MAX_PENDING_RESPS = 256  # with so many waiting replies the machine returns WANT_FLUSH; or with ...
     MAX_PENDING_BYTES = 4 * 1024 * 1024   # ... so many bytes of items and statistics
+    MAX_WAITING_BYTES = 16 * 1024 * 1024  # ... or so many bytes of values of replies that wait
     MSET_TOKENS_SIZE = 40    # bytes of an O, a length, an opaque of up to 32 bytes, and the flags c, k, s
 
 cdef enum auth_states:       # what the connection must send next (conn.auth_wanted)
@@ -318,7 +319,8 @@ cdef struct conn:
     unsigned int charged     # commands and keys since the output was empty; counted if there is a mem_limit
     unsigned int reqs_left   # commands still allowed in this call of drive_machine
     unsigned int npending    # mc_resps in the list
-    uint32_t pending_bytes   # bytes of items and owned text in these mc_resps
+    uint32_t pending_bytes   # bytes of items and owned text in these mc_resps, except
+    uint32_t waiting_bytes   # ... bytes of values that have not come yet
     mc_resp *resp_head       # oldest reply not wholly sent
     mc_resp *resp            # newest; being filled
 
@@ -418,4 +420,5 @@ cdef inline bint conn_waits(const conn *c) noexcept nogil:
 
 cdef inline bint conn_output_full(const conn *c) noexcept nogil:
     """Whether replies must leave before the next command, or the next key of a get."""
-    return c.npending >= MAX_PENDING_RESPS or c.pending_bytes >= MAX_PENDING_BYTES
+    return c.npending >= MAX_PENDING_RESPS or c.pending_bytes >= MAX_PENDING_BYTES \
+        or c.waiting_bytes >= MAX_WAITING_BYTES

@@ -41,6 +41,7 @@ cdef void conn_release(conn *c) noexcept nogil:
         resp_finish(c, c.resp_head)
     assert_that(c.npending == 0)
     assert_that(c.pending_bytes == 0)
+    assert_that(c.waiting_bytes == 0)
     c.state = conn_closed
 
 
@@ -105,11 +106,13 @@ cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil:
     cdef conn_thread *t = c.thread
     assert_owner(t.owner)
     live_sub(LIVE_RESPONSE)
+    if resp_waits(resp):
+        c.waiting_bytes -= resp.data_length
+        resp.wait.calls.abandon(resp.wait)
+    else:
+        c.pending_bytes -= resp.data_length
     if resp.wait != NULL:
         resp.wait.resp = NULL
-        if not resp.wait.done:
-            resp.wait.calls.abandon(resp.wait)
-    c.pending_bytes -= resp.data_length
     if resp.item != NULL:
         item_remove(t.store, resp.item)
     if resp.owned != NULL:
@@ -157,8 +160,11 @@ cdef void conn_complete(resp_wait *results) noexcept nogil:
     cdef resp_wait *following
     while wait != NULL:
         assert_owner(wait.thread.owner)
-        wait.calls.complete(wait)
         wait.done = True
+        if wait.resp != NULL:
+            wait.c.waiting_bytes -= wait.resp.data_length
+            wait.c.pending_bytes += wait.resp.data_length
+        wait.calls.complete(wait)
         wait = wait.next
     # All replies are whole now: so each connection sends as many as possible at once. A connection may end meanwhile,
     # and a sent reply has left its wait.

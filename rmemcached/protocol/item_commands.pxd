@@ -105,6 +105,8 @@ cdef inline bint resp_external(conn *c, mc_resp *resp, char *p, item *it, uint32
     counter_add(&c.thread.stats.get_extstore, 1)
     result = c.thread.external.fetch(c.thread.external.arg, c, resp, it)
     if result == EXTERNAL_WAITS:
+        c.pending_bytes -= n
+        c.waiting_bytes += n
         return True
     resp_missed(c, resp)
     counter_add(&c.thread.stats.get_oom_extstore, result == EXTERNAL_NO_MEMORY)

@@ -2,7 +2,7 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport INT32_MAX, int32_t, uint8_t, uint32_t
-from libc.string cimport memchr, memcpy, memmove, memset, strlen
+from libc.string cimport memcpy, memset, strlen
 
 from rmemcached.logger cimport LOG_TYPE_META_DELETE
 from rmemcached.protocol.conn cimport (
@@ -14,7 +14,7 @@ from rmemcached.protocol.item_commands cimport (
 from rmemcached.protocol.meta_flags cimport (
     MARK_BINARY_KEY, MARK_CAS, MARK_KEY, MARK_LOCKED, MARK_NEW_CAS, MARK_NEW_TTL, MARK_NO_UPDATE, MARK_NO_VALUE,
     MARK_QUIET, MARK_STALE, MARK_VALUE, MARK_VIVIFY, META_ARITHMETIC, META_DEBUG, META_DELETE, META_GET,
-    META_MAX_OPAQUE, META_NOOP, META_SET, flag_allowed, meta_flags, parse_meta_flags,
+    META_MAX_OPAQUE, META_NOOP, META_SET, flag_allowed, meta_flags, meta_lost, parse_meta_flags,
 )
 from rmemcached.protocol.parse cimport (
     LINE_TOKENS, base64_decode, base64_encode, itoa_u32, itoa_u64, parse_i32, token, token_is, tokenize,
@@ -274,32 +274,13 @@ cdef inline void resp_write(conn *c, mc_resp *resp, char *p, item *it, const rem
     c.pending_bytes += resp.data_length
 
 
-cdef void mget_lost(mc_resp *resp) noexcept nogil:
-    """mc_resp.missed: of the line about the value, EN keeps the opaque and the key."""
-    cdef char *p = resp.wbuf + 2
-    cdef char *token = p
-    cdef char *end = resp.wbuf + resp.wbytes - 2
-    cdef char *after
-    memcpy(resp.wbuf, b"EN", 2)
-    while token < end:
-        after = <char *>memchr(token + 1, c' ', <size_t>(end - token - 1))
-        if after == NULL:
-            after = end
-        if token[1] == c'O' or token[1] == c'k' or token[1] == c'b':
-            memmove(p, token, <size_t>(after - token))
-            p += after - token
-        token = after
-    memcpy(p, b"\r\n", 2)
-    resp.wbytes = <uint32_t>(p + 2 - resp.wbuf)
-
-
 cdef void put_value(conn *c, mc_resp *resp, char *p, item *it, const meta_flags *of, bint sink) noexcept nogil:
     """Ends the text of resp at p, and adds a value that is not copied. Takes over the caller's reference."""
     cdef uint32_t n = <uint32_t>it.nbytes - 2 if sink else <uint32_t>it.nbytes
     cdef missed_fn missed = NULL
     if ITEM_has(it, ITEM_HDR):
         if not of.marks & MARK_QUIET:
-            missed = mget_lost
+            missed = meta_lost
         resp_external(c, resp, p, it, n, &of.remote if sink else NULL, missed)
     elif sink:
         resp_write(c, resp, p, it, &of.remote)

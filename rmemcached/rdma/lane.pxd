@@ -80,8 +80,6 @@ cdef void lane_closes_send(rdma_conn *rc) noexcept nogil
 cdef void lane_closes_free(rdma_conn *rc) noexcept nogil
 # Takes the lane out of the list of its place.
 cdef void lane_leave_place(rdma_lane *lane) noexcept nogil
-# conn_engine.resume: the lane goes on in the connection's next turn.
-cdef void lane_resume(conn *c) noexcept nogil
 # Tries again to post for a lane, and lets it go on. The lane has left its place, and may be gone afterwards.
 cdef void lane_retry(rdma_lane *lane) noexcept nogil
 # Ends the lane now, or with its last READ under way. last_words: for the client; constant, or NULL.

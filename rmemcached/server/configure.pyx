@@ -3,7 +3,7 @@
 import os
 
 from rmemcached.server.sockets import overflow_uid
-from rmemcached.settings import DIRECT_READERS, HASH_ALGORITHM
+from rmemcached.settings import DIRECT_READERS, EXT_BUCKETS, HASH_ALGORITHM
 
 from libc.string cimport memset
 
@@ -97,6 +97,21 @@ cdef object fill_settings(settings *out, wanted):
     fill_rdma_limits(&out.rdma_limits, wanted)
     out.rdma_limits.direct_off = text_of(reason)
     return inter, path, auth, spoken, algorithm, reason, fill_tls_settings(&out.tls, wanted)
+
+
+cdef object fill_flash_config(flash_config *out, wanted):
+    files = [os.fsencode(file) for file, _, _ in wanted.ext_paths]
+    memset(out, 0, sizeof(flash_config))
+    out.npaths = <unsigned int>len(files)
+    for index, (_, size, bucket) in enumerate(wanted.ext_paths):
+        out.paths[<size_t>index].file = text_of(files[index])
+        out.paths[<size_t>index].pages = size // wanted.ext_page_size
+        out.paths[<size_t>index].bucket = EXT_BUCKETS.index(bucket)
+    out.page_size = wanted.ext_page_size
+    out.wbuf_size = wanted.ext_wbuf_size
+    out.io_threads = wanted.ext_threads
+    out.io_depth = wanted.ext_io_depth
+    return files
 
 
 cdef void fill_flash_settings(flash_settings *out, wanted) except *:

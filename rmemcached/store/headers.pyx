@@ -27,7 +27,7 @@ cdef void victim_release(store *s, victim *v) noexcept nogil:
 
 cdef item *_header_alloc(store *s, item *it, const item_hdr *where) noexcept nogil:
     """An unlinked header for the item's value."""
-    cdef item *fresh = do_item_alloc(s, ITEM_key(it), it.nkey, ITEM_client_flags(it), it.exptime, sizeof(item_hdr),
+    cdef item *fresh = item_alloc_as(s, ITEM_key(it), it.nkey, ITEM_client_flags(it), it.exptime, sizeof(item_hdr),
                                      False)
     if fresh != NULL:
         memcpy(ITEM_data(fresh), where, sizeof(item_hdr))

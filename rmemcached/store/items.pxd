@@ -11,7 +11,7 @@ cdef struct item_counters:
     char pad_after_counts[CACHE_LINE]   # every request reads the fields of the hash table, next in the store
 
 # item_alloc, or the same without room for a seal (sealed: False), for a header.
-cdef item *do_item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime, size_t nbytes,
+cdef item *item_alloc_as(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime, size_t nbytes,
                          bint sealed) noexcept nogil
 # The key's item without a reference, for lookups and stores: the caller's item lock keeps the item in place. Unlinks an
 # expired or flushed item, and logs the fetch. NULL: no item.

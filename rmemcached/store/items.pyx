@@ -122,10 +122,10 @@ cdef bint _alloc_chain(store *s, item *it) noexcept nogil:
 
 cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime,
                       size_t nbytes) noexcept nogil:
-    return do_item_alloc(s, key, nkey, flags, exptime, nbytes, True)
+    return item_alloc_as(s, key, nkey, flags, exptime, nbytes, True)
 
 
-cdef item *do_item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime, size_t nbytes,
+cdef item *item_alloc_as(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime, size_t nbytes,
                          bint sealed) noexcept nogil:
     cdef size_t ntotal, htotal, more
     cdef unsigned int clsid, head_clsid

@@ -353,8 +353,7 @@ cdef int _pull_tail(store *s, const lru_pull *pull) noexcept nogil:
     cdef int removed = 0
     cdef int freed = 0
     cdef int tries = PULL_TRIES
-    cdef bint referenced
-    cdef bint evicted = False
+    cdef bint referenced, evicted = False
     if relaxed_load(&q.size) == 0:
         return 0
     moved.count = 0

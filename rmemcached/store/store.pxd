@@ -226,8 +226,8 @@ cdef struct external_storage:
 
 ctypedef void (*extent_fn)(void *arg, void *addr, size_t length) noexcept nogil
 
-# Settings of storage on flash, as `stats settings` shows them with ext_ before the name. The command extstore changes all
-# but wbuf_size. `stats settings` also shows slab_automove_freeratio (store_config) among them.
+# Settings of storage on flash, as `stats settings` shows them with ext_ before the name. The command extstore changes
+# all but wbuf_size. `stats settings` also shows slab_automove_freeratio (store_config) among them.
 cdef struct flash_settings:
     uint32_t item_size          # bytes: smaller items stay in memory
     uint32_t item_age           # seconds: items not used for so long go to flash

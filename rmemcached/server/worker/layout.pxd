@@ -15,7 +15,7 @@ cdef enum connection_flags:
     CONNECTION_LENT = 32         # a side thread has the socket; the worker touches nothing but this structure
     CONNECTION_STREAM_ONLY = 64  # from a listener for stream requests only
     CONNECTION_CM = 128          # of rdma_cm: no socket; the descriptor becomes readable at the connection's end
-    CONNECTION_WAITS = 256       # a reply waits for its result (protocol/conn.pxd, resp_wait); nothing is read meanwhile
+    CONNECTION_WAITS = 256       # a reply waits for its result (protocol/conn.pxd); nothing is read meanwhile
 
 # An accepted socket, or a connection of rdma_cm. Its worker's alone, except for the last group.
 cdef struct connection:

@@ -1,0 +1,8 @@
+"""Gets of headers: the pool reads a value into an unlinked item of the store, for the waiting reply.
+
+A fetch has a reference to the header, so the header keeps its place; and the fetch keeps the page, so the place keeps
+its value. The worker of the connection begins and completes a fetch.
+"""
+
+# external_values.fetch
+cdef external_result flash_fetch(void *arg, conn *c, mc_resp *resp, item *it) noexcept nogil
