@@ -79,6 +79,9 @@ def test_wrong_flags_as_memcached_says_it(flags: list[str]) -> None:
         (["-l", "[::1"], 71, 'Invalid IPV6 address: "[::1"\n'),
         (["-o", "rdma_credits=1"], 1, "rdma_credits must be between 2 and 1024, not 1\n"),
         (["-o", "rdma_msgsize"], 1, "Missing rdma_msgsize argument\n"),
+        (["-l", "notls:127.0.0.1"], 71, "'notls' option is valid only when SSL is enabled\n"),
+        (["-l", "btls:127.0.0.1"], 71, "'btls' option is valid only when SSL is enabled\n"),
+        (["-l", "mtls:proto[ascii]:127.0.0.1:11212"], 71, "'mtls' option is valid only when SSL is enabled\n"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
