@@ -261,7 +261,7 @@ cdef void _compact(flash *f, const compaction *c, char *data) noexcept nogil:
     page_release(f, c.page, done)
     if f.compact_lent:
         # The page becomes the next compaction's, as in memcached: values kept by compactions lie together.
-        bucket_open(f, BUCKET_OLD if c.use_old else BUCKET_COMPACT)
+        bucket_open(f, BUCKET_OLD if c.use_old else BUCKET_COMPACT, False)
     if not done and not relaxed_load(&f.stop_writing):
         complain(f, f.pages[c.page].file, b"cannot be read; a page of values is lost", EIO)
         page_evict(f, c.page, c.version)

@@ -20,7 +20,7 @@ from posix.uio cimport iovec
 
 from rmemcached.logger cimport logger
 from rmemcached.protocol.conn cimport conn, external_result, external_values, mc_resp, resp_wait
-from rmemcached.store.store cimport external_storage, flash_settings, item, item_hdr, store
+from rmemcached.store.store cimport external_storage, flash_settings, item, item_hdr, store, victim
 from rmemcached.sys.linux cimport pthread_cond_t, pthread_mutex_t, pthread_t
 
 cdef enum:                       # memcached's buckets of pages

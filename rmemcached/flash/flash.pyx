@@ -15,7 +15,7 @@ from rmemcached.store.store cimport (
     do_header_move, do_victim_to_header, header_buffer, header_drop, header_find_locked, header_is_hot, header_moved,
     header_place, header_recache, item_exptime, item_iov, item_remove, item_time, item_unlock, store_class_of,
     store_class_room, store_free_pages, store_get_config, store_memory_pressure, store_pool_least, store_take_victim,
-    store_time, victim, victim_release,
+    store_time, victim_release,
 )
 from rmemcached.sys.atomics cimport counter_add, fetch_add, relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns, ns_timespec

@@ -36,7 +36,7 @@ cdef flash *flash_create(const flash_config *config, char *why, size_t size) noe
     if f == NULL:
         return NULL
     f.config = config[0]
-    f.external = external_storage(f, _hook_gone, _hook_exists)
+    f.external = external_storage(f, victim_take, _hook_gone, _hook_exists)
     f.values = external_values(f, flash_fetch)
     f.to_write_tail = &f.to_write
     for i in range(<unsigned int>PATHS):

@@ -50,14 +50,14 @@ cdef struct flash_space:         # space for a record
 # Makes pages and buffers; the files are open. False: no memory.
 cdef bint pages_init(flash *f, const int *fds) noexcept nogil
 cdef void pages_destroy(flash *f) noexcept nogil
-# Takes space for a record in a page of the bucket, and a new page if need be. may_drop: without a free page, drops the
-# oldest page. The caller writes the record and then calls space_written.
+# Takes space for a record in a page of the bucket, and a new page if need be: a system call, so no lock is held.
+# may_drop: without a free page, drops the oldest page. The caller writes the record and then calls space_written.
 cdef space_result space_take(flash *f, unsigned int bucket, uint32_t length, bint may_drop,
                              flash_space *out) noexcept nogil
 # Takes space in the bucket's present page, as long as the page has room.
 cdef space_result space_take_present(flash *f, unsigned int bucket, uint32_t length, flash_space *out) noexcept nogil
-# Gives the bucket a page, if it has none and a page is free.
-cdef void bucket_open(flash *f, unsigned int bucket) noexcept nogil
+# Gives a bucket without a page a page. may_drop: as above. True: the bucket has got a page.
+cdef bint bucket_open(flash *f, unsigned int bucket, bint may_drop) noexcept nogil
 # The record is in its place: a header may refer to it.
 cdef void space_written(flash *f, const flash_space *space) noexcept nogil
 # Waits until a buffer or a page may be free, at most so many microseconds. Returns early when the threads are to stop.

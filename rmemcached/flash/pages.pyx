@@ -277,25 +277,18 @@ cdef space_result space_take_present(flash *f, unsigned int bucket, uint32_t len
 cdef space_result space_take(flash *f, unsigned int bucket, uint32_t length, bint may_drop,
                              flash_space *out) noexcept nogil:
     cdef space_result result = space_take_present(f, bucket, length, out)
-    cdef bint wanted
-    if result == SPACE_OK:
-        return result
-    pthread_mutex_lock(&f.lock)
-    # With a page there is no free buffer at the moment.
-    wanted = f.active[bucket] == NULL
-    pthread_mutex_unlock(&f.lock)
-    if wanted and _open_page(f, bucket, may_drop):
+    if result != SPACE_OK and bucket_open(f, bucket, may_drop):
         result = space_take_present(f, bucket, length, out)
     return result
 
 
-cdef void bucket_open(flash *f, unsigned int bucket) noexcept nogil:
+cdef bint bucket_open(flash *f, unsigned int bucket, bint may_drop) noexcept nogil:
     cdef bint wanted
     pthread_mutex_lock(&f.lock)
+    # With a page there is no free buffer at the moment.
     wanted = f.active[bucket] == NULL
     pthread_mutex_unlock(&f.lock)
-    if wanted:
-        _open_page(f, bucket, False)
+    return wanted and _open_page(f, bucket, may_drop)
 
 
 cdef void space_written(flash *f, const flash_space *space) noexcept nogil:

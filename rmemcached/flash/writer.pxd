@@ -5,6 +5,8 @@ Items go when memory is scarce, or when they have not been used for item_age sec
 because their headers save the most memory.
 """
 
+# external_storage.take: for an allocation that finds no memory before the thread has made room.
+cdef bint victim_take(void *arg, const victim *v) noexcept nogil
 # Starts the thread. False: the system refuses.
 cdef bint writer_start(flash *f) noexcept nogil
 # Ends the thread; harmless if it was not started. f.stop_writing is set.

@@ -3,6 +3,11 @@ cdef enum:
     SLEEP_SCARCE = 1000          # ... at most, while memory is scarce
     CLASSES = MAX_NUMBER_OF_SLAB_CLASSES
 
+cdef enum write_result:
+    ITEM_STAYS                   # the item is not to be written, or has no memory for a header
+    ITEM_WRITTEN
+    ITEM_LACKS_SPACE
+
 cdef struct write_round:         # a look at all classes
     unsigned int smallest        # the class of the smallest items to be written
     unsigned int wanted          # free pages missing in the pool
@@ -29,23 +34,31 @@ cdef void _log_write(flash *f, item *it, unsigned int bucket, uint32_t now) noex
         log_text(f.config.log, LOG_EVICTIONS, text)
 
 
-cdef bint _write_victim(flash *f, victim *v, uint64_t item_age) noexcept nogil:
-    """Writes an item, and puts a header in its place. False: the item stays."""
+cdef write_result _write_victim(flash *f, const victim *v, uint64_t item_age, unsigned int *bucket) noexcept nogil:
+    """Puts a value into a write buffer, and a header in the item's place."""
     cdef item *it = v.it
     cdef uint32_t now = store_time(f.store)
-    cdef unsigned int bucket = _bucket_of(f, it, now)
     cdef flash_space space
     if ITEM_has(it, ITEM_HDR) or (item_age and now - item_time(it) <= item_age):
-        return False
-    if space_take(f, bucket, record_length(it), True, &space) != SPACE_OK:
-        return False
+        return ITEM_STAYS
+    bucket[0] = _bucket_of(f, it, now)
+    if space_take_present(f, bucket[0], record_length(it), &space) != SPACE_OK:
+        return ITEM_LACKS_SPACE
     record_write(space.to, it, v.hv)
     space_written(f, &space)
     if not do_victim_to_header(f.store, v, &space.where):
         value_gone(f, &space.where, space.length)
-        return False
-    _log_write(f, it, bucket, now)
-    return True
+        return ITEM_STAYS
+    _log_write(f, it, bucket[0], now)
+    return ITEM_WRITTEN
+
+
+cdef bint victim_take(void *arg, const victim *v) noexcept nogil:
+    cdef flash *f = <flash *>arg
+    cdef unsigned int bucket
+    # Before flash_start, and after flash_stop_writing, nothing is written.
+    return f.store != NULL and not relaxed_load(&f.stop_writing) \
+        and _write_victim(f, v, 0, &bucket) == ITEM_WRITTEN
 
 
 cdef inline uint64_t _chunks_wanted(const class_room *room, unsigned int wanted) noexcept nogil:
@@ -67,18 +80,22 @@ cdef void _write_class(flash *f, unsigned int clsid, write_round *round) noexcep
     cdef class_room room
     cdef victim v
     cdef uint64_t age, wanted
-    cdef bint wrote = True
+    cdef unsigned int bucket
+    cdef write_result result = ITEM_WRITTEN
     store_class_room(f.store, clsid, &room)
     if room.perslab == 0 or room.total_pages == 0:
         return
     wanted = _chunks_wanted(&room, round.wanted)
-    while wrote and not relaxed_load(&f.stop_writing):
+    while result == ITEM_WRITTEN and not relaxed_load(&f.stop_writing):
         age = 0 if room.chunks_free < wanted else relaxed_load(&f.tuning.item_age)
         if not store_take_victim(f.store, clsid, &v):
             break
-        wrote = _write_victim(f, &v, age)
+        result = _write_victim(f, &v, age, &bucket)
         victim_release(f.store, &v)
-        if wrote:
+        if result == ITEM_LACKS_SPACE and bucket_open(f, bucket, True):
+            # The next try has a new page. It was opened without a lock, because the system may take its time.
+            result = ITEM_WRITTEN
+        elif result == ITEM_WRITTEN:
             room.chunks_free += 1
             round.wrote = True
             round.bytes += SLAB_PAGE_SIZE // room.perslab

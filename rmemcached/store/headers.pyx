@@ -1,29 +1,8 @@
 cdef enum:
-    VICTIM_TRIES = 8            # pulls for a victim: a pull may drop expired items instead
     KEPT_FLAGS = ITEM_FETCHED | ITEM_TOKEN_SENT | ITEM_STALE | ITEM_KEY_BINARY  # in another item with the same value
 
 
-# --- victims ---
-
-cdef bint store_take_victim(store *s, unsigned int clsid, victim *v) noexcept nogil:
-    cdef int _try
-    v.it = NULL
-    for _try in range(VICTIM_TRIES):
-        if s.config.s3fifo:
-            if s3_evict(s, clsid, v) != S3_GONE:
-                break
-        elif lru_pull_victim(s, clsid, v) == 0:
-            break
-        if v.it != NULL:
-            live_add(LIVE_ITEM_REF)
-            return True
-    return False
-
-
-cdef void victim_release(store *s, victim *v) noexcept nogil:
-    do_item_remove(s, v.it)
-    item_unlock(s, v.hv)
-
+# --- headers ---
 
 cdef item *_header_alloc(store *s, item *it, const item_hdr *where) noexcept nogil:
     """An unlinked header for the item's value."""
@@ -45,8 +24,6 @@ cdef bint do_victim_to_header(store *s, const victim *v, const item_hdr *where) 
     do_item_remove(s, fresh)
     return True
 
-
-# --- headers ---
 
 cdef inline bint _is_at(item *it, const item_hdr *where) noexcept nogil:
     """Whether the item is a linked header, and its value at this place."""

@@ -14,7 +14,18 @@ cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noe
     return slabs_clsid(s, _item_ntotal(s, nkey, flags, nbytes)) != 0
 
 
-cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
+cdef bint _evict_outward(store *s, unsigned int clsid) noexcept nogil:
+    """Has external storage take the item that would be evicted next. False: the item has to be evicted."""
+    cdef victim v
+    cdef bint taken
+    if s.slabs.classes[clsid].size < relaxed_load(&s.config.flash.item_size) or not store_take_victim(s, clsid, &v):
+        return False
+    taken = s.config.external.take(s.config.external.arg, &v)
+    victim_release(s, &v)
+    return taken
+
+
+cdef item *_alloc_pull(store *s, unsigned int clsid, bint outward) noexcept nogil:
     """Allocates a chunk of the class: a free chunk, a chunk of a new page, or the chunk of an evicted item. NULL: no
     memory.
 
@@ -23,6 +34,8 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
     WARM's tail moves to COLD then. memcached also gives up after ten referenced items at the tail. Here clients keep
     references to thousands of items for views: such items leave the queue, each only once, and do not count. S3-FIFO
     passes over referenced items, until it may have looked at all items of the class.
+
+    outward: external storage may take items. Not for a header, which would need another header.
     """
     cdef bint segmented = relaxed_load(&s.config.lru_segmented) or s.config.s3fifo
     cdef int most = 2 * ALLOC_TRIES if segmented and s.config.evict_to_free else ALLOC_TRIES
@@ -40,6 +53,9 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
         it = slabs_alloc(s, clsid, True)
         if it != NULL or pulls - kept == most:
             break
+        if outward and _evict_outward(s, clsid):
+            pulls += 1
+            continue
         if s.config.s3fifo:
             evicted = s3_evict(s, clsid, NULL)
             if evicted == S3_STAYED and <uint64_t>(pulls + 1) * S3_LOOKED >= s3_items(s, clsid):
@@ -84,14 +100,15 @@ cdef item_chunk *_alloc_chunk(store *s, item_chunk *ch, size_t remain) noexcept 
     cdef size_t size = remain + sizeof(item_chunk)
     cdef unsigned int clsid
     cdef item_chunk *chained
+    cdef bint outward = s.config.external != NULL
     if size > largest:
         size = largest
     clsid = slabs_clsid(s, size)
-    chained = <item_chunk *>_alloc_pull(s, clsid)
+    chained = <item_chunk *>_alloc_pull(s, clsid, outward)
     if chained == NULL and clsid != s.slabs.power_largest:
         # The small class may have nothing to evict while the largest has.
         clsid = s.slabs.power_largest
-        chained = <item_chunk *>_alloc_pull(s, clsid)
+        chained = <item_chunk *>_alloc_pull(s, clsid, outward)
     if chained == NULL:
         return NULL
     chained.head = ch.head
@@ -147,7 +164,7 @@ cdef item *item_alloc_as(store *s, const char *key, size_t nkey, uint32_t flags,
     if relaxed_load(&s.direct.bucket_count):
         # The processor fetches the bucket while the value arrives.
         direct_ahead(s, store_hash(key, nkey))
-    it = _alloc_pull(s, head_clsid)
+    it = _alloc_pull(s, head_clsid, sealed and s.config.external != NULL)
     if it != NULL:
         if s.config.use_cas:
             it_flags |= ITEM_CAS

@@ -12,7 +12,8 @@ fetched item goes round once more. In both cases the item then has one fetch les
 and its key remembered. New items enter the small queue, or the main queue if their key is remembered. In a class so
 small that an eviction may look at all its items, remembered keys enter the small queue as well, with a fetch counted.
 
-store.pxd declares do_item_bump, store_flush_all and the settings: lru_tune, lru_set_segmented, lru_set_temp_ttl.
+store.pxd declares do_item_bump, store_take_victim, victim_release, store_flush_all and the settings: lru_tune,
+lru_set_segmented, lru_set_temp_ttl.
 """
 
 cdef enum:
@@ -77,8 +78,6 @@ cdef void do_item_update(store *s, item *it) noexcept nogil
 # - max_age: items of HOT and WARM move on when unused for so many seconds.
 cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t total_bytes, unsigned int flags,
                        rel_time_t max_age, int most) noexcept nogil
-# lru_pull_tail of COLD with PULL_EVICT, for store_take_victim: hands the item over in place of evicting it.
-cdef int lru_pull_victim(store *s, unsigned int clsid, victim *v) noexcept nogil
 # S3-FIFO: drops expired and flushed items from the tails of the small and the main queue, up to `most` from each.
 # Returns their number. Called by the maintainer or, without a maintainer, by allocation.
 cdef int s3_drop(store *s, unsigned int clsid, int most) noexcept nogil

@@ -14,6 +14,7 @@ cdef extern from *:
 
 cdef enum:
     NOT_MOVED = 1               # for moved_item.lru: the item moves to no queue
+    VICTIM_TRIES = 8            # pulls for a victim: a pull may drop expired items instead
 
 cdef struct moved_item:         # taken out of its queue, with its item lock held
     item *it
@@ -410,7 +411,7 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
     return _pull_tail(s, &pull)
 
 
-cdef int lru_pull_victim(store *s, unsigned int clsid, victim *v) noexcept nogil:
+cdef int _pull_victim(store *s, unsigned int clsid, victim *v) noexcept nogil:
     cdef lru_pull pull = lru_pull(clsid, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES, v)
     return _pull_tail(s, &pull)
 
@@ -526,6 +527,28 @@ cdef s3_pulled s3_evict(store *s, unsigned int clsid, victim *v) noexcept nogil:
     if result == S3_GONE and v == NULL and relaxed_load(&s.config.slab_automove) == 2:
         slabs_reassign(s, -1, <int>clsid, True)
     return result
+
+
+# --- victims ---
+
+cdef bint store_take_victim(store *s, unsigned int clsid, victim *v) noexcept nogil:
+    cdef int _try
+    v.it = NULL
+    for _try in range(VICTIM_TRIES):
+        if s.config.s3fifo:
+            if s3_evict(s, clsid, v) != S3_GONE:
+                break
+        elif _pull_victim(s, clsid, v) == 0:
+            break
+        if v.it != NULL:
+            live_add(LIVE_ITEM_REF)
+            return True
+    return False
+
+
+cdef void victim_release(store *s, victim *v) noexcept nogil:
+    do_item_remove(s, v.it)
+    item_unlock(s, v.hv)
 
 
 # --- flush_all ---

@@ -215,10 +215,18 @@ cdef enum store_op:
 cdef enum:
     INCR_MAX_STORAGE_LEN = 24
 
-# External storage, as the store sees it: told about headers (ITEM_HDR). The item lock is held in both calls, perhaps
-# with an LRU lock: the functions must not call the store.
+cdef struct victim:             # an item handed over by eviction
+    item *it                    # with a reference
+    uint32_t hv                 # its item lock is held
+
+# External storage, as the store sees it.
 cdef struct external_storage:
     void *arg
+    # An allocation is about to evict the item. Puts a header in its place, if there is room for the value at once.
+    # False: the item is evicted. The functions of headers may be called, with the victim's item lock.
+    bint (*take)(void *arg, const victim *v) noexcept nogil
+    # The next two are told about headers (ITEM_HDR), with the item lock held, perhaps with an LRU lock: they must not
+    # call the store.
     # The linked header is leaving the table or gets another place: its value is no longer needed.
     void (*gone)(void *arg, item *it) noexcept nogil
     # Whether the header's value is still there.
@@ -568,10 +576,6 @@ cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, 
 cdef int item_iov(item *it, size_t offset, size_t length, iovec *iov, int max_iov) noexcept nogil
 
 # --- items with values in external storage ---
-cdef struct victim:             # an item handed over by eviction
-    item *it                    # with a reference
-    uint32_t hv                 # its item lock is held
-
 # Hands over the item of the class that eviction would take next, in place of freeing it. False: there is none, or it is
 # locked. The caller ends with victim_release.
 cdef bint store_take_victim(store *s, unsigned int clsid, victim *v) noexcept nogil

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +204,44 @@ class TestCommands:
                 SETTLED,
             )
             assert client.get("a") == value_of("a", 5000)
+
+    def test_evictions_go_to_flash(self, rmemcached_server: ServerFactory, file: Path) -> None:
+        """Without item_age values leave for lack of memory only. Each value is there, or its eviction was counted."""
+        server = rmemcached_server("-m", "64", "-o", options(file, "256m", ext_item_age=None, ext_item_size=512))
+        with Conversation(server) as control, closing(tcp_client(server)) as client:
+            values = {f"k{n}": value_of(f"k{n}", 50_000) for n in range(2400)}
+            for key, value in values.items():
+                assert client.set(key, value)
+            found = {key: client.get(key) for key in values}
+            kept = {key for key, value in found.items() if value is not None}
+            assert all(found[key] == values[key] for key in kept)
+            assert len(values) - len(kept) <= control.number("evictions")
+            # Memory has room for some 1200 values.
+            assert len(kept) > 1400
+
+    def test_a_stop_under_load(self, rmemcached_server: ServerFactory, file: Path) -> None:
+        server = rmemcached_server("-m", "64", "-t", "2", "-o", options(file))
+        with Conversation(server) as control:
+            values = fill(server, control)
+
+            def ask() -> None:
+                with suppress(OSError), server.connect(10) as sock:
+                    while True:
+                        sock.sendall(b"get " + " ".join(values).encode() + b"\r\n")
+                        while data := sock.recv(1 << 20):
+                            if data.endswith(b"END\r\n"):
+                                break
+                        else:
+                            return
+
+            threads = [threading.Thread(target=ask, daemon=True) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            eventually(lambda: control.number("get_extstore") > 100)
+        # The fixture fails for a daemon that does not end well.
+        server.stop()
+        for thread in threads:
+            thread.join(10)
 
 
 class TestOrder:
