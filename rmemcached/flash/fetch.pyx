@@ -1,4 +1,5 @@
 cdef enum:
+    AT_ONCE_MOST = 64 * 1024     # bytes of a value that a worker reads by itself
     FIND_TRIES = 3               # lookups of a place that a compaction may change meanwhile
 
 
@@ -126,6 +127,31 @@ cdef void _get_end(resp_wait *wait) noexcept nogil:
 cdef resp_wait_calls get_calls = resp_wait_calls(complete=_get_complete, abandon=_get_abandon, end=_get_end)
 
 
+cdef bint _read_at_once(flash_get *g) noexcept nogil:
+    """Reads a short value without a wait. False: the value is long, not in memory, or faulty: the pool reads it."""
+    cdef char head[RECORD_HEAD]
+    cdef iovec iov[2]
+    cdef ssize_t size
+    if g.value.nbytes > AT_ONCE_MOST or ITEM_has(g.value, ITEM_CHUNKED):
+        return False
+    if g.source.data != NULL:
+        return _copy_value(g, g.source.data)
+    iov[0].iov_base = head
+    iov[0].iov_len = sizeof(flash_record) + g.value.nkey
+    item_iov(g.value, 0, <size_t>g.value.nbytes, &iov[1], 1)
+    size = <ssize_t>(iov[0].iov_len + iov[1].iov_len)
+    return preadv2(g.source.page.fd, iov, 2, <int64_t>(g.source.page.offset + g.where.offset), RWF_NOWAIT) == size \
+        and record_fits(head, g.value)
+
+
+cdef void _give_at_once(flash_get *g, mc_resp *resp) noexcept nogil:
+    source_release(g.f, &g.source)
+    _recache(g)
+    resp.item = g.value
+    g.value = NULL
+    _get_end(&g.wait)
+
+
 cdef bint _find_source(flash *f, flash_get *g) noexcept nogil:
     """Keeps the value's page. False: the value is gone."""
     cdef uint32_t length = record_length(g.header)
@@ -155,6 +181,9 @@ cdef external_result flash_fetch(void *arg, conn *c, mc_resp *resp, item *it) no
     if g.value != NULL:
         result = EXTERNAL_GONE
         if _find_source(f, g):
+            if _read_at_once(g):
+                _give_at_once(g, resp)
+                return EXTERNAL_THERE
             g.wait.c = c
             g.wait.resp = resp
             resp.wait = &g.wait

@@ -7,7 +7,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from rmemcached.logger cimport LOG_EVICTIONS, LOG_SYSEVENTS, LOG_TEXT_MAX, log_text, log_wants, uri_encode
 from rmemcached.protocol.conn cimport (
-    EXTERNAL_GONE, EXTERNAL_NO_MEMORY, EXTERNAL_WAITS, resp_missed, resp_wait_calls,
+    EXTERNAL_GONE, EXTERNAL_NO_MEMORY, EXTERNAL_THERE, EXTERNAL_WAITS, resp_missed, resp_wait_calls,
 )
 from rmemcached.store.store cimport (
     COLD_LRU, HEADER_COPIED, HEADER_NO_MEMORY, ITEM_CHUNKED, ITEM_FETCHED, ITEM_FREQUENCY, ITEM_HDR, LRU_MASK,
@@ -20,7 +20,7 @@ from rmemcached.store.store cimport (
 from rmemcached.sys.atomics cimport counter_add, fetch_add, relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns, ns_timespec
 from rmemcached.sys.debug cimport assert_held
-from rmemcached.sys.files cimport O_CREAT, allocate_file, lock_file, preadv, pwrite
+from rmemcached.sys.files cimport O_CREAT, RWF_NOWAIT, allocate_file, lock_file, preadv, preadv2, pwrite
 from rmemcached.sys.linux cimport (
     CLOCK_MONOTONIC, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, O_CLOEXEC, O_RDWR, PROT_READ, PROT_WRITE,
     close, ftruncate, mmap, munmap, open, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init,

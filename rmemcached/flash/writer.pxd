@@ -1,8 +1,8 @@
-"""The writer thread: takes the items that eviction would take next, and puts headers in their place. memcached:
+"""The writer thread: takes the next items of eviction, and puts headers in their place. memcached:
 storage.c, storage_write_thread.
 
-Items go when memory is scarce, or when they have not been used for item_age seconds. The largest items go first,
-because their headers save the most memory.
+Items go when memory is scarce, or after item_age seconds without a use. The largest items go first, because their
+headers save the most memory.
 """
 
 # external_storage.take: for an allocation that finds no memory before the thread has made room.

@@ -172,6 +172,7 @@ cdef struct resp_wait:
 
 cdef enum external_result:
     EXTERNAL_WAITS           # the reply waits for the value (mc_resp.wait)
+    EXTERNAL_THERE           # the value was at hand: the reply has it (mc_resp.item)
     EXTERNAL_GONE            # the value is not there any more
     EXTERNAL_NO_MEMORY
 

@@ -12,8 +12,8 @@ from rmemcached.logger cimport (
     LOG_DELETIONS, LOG_MUTATIONS, log_delete_cmd, log_deletion, log_item, log_item_store, log_wants,
 )
 from rmemcached.protocol.conn cimport (
-    EXTERNAL_NO_MEMORY, EXTERNAL_WAITS, WRITE_BUFFER_SIZE, conn, conn_closing, conn_nread, conn_set_state, conn_swallow,
-    external_result, mc_resp, missed_fn, remote_buf, resp_missed, thread_stats,
+    EXTERNAL_NO_MEMORY, EXTERNAL_THERE, EXTERNAL_WAITS, WRITE_BUFFER_SIZE, conn, conn_closing, conn_nread,
+    conn_set_state, conn_swallow, external_result, mc_resp, missed_fn, remote_buf, resp_missed, thread_stats,
 )
 from rmemcached.protocol.reply cimport resp_add
 from rmemcached.protocol.stats_prefix cimport stats_prefix_record_get
@@ -107,6 +107,8 @@ cdef inline bint resp_external(conn *c, mc_resp *resp, char *p, item *it, uint32
     if result == EXTERNAL_WAITS:
         c.pending_bytes -= n
         c.waiting_bytes += n
+        return True
+    if result == EXTERNAL_THERE:
         return True
     resp_missed(c, resp)
     counter_add(&c.thread.stats.get_oom_extstore, result == EXTERNAL_NO_MEMORY)

@@ -28,7 +28,10 @@ cdef extern from *:
     int allocate_file "rmc_allocate_file"(int fd, int64_t offset, int64_t length) nogil
     # Locks a file for writing, until its description is closed. False: another process has a lock, memcached included.
     bint lock_file "rmc_lock_file"(int fd) nogil
+    enum:
+        RWF_NOWAIT               # for preadv2: fails with EAGAIN rather than wait for the device
     ssize_t preadv(int fd, const iovec *iov, int count, int64_t offset) nogil
+    ssize_t preadv2(int fd, const iovec *iov, int count, int64_t offset, int flags) nogil
     ssize_t pwrite(int fd, const void *data, size_t length, int64_t offset) nogil
 
 cdef extern from "<fcntl.h>" nogil:

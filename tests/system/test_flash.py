@@ -280,7 +280,7 @@ class TestOrder:
     def test_a_failed_get_is_aborted(self, server: Server, control: Conversation) -> None:
         fill(server, control)
         aborted = control.number("get_aborted_extstore")
-        assert control.ask(b"get key-4000 key-16000 " + b"k" * 300 + b"\r\n").startswith(b"CLIENT_ERROR")
+        assert control.ask(b"get key-600000 key-1000000 " + b"k" * 300 + b"\r\n").startswith(b"CLIENT_ERROR")
         assert control.line() == b"\r\n"
         assert control.number("get_aborted_extstore") == aborted + 2
         assert control.ask(b"mn\r\n") == b"MN\r\n"
