@@ -89,16 +89,17 @@ The process
    track_sizes            count items by size for "stats sizes"
    ext_path=<file>:<size>[:<bucket>]   keep values there, in a file of so many m, g, t or p bytes; several
                           ext_path make a storage of several files. The pages of a file with a bucket
-                          are for this bucket: {ext_buckets} [none: all values stay in memory]
+                          are for this bucket:
+                          {ext_buckets} [none: all values stay in memory]
    ext_page_size=<mb>, ext_wbuf_size=<mb>   pages [{ext_page_megabytes}], write buffers [{ext_wbuf_megabytes}]
    ext_threads=<n>, ext_io_depth=<n>   reading threads [{d.ext_threads}], reads taken by each at once [{d.ext_io_depth}]
-   ext_item_size=<n>, ext_item_age=<s>   values of larger items leave memory [{d.ext_item_size}], of items not used
-                          for so long [when memory is short]
+   ext_item_size=<n>, ext_item_age=<s>   values of larger items leave memory [{d.ext_item_size}], of items not
+                          used for so long [when memory is short]
    ext_low_ttl=<s>        values with less time to live have their own pages [{d.ext_low_ttl}]
    ext_recache_rate=<n>   one of so many fetches of popular values brings the value back [{d.ext_recache_rate}]
    ext_compact_under=<n>, ext_drop_under=<n>   with fewer free pages: compact, drop values [1 % of the pages]
-   ext_max_frag=<x>, ext_drop_unread   compact pages filled less than this [{d.ext_max_frag}]; drop values that nobody
-                          has fetched
+   ext_max_frag=<x>, ext_drop_unread   compact pages filled less than this [{d.ext_max_frag}]; drop values that
+                          nobody has fetched
    ext_max_sleep=<us>     sleep of the thread that writes [{d.ext_max_sleep}]
    watcher_logbuf_size=<kb>, worker_logbuf_size=<kb>   buffers of "watch" [{watcher_kilobytes}, {worker_kilobytes}]
    sock_cookie_id=<n>     mark of the listening sockets, for packet filters
