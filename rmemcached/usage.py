@@ -87,10 +87,10 @@ The process
    no_chunked_items       the largest chunk is a whole page
    huge_pages, no_huge_pages   items get memory pages of 2 MB where they fill them [yes]
    track_sizes            count items by size for "stats sizes"
-   ext_path=<file>:<size>[:<bucket>]   keep values there, in a file of so many m, g, t or p bytes; several
+   ext_path=<path>        keep values there: file:size, the size with m, g, t or p, or file:size:bucket. Several
                           ext_path make a storage of several files. The pages of a file with a bucket
-                          are for this bucket:
-                          {ext_buckets} [none: all values stay in memory]
+                          are for this bucket: {ext_buckets}
+                          [none: all values stay in memory]
    ext_page_size=<mb>, ext_wbuf_size=<mb>   pages [{ext_page_megabytes}], write buffers [{ext_wbuf_megabytes}]
    ext_threads=<n>, ext_io_depth=<n>   reading threads [{d.ext_threads}], reads taken by each at once [{d.ext_io_depth}]
    ext_item_size=<n>, ext_item_age=<s>   values of larger items leave memory [{d.ext_item_size}], of items not
