@@ -441,8 +441,10 @@ cdef bint _recover_items(store *s, recovery *r) noexcept nogil:
         return False
     _recover_queues(s, r)
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
-    for page in range(0, pages, HUGE_PAGE // SLAB_PAGE_SIZE):
+    page = 0
+    while page < pages:
         do_join_pages(s, page_address(s, page))
+        page += HUGE_PAGE // SLAB_PAGE_SIZE
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
     adopt_count(s)
     memory_file_forget_bases(s)
