@@ -10,17 +10,18 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from certificates import Authority, Signed, make
-from daemon_tools import TIMEOUT, Conversation, eventually, resident, room_for
+from daemon_tools import READY, TIMEOUT, Conversation, Peer, eventually, resident, room_for
 from program import run_program
 from servers import HOST, Server, free_port
 from tls_peers import ByRecord, OpenSsl, TlsConversation, client_context, options
+from transport import VARIABLE
 
 from rmemcached.tools import metrics
 
@@ -577,3 +578,45 @@ def test_queue_pairs_beside_tls(rmemcached_server: ServerFactory, certificate: S
         assert peer.ask(b"version\r\n").startswith(b"VERSION")
     with TlsConversation(rmemcached_server(*options(certificate, "rdma_cleartext")), newest) as peer:
         assert peer.ask(EXCHANGE.format("soft_iw").encode()).startswith(b"RDMA version=2 transport=soft_iw")
+
+
+class TlsPeer(Peer):
+    """A client of RDMA whose lifeline has TLS."""
+
+    def __init__(self, server: Server, context: ssl.SSLContext) -> None:
+        self.tls = context
+        super().__init__(server)
+
+    def connect(self, credits: int, tokens: Sequence[str], attach: bool, ready: bool) -> None:
+        self.lifeline = TlsConversation(self.server, self.tls)
+        self.exchange(credits, tokens)
+        self.credits = int(self.offer["credits"])
+        self.lane_bytes = int(self.offer["lanebytes"])
+        self.attach()
+        self.send(READY)
+        self.wait(lambda: self.ready)
+
+
+@pytest.mark.parametrize("transport", ["soft_shm", "soft_iw"])
+def test_a_lifeline_with_tls(
+    rmemcached_server: ServerFactory,
+    certificate: Signed,
+    newest: ssl.SSLContext,
+    monkeypatch: pytest.MonkeyPatch,
+    transport: str,
+) -> None:
+    """The stream of soft_iw comes to the port with TLS in the clear; nothing but a stream may."""
+    monkeypatch.setenv(VARIABLE, transport)
+    more = ["rdma_cleartext"] * (transport == "soft_iw")
+    server = rmemcached_server(*options(certificate, *more))
+    with TlsPeer(server, newest) as peer, TlsConversation(server, newest) as control:
+        assert peer.ask(b"mn\r\n") == b"MN\r\n"
+        for beginning in (b"MPA ID Req Frame" + bytes(100), b"MPA\r\n", b"mn\r\n"):
+            with server.connect(TIMEOUT) as plain:
+                plain.sendall(beginning)
+                plain.shutdown(socket.SHUT_WR)
+                assert b"MN" not in said(plain)
+        assert control.number("rdma_queue_pairs", "rdma") == 1
+        assert peer.ask(b"mn\r\n") == b"MN\r\n"
+    with TlsConversation(server, newest) as control:
+        eventually(lambda: control.number("rdma_queue_pairs", "rdma") == 0, what="the end of the queue pair")
