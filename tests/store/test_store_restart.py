@@ -255,7 +255,8 @@ def test_pages_stay_for_clients_of_an_earlier_run(path: Path) -> None:
     size = path.stat().st_blocks
     store.close()
     with Store(memory_file=path, maxbytes=16 * MB, slab_reassign=True, lru_maintainer=True) as store:
-        eventually(lambda: store.stats()["total_malloced"] <= 20 * MB)
+        # The mover empties pages, but they stay in the pool.
+        eventually(lambda: store.stats()["slab_global_page_pool"] >= 15)
         assert path.stat().st_blocks >= size
     os.close(reader)
 
