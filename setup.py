@@ -65,6 +65,7 @@ HEADERS = {
     "rdma/rdma_user_cm.h": "linux-libc-dev",
     "isa-l.h": "libisal-dev",
     "xxhash.h": "libxxhash-dev",
+    "openssl/ssl.h": "libssl-dev",
 }
 
 COMPILE_ARGS = ["-std=gnu11", "-Wall", "-Wno-unused-function", "-pthread"]
@@ -95,7 +96,9 @@ COVERAGE = "tests/verbs/coverage.c"
 LIBRARIES = {
     "rmemcached.flash.flash": ["isal"],
     "rmemcached.verbs.soft": ["isal"],
+    "rmemcached.server.tls": ["dl"],
     "rmemcached.verbs.system": ["dl"],  # a part of libc since glibc 2.34
+    "rmemcached.server.sasl_library": ["dl"],
 }
 
 DIRECTIVES = {

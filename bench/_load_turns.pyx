@@ -451,11 +451,12 @@ cdef int await_events(load *l, epoll_event *events, int64_t now, int64_t slice_e
 
 
 cdef int state_of(load *l, int64_t now) noexcept nogil:
-    # Returns RUNNING, or the step that ends the run.
+    # Looks whether the run is over, or the server silent. Returns a step (RUNNING: the run goes on), or -errno.
+    # At the end of an open loop's time, also sends its due requests as far as there is room, and gives up the rest.
     cdef int r
     if not may_send(l, now):
         if l.gap and l.next < l.until:
-            # The rest of the due requests leaves as far as there is room.
+            # Requests due before the end leave now, as far as there is room.
             r = send_due(l, now)
             if r != RUNNING:
                 return r

@@ -13,7 +13,8 @@ class BenchError(RuntimeError):
     """A mistake, told in a line with the way out."""
 
 
-# Errors of servers, files and memory. Any other error is a defect of ours, and has a traceback.
+# Mistakes of the user, and errors of servers, files and memory: a benchmark tells them in a line. Any other error is a
+# defect of ours, and has a traceback.
 EXPECTED = (BenchError, StartError, MemcacheError, OSError, ValueError, MemoryError)
 
 

@@ -114,6 +114,22 @@ UNAUTHENTICATED = b"CLIENT_ERROR unauthenticated"
 """The answer of a server started with -Y to a request before authentication."""
 
 
+SASL_FIRST = b"CLIENT_ERROR unauthenticated: SASL comes first, in the binary protocol (-S)"
+"""The same of a server started with -S."""
+
+
+def is_unauthenticated(line: bytes) -> bool:
+    """Whether the answer demands authentication."""
+    return line in (UNAUTHENTICATED, SASL_FIRST)
+
+
 def unauthenticated() -> MemcacheClientError:
     """The exception for the answer UNAUTHENTICATED."""
     return MemcacheClientError("the server wants authentication: username= and password=")
+
+
+def authentication_wanted(line: bytes) -> MemcacheClientError:
+    """The exception for an answer that demands authentication."""
+    if line == SASL_FIRST:
+        return MemcacheClientError("the server wants authentication: username=, password= and sasl=True")
+    return unauthenticated()

@@ -88,7 +88,7 @@ def python_memcache_deserializer(key: Any, value: Any, flags: int) -> Any:
 
 class PickleSerde:
     """bytes, str and int are stored as they are, all other objects as pickles. pickle_version: the version of pickle's
-    protocol, by default the highest."""
+    protocol, by default the highest. The module's `pickle_serde` is a PickleSerde with this default."""
 
     def __init__(self, pickle_version: int = DEFAULT_PICKLE_VERSION) -> None:
         self.pickle_version = pickle_version
@@ -108,8 +108,8 @@ pickle_serde = PickleSerde()
 class CompressedSerde:
     """Another serde's values, compressed if they are longer than min_compress_len bytes and do not get longer.
 
-    min_compress_len: 400 by default; 0: nothing is compressed. serde: `pickle_serde` by default. compress, decompress:
-    functions from bytes to bytes, zlib's by default.
+    min_compress_len: 400 by default; 0: nothing is compressed. serde: the other serde, by default `pickle_serde`, a
+    PickleSerde. compress, decompress: functions from bytes to bytes, zlib's by default.
     """
 
     def __init__(
@@ -346,9 +346,9 @@ class ZstdSerde:
     """Another serde's values, compressed by zstd if they have min_size bytes (default: 1024) or more and get
     shorter.
 
-    serde: `pickle_serde` by default. level: zstd's, 3 by default. max_size: bytes (default: 1 GB); values with a larger
-    length in the frame, or without a length, are refused with ValueError. Needs the library zstandard (``pip install
-    'rmemcached[zstd]'``), else the constructor raises ImportError.
+    serde: the other serde, by default `pickle_serde`, a PickleSerde. level: zstd's, 3 by default. max_size: bytes
+    (default: 1 GB); values with a larger length in the frame, or without a length, are refused with ValueError.
+    Needs the library zstandard (``pip install 'rmemcached[zstd]'``), else the constructor raises ImportError.
     """
 
     takes_views = True

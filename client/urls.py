@@ -70,6 +70,7 @@ OPTIONS: dict[str, Callable[[str], Any]] = {
     "encoding": str,
     "transport": str,
     "rdma_cm_port": as_port,
+    "sasl": as_boolean,
 }
 """The options of a URL's query, and their parsers."""
 
@@ -77,7 +78,7 @@ OPTIONS: dict[str, Callable[[str], Any]] = {
 DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("connect_timeout", "timeout", "spin", "transport", "rdma_cm_port", "username", "password")),
     **{"no_delay": True, "ignore_exc": False, "default_noreply": True, "allow_unicode_keys": False},
-    **{"key_prefix": b"", "encoding": "ascii"},
+    **{"key_prefix": b"", "encoding": "ascii", "sasl": False},
 }
 """The defaults of the Client's arguments that a URL can set."""
 

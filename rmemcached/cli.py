@@ -235,7 +235,7 @@ def serve(settings: Settings, action: Action) -> int:
     if settings.preallocate:
         check_large_pages()
     # A socket with a file, as the packaged service has, is no reason to say something at each start.
-    if settings.rdma_direct_off in ("-Y", "-X", "overcommit_memory") or (
+    if settings.rdma_direct_off in ("-Y", "-S", "-X", "overcommit_memory") or (
         settings.verbose and settings.rdma_direct_off in ("-s", "rdma_shm")
     ):
         print(f"rdma_direct is off: {DIRECT_OFF[settings.rdma_direct_off]}", file=sys.stderr)

@@ -13,7 +13,7 @@ from rmemcached.sys.key_hash cimport hash_secrets, xxh3
 cdef enum:
     DIRECT_VERSION = 5
     DIRECT_HEADER = 4096         # bytes before the index
-    DIRECT_LIFE = 1 << 21        # bytes before the arena, in its file; the mutex comes first
+    DIRECT_LIFE = 1 << 21        # bytes before the arena, in its file: the head, with the mutex (memory_file.pxd)
     DIRECT_LENGTH_BITS = 41      # the memory is shorter than 2 to this power
     DIRECT_SLOTS = 20
     # A slot has, from the lowest bit on: the number of the item's chunk (direct_chunks.place_bits), the slab class,

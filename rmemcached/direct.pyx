@@ -3,7 +3,8 @@
 from libc.errno cimport EPROTO
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
-from posix.stat cimport fstat, struct_stat
+from posix.stat cimport S_ISREG, fstat, struct_stat
+from posix.unistd cimport geteuid
 
 from rmemcached.sys.atomics cimport load_acquire, read_fence, relaxed_load
 from rmemcached.sys.clock cimport coarse_ms
@@ -54,14 +55,24 @@ cdef bint tells_pages(const direct_memory *m) noexcept nogil:
     return mincore(<void *>(m.base + (m.length - PAGE & ~<size_t>(PAGE - 1))), PAGE, &last) == 0 and not last & 1
 
 
-cdef int memory_of(int fd, uint64_t *length, uint64_t *there) noexcept nogil:
+cdef bint keeps_length(int fd, const struct_stat *status, bint is_arena) noexcept nogil:
+    """Whether the file will not become shorter: reading behind its end would end this process. Only a memfd has seals.
+    A memory file (-e) has none, and its owner can cut it. A process trusts its own user and root, which could end it
+    anyway, but nobody else.
+    """
+    cdef int seals = fcntl(fd, F_GET_SEALS)
+    if seals >= 0 and seals & F_SEAL_SHRINK:
+        return True
+    return is_arena and S_ISREG(status.st_mode) and (status.st_uid == 0 or status.st_uid == geteuid())
+
+
+cdef int memory_of(int fd, bint is_arena, uint64_t *length, uint64_t *there) noexcept nogil:
     """The length of a part of the memory, and its bytes with pages. Returns 0, or -EPROTO for any unsuitable file."""
     cdef struct_stat status
     cdef struct_statfs system
-    cdef int seals = fcntl(fd, F_GET_SEALS)
-    # Only files in memory have seals. A file that cannot shrink keeps its pages for ever, except that huge pages
-    # (hugetlbfs) may be missing. A file longer than a daemon's would only use up addresses here.
-    if seals < 0 or not seals & F_SEAL_SHRINK or fstat(fd, &status) < 0 or fstatfs(fd, &system) < 0 \
+    # A file in memory that cannot shrink keeps its pages for ever, except that huge pages (hugetlbfs) may be missing. A
+    # file longer than a daemon's would only use up addresses here.
+    if fstat(fd, &status) < 0 or not keeps_length(fd, &status, is_arena) or fstatfs(fd, &system) < 0 \
             or system.f_type != TMPFS_MAGIC or status.st_size <= 0 or status.st_size >> DIRECT_LENGTH_BITS != 0 \
             or status.st_size % PAGE != 0:
         return -EPROTO
@@ -86,7 +97,7 @@ cdef int direct_map(direct_memory *m, int index_fd, int arena_fd) noexcept nogil
     cdef uint64_t index_length, arena_length, there
     cdef void *mapping
     memset(m, 0, sizeof(direct_memory))
-    if memory_of(index_fd, &index_length, &there) < 0 or memory_of(arena_fd, &arena_length, &there) < 0 \
+    if memory_of(index_fd, False, &index_length, &there) < 0 or memory_of(arena_fd, True, &arena_length, &there) < 0 \
             or index_length < 2 * DIRECT_HEADER:
         return -EPROTO
     # The memory begins at a multiple of 2 MB, so that huge pages of the arena can be mapped as such.

@@ -10,11 +10,11 @@ from rmemcached.sys.debug cimport assert_owner, assert_that
 from rmemcached.protocol.ascii cimport complete_nread_ascii, resume_get, try_read_command_ascii
 from rmemcached.protocol.binary cimport complete_nread_binary, try_read_command_binary
 from rmemcached.protocol.conn cimport (
-    CONN_NAME, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, ascii_prot,
-    binary_prot, conn, conn_charge, conn_closing, conn_logs, conn_mwrite, conn_name, conn_new_cmd, conn_nread,
-    conn_output_full, conn_parse_cmd, conn_payload_iov, conn_payload_received, conn_rdma_read, conn_read,
-    conn_read_keys, conn_resume, conn_state_name, conn_states, conn_swallow, conn_waiting, conn_want, conn_watch,
-    negotiating_prot,
+    CONN_NAME, WANT_AUTH, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD,
+    ascii_prot, binary_prot, conn, conn_auth, conn_charge, conn_closing, conn_logs, conn_mwrite, conn_name,
+    conn_new_cmd, conn_nread, conn_output_full, conn_parse_cmd, conn_payload_iov, conn_payload_received, conn_rdma_read,
+    conn_read, conn_read_keys, conn_resume, conn_state_name, conn_states, conn_swallow, conn_waiting, conn_want,
+    conn_watch, negotiating_prot,
 )
 from rmemcached.protocol.protocol_binary cimport PROTOCOL_BINARY_REQ
 from rmemcached.protocol.reply cimport resp_rollback
@@ -38,6 +38,7 @@ cdef void copy_payload(conn *c) noexcept nogil:
 cdef void negotiate(conn *c) noexcept nogil:
     """Sets the protocol by the first byte of the connection."""
     cdef char name[CONN_NAME]
+    c.negotiated = True
     c.protocol = binary_prot if <unsigned char>c.rcurr[0] == PROTOCOL_BINARY_REQ else ascii_prot
     if conn_logs(c):
         fprintf(stderr, b"%s: Client using the %s protocol\n", conn_name(c, name),
@@ -160,6 +161,8 @@ cdef conn_want drive_machine(conn *c) noexcept nogil:
             c.state = conn_resume
         elif c.state == conn_watch:
             return WANT_LENT
+        elif c.state == conn_auth:
+            return WANT_AUTH
         else:
             # conn_closing, conn_closed
             return WANT_CLOSE

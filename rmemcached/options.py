@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from rmemcached import VERSIONS
 from rmemcached.host import read_text
-from rmemcached.settings import DIRECT_READERS, EXT_BUCKETS, MEGABYTE, VIEWS, Settings, of_device
+from rmemcached.settings import DIRECT_READERS, EXT_BUCKETS, MEGABYTE, RESTARTS, VIEWS, Settings, of_device
 from rmemcached.usage import usage
 
 CHUNK_ALIGN_BYTES = 8
@@ -31,7 +31,7 @@ VIEWS_MOST = 30000  # all on the same item still leave room for further referenc
 VIEWS_SHARE = 4  # items in views may have a quarter of all memory
 
 # parts of memcached missing in this daemon: the beginnings of names of -o
-NOT_BUILT_IN = {"ssl_": "TLS", "proxy_": "proxy"}
+NOT_BUILT_IN = {"proxy_": "proxy"}
 
 EXT_UNITS = {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 EXT_ALIGN = 2 * MEGABYTE
@@ -147,6 +147,31 @@ def view_limit(text: str) -> tuple[int, int]:
     if not VIEWS_LEAST <= number <= VIEWS_MOST:
         raise UsageError(f"rdma_view_limit must be for {VIEWS_LEAST} to {VIEWS_MOST} items, not {number}")
     return int(found[1]) * MEGABYTE, number
+
+
+def choice(name: str, low: int, high: int) -> Callable[[str], int]:
+    """A parser of numbers in [low, high], with memcached's messages."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"\s*[+-]?\d+\s*", text, re.ASCII):
+            raise UsageError(f"could not parse argument to {name}")
+        if not low <= int(text) <= high:
+            raise UsageError(f"Invalid {name}. Use help to see valid options.")
+        return int(text)
+
+    return parse
+
+
+def kilobytes(name: str) -> Callable[[str], int]:
+    """A parser of sizes in kilobytes, at least one; the result is in bytes."""
+
+    def parse(text: str) -> int:
+        size = unsigned(f"could not parse argument to {name}", 1024, UINT32_MAX)(text)
+        if size == 0:
+            raise UsageError(f"{name} must be at least 1 (kilobyte)")
+        return size
+
+    return parse
 
 
 def access_mask(text: str) -> int:
@@ -266,6 +291,19 @@ def share(name: str) -> Callable[[str], float]:
     return parse
 
 
+def memory_file(text: str) -> str:
+    """An absolute path: the daemon of -d has another working folder."""
+    if not text or "\0" in text:
+        raise UsageError("-e needs the path of a file")
+    return os.path.abspath(text)
+
+
+def restart_policy(text: str) -> str:
+    if text not in RESTARTS:
+        raise UsageError(f"restart must be auto, always or fresh, not {text!r}", os.EX_USAGE)
+    return text
+
+
 def socket_name(text: str) -> str:
     """Parses `none`, or a path without signs that a line of the RDMA exchange cannot have."""
     if text != "none" and not re.fullmatch(r"/[!-~]{1,106}", text):
@@ -312,7 +350,7 @@ OPTIONS = {
     "c": Option(
         "max_connections", between(1, INT_MAX, "Maximum connections must be greater than 0"), long="conn-limit"
     ),
-    "Z": Option(long="enable-ssl", refusal="This server is not built with TLS support."),
+    "Z": Option(long="enable-ssl", sets={"ssl_enabled": True}),
     # memory and items
     "m": Option("max_bytes", memory_limit, "memory-limit"),
     "M": Option(long="disable-evictions", sets={"evict_to_free": False}),
@@ -322,14 +360,14 @@ OPTIONS = {
     "L": Option(long="enable-largepages", sets={"preallocate": True}),
     "k": Option(long="lock-memory", sets={"lock_memory": True}),
     "C": Option(long="disable-cas", sets={"use_cas": False}),
-    "e": Option(parse=str, long="memory-file", refusal="This server is not built with support for memory files (-e)."),
+    "e": Option("memory_file", memory_file, "memory-file"),
     # the rights of clients
     "A": Option(long="enable-shutdown", sets={"shutdown_command": True}),
     "F": Option(long="disable-flush-all", sets={"flush_enabled": False}),
     "X": Option(long="disable-dumping", sets={"dump_enabled": False}),
     "W": Option(long="disable-watch", sets={"watch_enabled": False}),
     "Y": Option("auth_file", str, "auth-file"),
-    "S": Option(long="enable-sasl", refusal="This server is not built with SASL support."),
+    "S": Option(long="enable-sasl", sets={"sasl": True}),
     # the process
     "t": Option("threads", thread_count, "threads"),
     "R": Option(
@@ -455,6 +493,7 @@ EXTENDED = {
     },
     "ext_max_frag": Option("ext_max_frag", share("ext_max_frag")),
     "ext_drop_unread": Option(sets={"ext_drop_unread": True}),
+    "restart": Option("restart", restart_policy),
     "watcher_logbuf_size": Option(
         "logger_watcher_buf_size", unsigned("could not parse argument to watcher_logbuf_size", 1024, UINT32_MAX)
     ),
@@ -464,6 +503,16 @@ EXTENDED = {
     "sock_cookie_id": Option("sock_cookie_id", unsigned("could not parse argument to sock_cookie_id")),
     "drop_privileges": Option(sets={"drop_privileges": True}),
     "no_drop_privileges": Option(sets={"drop_privileges": False}),
+    "ssl_chain_cert": Option("ssl_chain_cert", str),
+    "ssl_key": Option("ssl_key", str),
+    "ssl_ca_cert": Option("ssl_ca_cert", str),
+    "ssl_verify_mode": Option("ssl_verify_mode", choice("ssl_verify_mode", 0, 3)),
+    "ssl_keyformat": Option("ssl_keyformat", choice("ssl_keyformat", 1, 2)),
+    "ssl_ciphers": Option("ssl_ciphers", str),
+    "ssl_min_version": Option("ssl_min_version", choice("ssl_min_version", 0, 3)),
+    "ssl_wbuf_size": Option("ssl_wbuf_size", kilobytes("ssl_wbuf_size")),
+    "ssl_session_cache": Option(sets={"ssl_session_cache": True}),
+    "ssl_kernel_tls": Option(sets={"ssl_kernel_tls": True}),
     "rdma": Option(sets={"rdma": True}),
     "no_rdma": Option(sets={"rdma": False}),
     "huge_pages": Option(sets={"huge_pages": True}),
@@ -471,6 +520,7 @@ EXTENDED = {
     "rdma_direct": Option("rdma_direct", direct_readers, default="all"),
     "rdma_view_limit": Option("rdma_view_limit", view_limit),
     "rdma_direct_remote": Option(sets={"rdma_direct_remote": True}),
+    "rdma_cleartext": Option(sets={"rdma_cleartext": True}),
     "rdma_crc": Option(sets={"rdma_crc": True}),
     "no_rdma_crc": Option(sets={"rdma_crc": False}),
     "rdma_device": Option("rdma_device", str),
@@ -504,6 +554,8 @@ def why_not_direct(settings: Settings) -> str:
         return "-s" if settings.rdma_shm is None else "rdma_shm"
     if settings.auth_file is not None:
         return "-Y"
+    if settings.sasl:
+        return "-S"
     if not settings.dump_enabled:
         return "-X"
     with suppress(OSError):
@@ -564,6 +616,10 @@ def check_flash(settings: Settings) -> None:
     wbuf, page = settings.ext_wbuf_size, settings.ext_page_size
     if not settings.ext_paths:
         return
+    if settings.memory_file is not None:
+        raise UsageError(
+            "-e and ext_path do not go together yet: values on flash do not outlive the daemon", os.EX_USAGE
+        )
     if settings.item_size_max > wbuf:
         raise UsageError(
             f"-I (item_size_max: {settings.item_size_max}) cannot be larger than ext_wbuf_size: {wbuf}", os.EX_USAGE
@@ -685,6 +741,8 @@ class Parsed:
             raise UsageError("temporary_ttl requires lru_maintainer to be enabled", os.EX_USAGE)
         check_hash_power(settings)
         check_flash(settings)
+        if settings.sasl:
+            self.check_sasl()
         if settings.auth_file is not None:
             self.check_authentication()
         for name in of_device(settings):
@@ -692,12 +750,16 @@ class Parsed:
                 raise UsageError(f"{name} needs TCP and RDMA: it goes with neither -s nor no_rdma", os.EX_USAGE)
             if settings.rdma_device == "none":
                 raise UsageError(f"{name} needs a device: it does not go with rdma_device=none", os.EX_USAGE)
+        if settings.ssl_enabled:
+            self.check_tls()
         elsewhere = settings.rdma_shm not in (None, "none")
         if elsewhere and (settings.socket_path is not None or not settings.rdma):
             message = (
                 "rdma_shm=<file> needs TCP and RDMA: it goes with neither -s, whose socket serves for both, nor no_rdma"
             )
             raise UsageError(message, os.EX_USAGE)
+        if "restart" in self.given and settings.memory_file is None:
+            raise UsageError("restart says what happens to the items of a memory file: it needs -e <file>", os.EX_USAGE)
         self.check_direct()
         if settings.rdma_direct_remote and (not settings.rdma or settings.socket_path is not None):
             raise UsageError("rdma_direct_remote needs TCP and RDMA: it goes with neither -s nor no_rdma", os.EX_USAGE)
@@ -747,10 +809,35 @@ class Parsed:
                 f"rdma_view_limit cannot be more than the memory limit: {views} MB, and -m {memory}", os.EX_USAGE
             )
 
+    def check_sasl(self) -> None:
+        # Without -B a client may speak text when it has authenticated itself by the binary protocol.
+        settings = self.settings
+        if "B" in self.given and settings.protocol != "binary":
+            raise UsageError("ERROR: You cannot allow the ASCII protocol while using SASL.", os.EX_USAGE)
+        if settings.udp_port:
+            message = "ERROR: Cannot enable UDP while using binary SASL authentication."
+            raise UsageError(message, os.EX_USAGE)
+
+    def check_tls(self) -> None:
+        """Checks that -Z has its files, and that nothing leaves the host in the clear unless the user says so."""
+        settings = self.settings
+        if settings.port == 0:
+            raise UsageError("ERROR: You cannot enable SSL without a TCP port.", os.EX_USAGE)
+        if settings.ssl_chain_cert is None:
+            raise UsageError(
+                "-Z needs the server's certificate and key: -o ssl_chain_cert=<file>,ssl_key=<file>", os.EX_USAGE
+            )
+        for name in (*of_device(settings), *["rdma_direct_remote"] * settings.rdma_direct_remote):
+            if not settings.rdma_cleartext:
+                raise UsageError(
+                    f"{name} does not go with -Z: RDMA is not encrypted (-o rdma_cleartext allows it)", os.EX_USAGE
+                )
+
     def check_authentication(self) -> None:
         settings = self.settings
         if "B" not in self.given:
-            settings.protocol = "ascii"
+            # With -S beside -Y, the first byte says how the client authenticates itself.
+            settings.protocol = "auto-negotiate" if settings.sasl else "ascii"
         elif settings.protocol != "ascii":
             message = "ERROR: You cannot allow the BINARY protocol while using ascii authentication tokens."
             raise UsageError(message, os.EX_USAGE)

@@ -109,8 +109,11 @@ cdef bint rdma_thread_waits(const rdma_thread *t) noexcept nogil
 cdef bint rdma_thread_end_late(rdma_thread *t) noexcept nogil
 
 # --- streams: of transports with a second connection ---
-# data: the `received` bytes of a socket, which begin like a request for a stream. 1: *worker is the number of the queue
-# pair's worker, if there is such a worker; 0: the request is not whole; -1: the data is no request.
+# Reads a request for a stream, and finds the worker of its queue pair. data: the bytes received from a socket so far;
+# their beginning looks like a request. Returns
+#  1: the request is whole. *worker is the number in the request, and the caller checks whether a worker has it;
+#  0: the request is not whole yet;
+# -1: the data is no request.
 cdef int rdma_thread_route(rdma_thread *t, const char *data, size_t received, uint32_t *worker) noexcept nogil
 # Gives the socket to the queue pair of a whole request, or refuses the request and closes the socket. t: the part of
 # the worker found by rdma_thread_route.
@@ -119,14 +122,20 @@ cdef void rdma_thread_attach(rdma_thread *t, int fd, const char *data, size_t re
 cdef void rdma_thread_refuse(rdma_thread *t, int fd, const char *data, size_t received) noexcept nogil
 
 # --- connections ---
-# Answers an exchange line of the lifeline sfd. threads: the worker's part of each transport's device; NULL: no device.
-# At least a single device is there. has_one: the lifeline has a queue pair already. Returns the new connection, or
-# NULL; reply is the line of the answer.
+# Answers an exchange line, received from the socket sfd of a lifeline.
+# - threads: the worker's parts of the devices, an array by transport; NULL for a transport without a device. The caller
+#   has checked that the array has a part.
+# - owner: the lifeline's connection, for rdma_failed_fn and rdma_lane_hooks.
+# - has_one: the lifeline has a queue pair already.
+# - within: the lifeline is encrypted, so nothing of its queue pair may leave the host.
+# - line, reply: as in conn_engine.exchange. The line of the answer is written to reply, also the line of a refusal.
+# Returns the new connection. NULL: the request is refused.
 # Parameters: line and reply, with their sizes, are those of conn_engine.exchange; the others are of the lifeline.
-cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one,
+cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one, bint within,
                               const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
-# Accepts or rejects a connection of rdma_cm with a descriptor cm_fd of its own. NULL: rejected, the caller closes
-# cm_fd. Else the caller watches cm_fd: cm_ended reports the connection's end.
+# Accepts or rejects a connection of rdma_cm with a descriptor cm_fd of its own. threads and owner: as in rdma_exchange,
+# but owner is the worker's connection for cm_fd. NULL: rejected, the caller closes cm_fd. Otherwise the caller watches
+# cm_fd: cm_ended reports the connection's end.
 cdef rdma_conn *rdma_cm_accept(rdma_thread **threads, void *owner, int cm_fd,
                                const rdma_request *request) noexcept nogil
 # The part of a device to which the connection belongs.

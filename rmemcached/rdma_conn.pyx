@@ -14,9 +14,9 @@ from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 from rmemcached.direct cimport DIRECT_LENGTH_BITS
 from rmemcached.logger cimport IDLE_TIMEOUT_CLOSE, NORMAL_CLOSE
 from rmemcached.protocol.conn cimport (
-    AUTH_LINE, NOT_GIVEN, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD,
-    conn_engine, conn_gather, conn_init, conn_memory, conn_next_write, conn_payload_piece, conn_payload_received,
-    conn_rdma_read, conn_release, conn_sent, conn_waits, conn_write_posted, mc_resp,
+    NOT_GIVEN, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn_auth,
+    conn_authenticated, conn_engine, conn_gather, conn_init, conn_memory, conn_next_write, conn_payload_piece,
+    conn_payload_received, conn_rdma_read, conn_release, conn_sent, conn_waits, conn_write_posted, mc_resp,
 )
 from rmemcached.rdma.cm cimport rdma_cm_refuse, read_hello, send_welcome
 from rmemcached.rdma.device cimport (
@@ -572,7 +572,7 @@ cdef void answer(rdma_conn *rc, char *reply, size_t reply_size) noexcept nogil:
     write_offer(&offer, reply, reply_size)
 
 
-cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one,
+cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one, bint within,
                               const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
     cdef exchange_request req
     cdef const char *wrong = parse_exchange(line, length, &req)
@@ -593,6 +593,10 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
     elif t == NULL:
         snprintf(reply, reply_size, b"SERVER_ERROR rdma: transport %.*s is not available here\r\n",
                  <int>min(req.transport_length, <size_t>32), req.transport)
+    elif within and not t.dev.transport.near:
+        snprintf(reply, reply_size,
+                 b"SERVER_ERROR rdma: %s is not encrypted, and this connection is (the server's option rdma_cleartext"
+                 b" allows it)\r\n", t.dev.transport.name)
     elif t.dev.transport.near and not is_near(t.dev, &req):
         snprintf(reply, reply_size, b"SERVER_ERROR rdma: %s needs a client on the same host%s\r\n",
                  t.dev.transport.name, <const char *>b" and network" if t.dev.endpoint.netns else <const char *>b"")

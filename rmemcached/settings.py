@@ -5,6 +5,8 @@ from __future__ import annotations
 MEGABYTE = 1024 * 1024
 VIEWS = 4096
 """The number of items pinned for clients' views at most, without a number in -o rdma_view_limit."""
+RESTARTS = ("auto", "always", "fresh")
+"""What a start does with the items of a memory file: the numbers of restart_policy (store.pxd)."""
 DIRECT_READERS = ("off", "own", "all")
 """Values of rdma_direct."""
 DIRECT_OFF = {
@@ -13,6 +15,7 @@ DIRECT_OFF = {
     "-s": "the socket has a file, by which others may come: -o rdma_direct=all lets them read",
     "rdma_shm": "the socket has a file, by which others may come: -o rdma_direct=all lets them read",
     "-Y": "-Y asks for a password: -o rdma_direct=own lets clients with it read",
+    "-S": "-S asks for a password: -o rdma_direct=own lets clients with it read",
     "-X": "-X keeps keys from clients: -o rdma_direct=own shows them to the daemon's own user",
     "overcommit_memory": "vm.overcommit_memory is 2, so that pages may be missing where clients read",
 }
@@ -46,6 +49,8 @@ class Settings:
     """Permission bits of the UNIX socket."""
     threads: int = 4
     max_bytes: int = 64 * MEGABYTE
+    memory_file: str | None = None
+    restart: str = "auto"
     max_connections: int = 1024
     inherited_fds: int = 3
     """Descriptors open at the start: the standard streams and inherited ones. As in memcached, they count for
@@ -79,6 +84,8 @@ class Settings:
     shutdown_command: bool = False
     auth_file: str | None = None
     """File of user:password lines; clients must authenticate."""
+    sasl: bool = False
+    """Clients must authenticate by SASL in the binary protocol (-S)."""
     prefix_delimiter: str = ":"
     detail_enabled: bool = False
     """Count commands by the key's prefix from the start."""
@@ -114,7 +121,7 @@ class Settings:
     slab_automove_ratio: float = 0.8
     slab_automove_window: int = 10
     slab_automove_freeratio: float = 0.01
-    """Share of all memory that automove keeps as free pages."""
+    """Share of all memory that automove keeps as free pages with ext_paths; else without effect, as in memcached."""
     slab_sizes: list[int]
     """Chunk sizes of the slab classes; none: by factor."""
     preallocate: bool = False
@@ -149,20 +156,28 @@ class Settings:
     """Pages with a smaller share in use are compacted."""
     ext_drop_unread: bool = False
     """Compaction drops items never read."""
+    verbose: int = 0
     ssl_enabled: bool = False
+    """TLS on all TCP ports (-Z), except on interfaces with the prefix notls."""
     ssl_chain_cert: str | None = None
+    """File with the server's certificate, and behind it the certificates up to the CA's, in PEM."""
     ssl_key: str | None = None
-    ssl_verify_mode: int = 0
-    """OpenSSL's SSL_VERIFY_...; 0: clients need no certificate."""
-    ssl_keyformat: int = 1
-    """OpenSSL's SSL_FILETYPE_...; 1: PEM."""
-    ssl_ciphers: str | None = None
+    """File of the private key; None: in ssl_chain_cert."""
     ssl_ca_cert: str | None = None
+    """File with the CAs of clients' certificates."""
+    ssl_verify_mode: int = 0
+    """Client certificates: 0: none, 1: checked if there is a certificate, 2 and 3: required."""
+    ssl_keyformat: int = 1
+    """The format of ssl_key: 1: PEM, 2: DER."""
+    ssl_ciphers: str | None = None
+    """OpenSSL's list of ciphers for TLS 1.2 and before; None: OpenSSL's own."""
+    ssl_min_version: int = 2
+    """The least version of TLS: 0 to 3 for 1.0 to 1.3."""
     ssl_wbuf_size: int = 16 * 1024
+    """Bytes of short replies that are gathered before they are encrypted, at most a record of 16 KB at a time."""
     ssl_session_cache: bool = False
     ssl_kernel_tls: bool = False
-    ssl_min_version: str = "tlsv1.2"
-    verbose: int = 0
+    """The kernel encrypts, if the kernel can (kTLS)."""
     debug_commands: bool = False
     """Answer debugtime and debugitem, which memcached has in its debug build only."""
     rdma: bool = True
@@ -207,6 +222,8 @@ class Settings:
     """The worker polls through gaps of up to so many microseconds between RDMA requests; 0: the worker never polls."""
     rdma_spin_share: int = 100
     """Percent of a worker's time that it polls, at most."""
+    rdma_cleartext: bool = False
+    """Clients of TLS may have RDMA on the network, which is not encrypted."""
     rdma_crc: bool = False
     """MPA CRC32c on every stream, not only where the client asks for it."""
 

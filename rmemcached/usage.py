@@ -18,7 +18,9 @@ Where to listen
 -l, --listen=<addr>       address to listen on [all]: host, host:port, [ipv6]:port, several of
                           them separated by commas, or -l more than once. Before an address,
                           proto[ascii]: proto[binary]: or proto[negotiating]: say what is
-                          spoken there, and tag[name]: (or tag_name_:) names it
+                          spoken there, and tag[name]: (or tag_name_:) names it. With -Z, in front
+                          of all: notls:, btls: (no client certificate), mtls: (one is required)
+-Z, --enable-ssl          TLS on all TCP ports: ssl_chain_cert and the options below it
 -B, --protocol=<name>     what is spoken everywhere: ascii, binary or auto [auto]
 -b, --listen-backlog=<num> length of the kernel's queue of new connections [{d.backlog}]
 -c, --conn-limit=<num>    simultaneous connections, at most [{d.max_connections}]
@@ -32,6 +34,7 @@ Memory and items
 -L, --enable-largepages   take all memory at the start, in huge pages
 -k, --lock-memory         lock the process's memory into RAM
 -C, --disable-cas         items without CAS values: 8 bytes less each
+-e, --memory-file=<file>  keep the items in this file, on a tmpfs: the next daemon has them again
 
 What clients may do
 -A, --enable-shutdown     accept "shutdown"
@@ -40,6 +43,10 @@ What clients may do
 -W, --disable-watch       refuse "watch"
 -Y, --auth-file=<file>    clients first authenticate, with a "set" whose value is "user password".
                           The file has up to {users} lines of the form user:password; SIGHUP reads it again
+-S, --enable-sasl         turn on Sasl authentication, in the binary protocol, by libsasl2: memcached.conf
+                          in /etc/sasl2 or in the folder of the environment's SASL_CONF_PATH, or a file of
+                          user:password lines named by MEMCACHED_SASL_PWDB. Without -B, an authenticated
+                          client may go on with text
 
 The process
 -t, --threads=<num>       worker threads [{d.threads}]
@@ -101,8 +108,21 @@ The process
    ext_max_frag=<x>, ext_drop_unread   compact pages filled less than this [{d.ext_max_frag}]; drop values that
                           nobody has fetched
    ext_max_sleep=<us>     sleep of the thread that writes [{d.ext_max_sleep}]
+   restart=<what>         what a start with -e does with the items: always keep them, start fresh, or auto: keep
+                          them, but not after three crashes within a minute [{d.restart}]
    watcher_logbuf_size=<kb>, worker_logbuf_size=<kb>   buffers of "watch" [{watcher_kilobytes}, {worker_kilobytes}]
    sock_cookie_id=<n>     mark of the listening sockets, for packet filters
+   ssl_chain_cert=<file>  with -Z: the server's certificate and its chain, in PEM
+   ssl_key=<file>         its private key [in ssl_chain_cert]
+   ssl_keyformat=<1|2>    format of ssl_key: 1: PEM, 2: DER [{d.ssl_keyformat}]
+   ssl_ca_cert=<file>     the CAs of clients' certificates, in PEM [none]
+   ssl_verify_mode=<n>    client certificates: 0: none, 1: checked if there is one, 2, 3: required\
+ [{d.ssl_verify_mode}]
+   ssl_ciphers=<list>     ciphers of TLS 1.2, as OpenSSL names them [OpenSSL's]
+   ssl_min_version=<n>    least version of TLS: 0 to 3 for 1.0 to 1.3 [{d.ssl_min_version}]
+   ssl_session_cache      clients may resume sessions of TLS 1.2 by their number [no]
+   ssl_kernel_tls         the kernel encrypts, if it can [no]
+   ssl_wbuf_size=<kb>     short replies gathered before they are encrypted [{wbuf_kilobytes}]
    modern, no_modern      today's defaults, or those of memcached 1.4
    rdma, no_rdma          offer RDMA on the TCP port, and shared memory on this host [yes]
    rdma_device=<name>     libibverbs device to serve on besides the software ones; none: none [the first]
@@ -128,6 +148,7 @@ The process
                           number; a quarter of both for a connection. 0: no views [a quarter of -m:{views}]
    rdma_spin=<us>         longest gap between RDMA requests that a worker polls through [{d.rdma_spin}]
    rdma_spin_share=<n>    percent of its time that a worker polls, at most [{d.rdma_spin_share}]
+   rdma_cleartext         with -Z: clients may have RDMA on the network, which is not encrypted [no]
    rdma_crc, no_rdma_crc  CRC32c on every iWARP stream [where the client asks]
    debug_commands         answer debugtime and debugitem, for tests
 """
@@ -150,4 +171,5 @@ def usage() -> str:
         ext_buckets=", ".join(EXT_BUCKETS),
         ext_page_megabytes=defaults.ext_page_size // MEGABYTE,
         ext_wbuf_megabytes=defaults.ext_wbuf_size // MEGABYTE,
+        wbuf_kilobytes=defaults.ssl_wbuf_size // 1024,
     )

@@ -24,6 +24,7 @@ missing_packages() {
     [ -e /usr/include/infiniband/verbs.h ] || echo libibverbs-dev
     [ -e /usr/include/isa-l.h ] || echo libisal-dev
     [ -e /usr/include/xxhash.h ] || echo libxxhash-dev
+    [ -e /usr/include/openssl/ssl.h ] || echo libssl-dev
     command -v memcached >/dev/null || [ -x /usr/bin/memcached ] || echo memcached
     case ,$extras, in
     *,test,*)
@@ -33,11 +34,13 @@ missing_packages() {
         command -v openssl >/dev/null || echo openssl
         command -v tshark >/dev/null || echo tshark
         command -v systemd-analyze >/dev/null || echo systemd
+        command -v saslpasswd2 >/dev/null || [ -x /usr/sbin/saslpasswd2 ] || echo sasl2-bin libsasl2-modules
         [ -x /bin/kill ] || echo procps
         command -v ip >/dev/null || echo iproute2
         command -v nft >/dev/null || [ -x /usr/sbin/nft ] || echo nftables
         command -v strace >/dev/null || echo strace
         perl -MTest::More -e 1 2>/dev/null || echo perl
+        perl -MIO::Socket::SSL -e 1 2>/dev/null || echo libio-socket-ssl-perl
         [ -e /usr/lib/python3/dist-packages/pyverbs ] || echo python3-pyverbs
         ;;
     esac

@@ -58,7 +58,7 @@ OURS = [file for file in FILES if file.startswith(("rmemcached/", "client/"))]
 CYTHON_FUNCTION = re.compile(r"^([ \t]*)(?:async )?(?:cdef|cpdef|def) (?!class |struct |enum|union |packed |extern )")
 EXTERN = re.compile(r"cdef extern from [\"'](<[^>]*>)[\"']")
 # Headers of libraries, declared by their users.
-LIBRARIES = re.compile(r"<(infiniband|rdma|isa-l)/|<Python\.h>")
+LIBRARIES = re.compile(r"<(infiniband|rdma|isa-l|openssl)/|<Python\.h>")
 
 
 def check(program: str, *arguments: str) -> None:

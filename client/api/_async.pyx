@@ -182,7 +182,7 @@ cdef class AsyncClient:
     async def close(self):
         """Closes the connection, if there is one. Waiting calls get MemcacheUnexpectedCloseError.
 
-        Any number of times. The next command makes a new connection.
+        May be called any number of times. The next command makes a new connection.
         """
         if self.connecting is not None:
             self.connecting.cancel()
@@ -603,8 +603,9 @@ cdef class AsyncClient:
         return await self._in_thread(self.client.register, memory)
 
     async def get_into(self, key, buffer, offset=0, default=None):
-        """As `Client.get_into`, but with a copy: the value comes into the client's own memory first, so a cancelled
-        call writes nothing. A direct read writes at once."""
+        """As `Client.get_into`, but with a copy: the value comes into the client's own memory first. A call cancelled
+        before the copy writes nothing. A value above 1 MB is copied in pieces, with turns of other tasks in between: a
+        call cancelled meanwhile has written some pieces. A direct read writes at once."""
         if self.may_look():
             if self.gives_way():
                 await self._turn()

@@ -82,7 +82,8 @@ cdef class AsyncConnection:
     # Called by AsyncClient's methods, after they have checked `full`: formats a request, which the loop's next turn
     # sends. The answer goes to r.future or r.group.
     cdef int submit(self, Request r) except -1
-    # Whether no output is left in the stream.
+    # Whether the transport has taken all output. Called by `submit` and `rest` before the stream's `begin` and `end`,
+    # which would drop unsent output.
     cdef bint all_sent(self)
     # Sends as much as the transport takes now. While output is left, the loop calls when there is room.
     cdef int send_some(self) except -1

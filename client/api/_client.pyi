@@ -4,6 +4,7 @@ from types import ModuleType, TracebackType
 from typing import Any, Literal, Protocol, TypeVar, overload
 
 from ..transport._buffers import Buffer
+from ..transport.arguments import Credentials
 from ..transport.sockets import Keepalive, Server
 from ..wire.meta import MetaItem, MetaNumber, MetaResult
 from ._pipeline import Pipeline
@@ -55,7 +56,8 @@ class Client:
     @property
     def rdma_cm_port(self) -> int | None: ...
     @property
-    def credentials(self) -> tuple[bytes, bytes] | None: ...
+    def credentials(self) -> Credentials | None: ...
+    binary_only: bool | None
     closes_on_rdma: bool
     closes_on_meta: bool
     unmarked: bool
@@ -97,6 +99,7 @@ class Client:
         rdma_cm_port: int | None = None,
         username: str | bytes | None = None,
         password: str | bytes | None = None,
+        sasl: bool = False,
     ) -> None: ...
     @overload
     def __init__(
@@ -118,6 +121,7 @@ class Client:
         rdma_cm_port: int | None = None,
         username: str | bytes | None = None,
         password: str | bytes | None = None,
+        sasl: bool = False,
     ) -> None: ...
     def __enter__(self: _Self) -> _Self: ...
     def __exit__(

@@ -56,7 +56,7 @@ cdef class Client(Session):
     """Client(server, serde=None, serializer=None, deserializer=None, connect_timeout=None, timeout=None,\
  no_delay=True, ignore_exc=False, socket_module=None, socket_keepalive=None, key_prefix=b"", default_noreply=True,\
  allow_unicode_keys=False, encoding="ascii", tls_context=None, *, transport=None, spin=None, rdma_cm_port=None,\
- username=None, password=None)
+ username=None, password=None, sasl=False)
 --
 
 A client of one memcached or rmemcached server, with pymemcache's methods.
@@ -96,13 +96,15 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             None: "rdma_cm" takes the number of the TCP port.
         username, password: for a server with authentication (memcached -Y), on every transport. str or bytes,
             without blanks. They go over the wire in the clear.
+        sasl: True: username and password are for SASL's mechanism PLAIN (memcached -S), and may have blanks. A server
+            without text commands behind SASL, as memcached is, gets the commands in the binary protocol, over TCP.
 
     A URL names server and transport: ``memcached://host:port`` ("auto"), ``rdma://`` ("verbs"), ``shm://``
     ("soft_shm"), ``iwarp://`` ("soft_iw"), ``tcp://``, ``unix:///path``. Before the host there can be
     ``user:password@``, and behind it options: ``?timeout=0.5&connect_timeout=1&no_delay=false&key_prefix=app:``, also
-    spin, ignore_exc, default_noreply, allow_unicode_keys, encoding, rdma_cm_port, and for memcached:// and unix://
-    transport. Seconds can be ``none``. Special characters are percent-encoded: %40 for @. A setting in the URL cannot
-    be an argument as well, unless the argument has its default value. The transport of a URL comes before the
+    spin, ignore_exc, default_noreply, allow_unicode_keys, encoding, rdma_cm_port, sasl, and for memcached:// and
+    unix:// transport. Seconds can be ``none``. Special characters are percent-encoded: %40 for @. A setting in the URL
+    cannot be an argument as well, unless the argument has its default value. The transport of a URL comes before the
     environment's.
 
     With a server or proxy without meta commands (memcached before 1.6) the client uses classic commands.
@@ -153,6 +155,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         rdma_cm_port=None,
         username=None,
         password=None,
+        sasl=False,
     ):
         """Takes the options of the class. Raises ValueError, TypeError, and does not connect."""
         if is_url(server):
@@ -164,7 +167,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             server = (server, serde)
             serde = None
         self.configure(server, connect_timeout, timeout, no_delay, socket_keepalive, transport, spin, rdma_cm_port,
-                       username, password, socket_module, tls_context)
+                       username, password, socket_module, tls_context, sasl)
         check_serde(serde, serializer, deserializer)
         check_choices(ignore_exc=ignore_exc, default_noreply=default_noreply, allow_unicode_keys=allow_unicode_keys)
         check_encoding(encoding)
@@ -219,6 +222,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             "rdma_cm_port": self.rdma_cm_port,
             "username": self.credentials and self.credentials[0],
             "password": self.credentials and self.credentials[1],
+            "sasl": self.credentials is not None and self.credentials[2],
         }
 
     def __del__(self):
@@ -254,9 +258,10 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
     @property
     def sock(self):
-        """A socket object of the connection used last, or None without a connection. Closing the connection closes it.
+        """A socket object of the connection used last. None: there is no connection, or it is a connection of rdma_cm.
 
-        Use it for inspection, and not to read from it. Over RDMA it is a socket of the queue pair's TCP connection.
+        The socket is for inspection: a program must not read from the socket. The Client closes the socket with the
+        connection. Over RDMA the socket belongs to the TCP or UNIX connection beside the queue pair.
         """
         lock_state(&shared_state)
         try:
@@ -594,15 +599,17 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     def get_or_set(self, key, compute, expire=0, *, lease=30, wait=None, refresh=None, stale=True):
         """Returns the value of key; without an item, calls compute() and stores its result for `expire` seconds.
 
-        Of all clients a single caller computes, and the rest wait for the value. If this caller fails, or does not
-        return within `lease` seconds, the next caller computes. wait: the most seconds of waiting; after them the call
-        computes by itself, and does not store. A stale item (`invalidate`) is returned to the waiting callers, unless
-        stale=False: then they wait, too. refresh: if the item expires in less than so many seconds, a single caller
-        computes it anew while the rest take the present value. A value invalidated or deleted during compute() is not
-        stored.
+        Of all clients a single caller computes, and the rest wait for the value. If compute() raises an exception, or
+        the computing caller stores no value within `lease` seconds, the next caller computes. wait: the most seconds of
+        waiting; afterwards the call computes by itself, and does not store.
 
-        The keys may be any bytes (1 to 250, or up to 186 if some are not printable ASCII), as in all meta commands. A
-        compute() with an exception leaves the key to the next caller. Raises ValueError for a lease below 1.
+        An old value is computed anew by a single caller, too: the value of a stale item (`invalidate`), and the value
+        of an item that expires in less than `refresh` seconds. Meanwhile the rest get the old value, without waiting.
+        With stale=False they wait for the new value of a stale item. If the computing caller stores no value, no other
+        caller takes over before the item expires. But an exception of compute() leaves a stale item to the next caller.
+
+        A value invalidated or deleted during compute() is not stored. The keys may be any bytes (1 to 250, or up to 186
+        if some are not printable ASCII), as in all meta commands. Raises ValueError for a lease below 1.
         """
         return leases.drive(self, compute, leases.steps(key, expire, lease, wait, refresh, stale))
 
@@ -650,9 +657,10 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         last access, in seconds since 1970; exp -1: never), cas, fetch (whether the item was fetched), cls (slab class),
         size (bytes of memory).
 
-        classes: "all", "hash", or the numbers of slab classes ("1,2"). The dump has a plain connection of its own, so
-        the Client can be used meanwhile. The iterator closes the connection after the last item, in its own method
-        close, and at the end of a `with` block around the iterator.
+        classes: "all", the numbers of slab classes ("1,2"), or "hash". With "hash" the server walks its hash table, and
+        so dumps all items without disturbing the LRU queues much. The dump has a plain connection of its own, so the
+        Client can be used meanwhile. The iterator closes the connection after the last item, in its own method close,
+        and at the end of a `with` block around the iterator.
         Raises MemcacheServerError when the server is busy with another dump, and MemcacheUnexpectedCloseError when a
         dump ends early.
         """

@@ -93,8 +93,9 @@ cdef class Connection:
     cdef bytes value(self)
     # As value, but a read-only memoryview, without a copy if the server has written the value to memory.
     cdef object value_view(self)
-    # As value, into the caller's memory, after put_target for this memory. Reads and drops a longer value. Returns the
-    # length of the value.
+    # Puts the value behind a VA line into the caller's memory, `size` bytes at `to`. If the request named this memory
+    # (put_target), the server may have written the value there already; otherwise the method copies the value. A value
+    # longer than `size` is read and dropped. Returns the length of the value.
     cdef Py_ssize_t value_into(self, char *to, size_t size) except -1
     # Reads a value from the stream.
     cdef int read_inline(self, char *to, size_t length) except -1

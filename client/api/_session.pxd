@@ -25,7 +25,8 @@ cdef class Session:
     cdef readonly object rdma_cm_port
     cdef readonly object socket_module  # None: the standard library's
     cdef readonly object tls_context
-    cdef readonly object credentials  # (name, password) as bytes, or None
+    cdef readonly object credentials  # transport/arguments.Credentials, or None
+    cdef public object binary_only    # bool or None: the server takes no text after SASL
     cdef public bint closes_on_rdma  # the server has ended a connection because of the exchange
     cdef public bint closes_on_meta  # the server has ended a connection because of a meta command,
     cdef public bint unmarked    # ... and does not answer to `version` either
@@ -50,7 +51,7 @@ cdef class Session:
 
     # Called by the Client's constructor: takes the options of the connections, or raises ValueError.
     cdef int configure(self, server, connect_timeout, timeout, no_delay, keepalive, transport, spin, rdma_cm_port,
-                       username, password, socket_module, tls_context) except -1
+                       username, password, socket_module, tls_context, sasl) except -1
     # Begins a call: takes or makes a Connection, whose request has at most reports and a mark yet. name: the command's,
     # for exceptions. quiet: the call waits for no answer. Raises the errors of `connect` and of Connection.
     cdef Connection enter(self, bint quiet, bytes name)
@@ -71,7 +72,7 @@ cdef class Session:
     cdef int tell_releases(self) except -1
     # Called after a direct read by `reader`: tell_hits or tell_releases, when due.
     cdef int tell_late(self, DirectReader reader) except -1
-    # `leave`, which raises no MemcacheError.
+    # As `leave`, but raises no MemcacheError.
     cdef int leave_quietly(self, Connection c) except -1
     # Sets the memory for direct reads from now on. The caller holds the lock. None: all gets ask the server.
     cdef void read_from(self, DirectMemory memory) noexcept
@@ -95,25 +96,29 @@ cdef class Session:
     cdef Pins pins_with(self, DirectMemory memory, uint64_t place)
     # Called by `tell_releases`: takes an idle connection with released views. None: there is no such connection.
     cdef Connection take_releasing(self)
-    # A number for the thread or greenlet, for its whole life.
+    # Returns a number for the calling thread or greenlet, for its whole life.
     cdef unsigned long caller(self) except? 0
     # Makes the caller the owner of the connection.
     cdef int own(self, Connection c, unsigned long caller) except -1
-    # Whether the owner still lives, and may need the order of its commands. threads: by their idents.
+    # Whether the connection's owner still lives, and may need the order of its commands. threads: the living threads,
+    # by their idents.
     cdef bint is_owned(self, Connection c, dict threads)
     # The search of `idle`, which holds the lock. The caller's connection with unanswered commands comes first.
     cdef Connection find(self, unsigned long caller)
-    # A new connection, authenticated. Raises OSError, TimeoutError, MemcacheError.
+    # Makes a connection, and authenticates it. Raises OSError, TimeoutError, MemcacheError.
     cdef Connection connect(self)
     # Authenticates a new connection, or closes it and raises the exception.
     cdef int authenticate(self, Connection c) except -1
-    # The key with the prefix, for the server. Raises MemcacheIllegalInputError, TypeError.
+    # Returns the key with the prefix, encoded for the server. Raises MemcacheIllegalInputError, TypeError.
     cdef bytes encoded_key(self, object key)
-    # The key with the prefix, for put_fetch and put_store.
+    # Returns the key with the prefix, for put_fetch and put_store.
     cdef object sendable_key(self, object key)
     # Whether a call with this argument waits for no answer. None: default_noreply.
     cdef bint is_quiet(self, object noreply) except -1
-    # The bytes to send for a value. The text of its flags is appended to numbers; None: 0.
+    # Called by the commands that store. Returns what to send for the value: bytes, a memoryview or a Gathered, as
+    # encode_value. Appends the text of the item's flags to `numbers`. flags None: the serde's flags are sent; without a
+    # serde None is appended, and the item gets flags 0. An OSError of the serde gets the attribute of_serde, since
+    # the connection has not failed.
     cdef object serialize(self, object key, object value, object flags, list numbers)
-    # The value of stored bytes and flags.
+    # Returns the value of stored bytes and flags, by the serde if there is one. Marks an OSError as `serialize` does.
     cdef object load(self, object key, object value, uint32_t flags)

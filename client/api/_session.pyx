@@ -17,7 +17,7 @@ from rmemcached.sys.debug cimport assert_that
 
 from rmemcached.client.exceptions import MemcacheError
 from rmemcached.client.transport.arguments import as_port, check_choices, is_number
-from rmemcached.client.transport.authentication import check_answer, checked_credentials, request
+from rmemcached.client.transport.authentication import answers, checked_credentials, request
 from rmemcached.client.transport.connection import open_stream, tell_what_blocks
 from rmemcached.client.transport.sockets import KeepaliveOpts, check_sockets, current_greenlet
 from rmemcached.client.transport.transports import ROWS, TRANSPORTS
@@ -39,7 +39,7 @@ cdef class Session:
         self._releases = Releases.__new__(Releases)
 
     cdef int configure(self, server, connect_timeout, timeout, no_delay, keepalive, transport, spin, rdma_cm_port,
-                       username, password, socket_module, tls_context) except -1:
+                       username, password, socket_module, tls_context, sasl) except -1:
         self.close_all()
         self.server = normalize_server(server)
         for name, seconds in (("connect_timeout", connect_timeout), ("timeout", timeout)):
@@ -72,7 +72,8 @@ cdef class Session:
         if rdma_cm_port is not None and isinstance(self.server, str):
             raise ValueError(f"rdma_cm_port needs a host and port, not the UNIX socket {self.server!r}")
         self.rdma_cm_port = rdma_cm_port
-        self.credentials = checked_credentials(username, password)
+        self.credentials = checked_credentials(username, password, sasl)
+        self.binary_only = None
         self.closes_on_rdma = False
         self.closes_on_meta = False
         self.unmarked = False
@@ -215,12 +216,15 @@ cdef class Session:
     cdef int authenticate(self, Connection c) except -1:
         # For the server each lane is a connection of its own, and must be authenticated.
         cdef Stream s = c.stream
+        cdef bint first = True
         c.name = b"authentication"
         try:
             s.begin()
             put_bytes(s, request(self.credentials))
-            c.exchange()
-            check_answer(answer(s), self.credentials)
+            for check in answers(self.credentials):
+                c.read_answer(first)
+                first = False
+                check(answer(s), self.credentials)
             s.end()
         except BaseException as error:
             c.close()

@@ -15,7 +15,10 @@ from ._client import Client
 Servers = list[tuple[str, int]]
 
 # The options of a ClusterClient for its connection to a configuration endpoint.
-OF_ENDPOINT = ("connect_timeout", "timeout", "socket_module", "socket_keepalive", "tls_context", "username", "password")
+OF_ENDPOINT = (
+    *("connect_timeout", "timeout", "socket_module", "socket_keepalive", "tls_context"),
+    *("username", "password", "sasl"),
+)
 
 
 def dns_servers(name: str, port: int) -> Servers:

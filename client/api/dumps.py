@@ -114,7 +114,7 @@ class Lines(Generic[T], Iterator[T]):
         return error
 
     def close(self) -> None:
-        """Closes the connection. Any number of times."""
+        """Closes the connection. May be called any number of times."""
         plain, self._plain = self._plain, None
         if plain is not None:
             self._lines.close()

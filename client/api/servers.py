@@ -35,7 +35,7 @@ OF_THE_CLUSTER = ("key_prefix", "ignore_exc", "default_noreply", "allow_unicode_
 CLIENT_OPTIONS = (
     *("serde", "serializer", "deserializer", "connect_timeout", "timeout", "no_delay", "socket_module"),
     *("socket_keepalive", "key_prefix", "allow_unicode_keys", "default_noreply", "encoding", "tls_context"),
-    *("transport", "spin", "rdma_cm_port", "username", "password"),
+    *("transport", "spin", "rdma_cm_port", "username", "password", "sasl"),
 )
 """The arguments that each server's Client gets."""
 
@@ -115,6 +115,7 @@ class Servers(Generic[_Client]):
         rdma_cm_port: int | None = None,
         username: str | bytes | None = None,
         password: str | bytes | None = None,
+        sasl: bool = False,
         weights: Mapping[Any, int] | None = None,
         refresh_interval: float | None = None,
     ) -> None:

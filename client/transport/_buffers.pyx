@@ -324,12 +324,12 @@ cdef object lend_region(Pool pool, region *one, size_t length):
 cdef class Buffer:
     """Memory for values. `Client.buffer` makes a Buffer, and `Client.register` makes a Buffer of an object's memory.
 
-    It has the buffer protocol: memoryview(b), numpy.frombuffer(b). Any Client of the same server sends and receives
-    values in a Buffer, or in a part of a Buffer, without a copy on this side, where the transport allows it: "verbs"
-    and "soft_iw"; "soft_shm" for Buffers of `Client.buffer`. Elsewhere a Buffer is ordinary memory. It outlives the
-    Client, the connection and the server. Views, and requests that name the Buffer, keep it from being closed. In a
-    forked child the Buffer is ordinary memory with the contents at the fork, and neither process sees later writes of
-    the other.
+    A Buffer has the buffer protocol: memoryview(b), numpy.frombuffer(b). Any Client of the same server may send values
+    from a Buffer, and receive values in a Buffer, or use a part of a Buffer. A request then copies nothing in this
+    process over "verbs", "rdma_cm" and "soft_iw", and over "soft_shm" if the Buffer is of `Client.buffer`. Otherwise a
+    Buffer is ordinary memory. A Buffer outlives the Client, the connection and the server. Views, and requests that
+    name the Buffer, keep it from being closed. In a forked child the Buffer is ordinary memory with the contents at the
+    fork, and neither process sees later writes of the other.
 
     A Buffer collected while open is closed, with a ResourceWarning. Thread-safe.
     """
@@ -381,7 +381,7 @@ cdef class Buffer:
         return not self.open
 
     def close(self):
-        """Gives the memory up, or the caller's memory back. Any number of times.
+        """Gives up the memory. An object's memory returns to the object. May be called any number of times.
 
         Raises BufferError while views of the Buffer exist, or a request names it.
         """

@@ -350,7 +350,7 @@ cdef class Endpoint:
     cdef void note_fault(self) noexcept:
         cdef const char *fault = soft_qp_fault(self.qp) if self.soft and self.qp != NULL else NULL
         if fault != NULL:
-            self.fault = f"the server has broken the stream: {fault.decode()}"
+            self.fault = f"the stream to the server broke: {fault.decode()}"
 
     cdef bint foreign(self) noexcept nogil:
         return getpid() != self.pid

@@ -24,7 +24,7 @@ cdef class Memory:
     cdef ibv_pd *pd
     cdef Pool pool
     cdef bint pooled                 # regions of the pool are used
-    cdef size_t ring_from            # bytes; larger values go through the ring of soft_shm
+    cdef size_t ring_from            # bytes; larger values go through the ring of soft_shm. Of a Sink: only in a loop
 
     # From now on an event loop uses the memory: values larger than LOOP_RING_FROM go through the ring.
     cdef void join_loop(self) noexcept

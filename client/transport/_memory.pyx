@@ -30,8 +30,8 @@ cdef extern from "Python.h":
 
 cdef enum:
     COPY_MOST = 1 << 17      # bytes of values that are always copied, as long as there is room
-    RING_FROM = 1 << 23      # soft_shm: larger values go through the ring, and both sides copy at the same time;
-    LOOP_RING_FROM = 1 << 20  # ... for an event loop, which sends and receives in pieces, with other tasks in between
+    RING_FROM = 1 << 23      # soft_shm: larger values to the server go through the ring: both sides copy at once
+    LOOP_RING_FROM = 1 << 20  # ... in an event loop, also values from the server: the loop does other work in between
     SINK_FIRST = 1 << 20     # bytes of the first sink
     SINK_MIN = 1 << 18       # bytes of the smallest block
     SINK_MAX = 1 << 28       # bytes of the largest block, or region mapped by the server
@@ -247,6 +247,8 @@ cdef class Sink(Memory):
 
     def __init__(self, QueuePair queue):
         Memory.__init__(self, queue)
+        # On soft_shm values of all sizes come into a region: a waiting RdmaStream copies a value while it comes
+        # (copy_on). An event loop does not wait in the stream, so join_loop sets a limit.
         self.ring_from = <size_t>-1
 
     def __cinit__(self, *_):

@@ -84,8 +84,7 @@ cdef class QueuePair(Endpoint):
     cdef int take_message(self, Stream stream, lane_state *own, unsigned int index, size_t length) noexcept nogil
     cdef void take_sent(self, unsigned int index) noexcept nogil
     cdef int poll_locked(self, Stream stream, lane_state *own) noexcept nogil
-    # reap, with the lock.
-    cdef int reap_locked(self, Stream stream, lane_state *lane, int polls) noexcept nogil
+    cdef int reap_locked(self, Stream stream, lane_state *lane, int polls) noexcept nogil    # the work of `reap`
     cdef void finish_lane(self, lane_state *lane) noexcept nogil
     cdef void wake_wanting(self) noexcept nogil
     # waiting

@@ -346,7 +346,8 @@ cdef class QueuePair(Endpoint):
         return total
 
     cdef void finish_lane(self, lane_state *lane) noexcept nogil:
-        # Frees the lane after CLOSE in both directions, unless `kept`.
+        # Frees the lane, if both ends have sent CLOSE and the former owner no longer asks lane_is_closed (lane.kept).
+        # Called when one of these conditions has become true. The caller does not touch the lane afterwards.
         cdef unsigned int i
         if not (lane.closed and lane.close_sent) or lane.kept:
             return

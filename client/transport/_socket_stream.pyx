@@ -54,7 +54,7 @@ cdef class SocketStream(Stream):
         self.needs_gil = True
         self.waits = True
         # Sockets of other classes, such as gevent's, belong to the event loop of a thread.
-        self.of_thread = not isinstance(sock, plain_socket)
+        self.of_thread = not isinstance(getattr(sock, "inner", sock), plain_socket)
         self.inline_limit = <size_t>-1
         self.sock = sock
         live_add(LIVE_CLIENT_CONN)

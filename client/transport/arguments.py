@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 SERDE_METHODS = ("serialize", "deserialize")
+
+
+class Credentials(NamedTuple):
+    """A name and a password, for -Y or for SASL."""
+
+    name: bytes
+    secret: bytes
+    sasl: bool
 
 
 def is_integer(value: Any) -> bool:

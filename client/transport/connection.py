@@ -19,7 +19,8 @@ from ..exceptions import (
 from . import exchange
 from ._socket_stream import SocketStream
 from ._tcp import TcpStream
-from .authentication import authenticate, knows_version, recognise
+from .authentication import authenticate, knows_version, recognise, takes_text
+from .binary import BinarySocket
 from .sockets import Options, is_local, is_ours, is_patched, name_failure, open_socket, server_text, why_plain, wrap
 from .transports import PLAIN, ROWS, Transport
 
@@ -31,6 +32,24 @@ codecs.lookup("idna")
 
 
 def open_plain(client: Options) -> socket.socket:
+    """connect_plain, for text: through a BinarySocket if the server takes none after SASL. Raises the same errors."""
+    plain = connect_plain(client)
+    try:
+        if client.credentials is not None and client.credentials.sasl:
+            if client.binary_only is None:
+                client.binary_only = not takes_text(plain)
+                if client.binary_only:
+                    plain.close()
+                    plain = connect_plain(client)
+            if client.binary_only:
+                return BinarySocket(plain)  # type: ignore[return-value]
+    except BaseException:
+        plain.close()
+        raise
+    return plain
+
+
+def connect_plain(client: Options) -> socket.socket:
     """A socket connected to the client's server, authenticated. Its time-out is the one for connecting.
 
     Raises OSError, TimeoutError, MemcacheClientError: the server does not know the client; MemcacheServerError.

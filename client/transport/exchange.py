@@ -13,13 +13,13 @@ from typing import cast
 
 from ..exceptions import (
     FULL,
-    UNAUTHENTICATED,
     ExchangeEnded,
     MemcacheServerError,
     TransportRefused,
     TransportUnavailable,
+    authentication_wanted,
+    is_unauthenticated,
     too_many_connections,
-    unauthenticated,
 )
 from ._cm import CmRoute
 from ._exchange import REPLY_LIMIT, Offer
@@ -179,8 +179,8 @@ def read_reply_line(plain: socket.socket) -> bytes:
         received += more
     if received[:-2] == FULL:
         raise too_many_connections()
-    if received[:-2] == UNAUTHENTICATED:
-        raise unauthenticated()
+    if is_unauthenticated(received[:-2]):
+        raise authentication_wanted(received[:-2])
     return received[:-2]
 
 

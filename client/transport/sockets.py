@@ -9,7 +9,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .arguments import is_integer
+from .arguments import Credentials, is_integer
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -45,21 +45,23 @@ class Options(Protocol):
     @property
     def rdma_cm_port(self) -> int | None: ...
     @property
-    def credentials(self) -> tuple[bytes, bytes] | None: ...
+    def credentials(self) -> Credentials | None: ...
     @property
     def socket_module(self) -> ModuleType | None: ...
     @property
     def tls_context(self) -> SSLContext | None: ...
 
-    # Set by connection.Choice: the server closes connections that ask for RDMA, or for meta commands; the server does
-    # not answer to `version`.
+    # Set by connection: the server takes no text after SASL (None: not known); the server closes connections that ask
+    # for RDMA, or for meta commands; the server does not answer to `version`.
+    binary_only: bool | None
     closes_on_rdma: bool
     closes_on_meta: bool
     unmarked: bool
 
 
 class KeepaliveOpts:
-    """TCP keepalive: seconds idle before the first probe, seconds between probes, probes before giving up.
+    """TCP keepalive. idle: seconds without data before the first probe. intvl: seconds between probes. cnt: unanswered
+    probes before the connection ends.
 
     Raises ValueError for a number below 1.
     """

@@ -13,14 +13,14 @@ from rmemcached.client.wire._modes cimport STORE_ADD, STORE_APPEND, STORE_PREPEN
 
 from rmemcached.client.exceptions import (
     FULL,
-    UNAUTHENTICATED,
     MemcacheClientError,
     MemcacheIllegalInputError,
     MemcacheServerError,
     MemcacheUnknownCommandError,
     MemcacheUnknownError,
+    authentication_wanted,
+    is_unauthenticated,
     too_many_connections,
-    unauthenticated,
 )
 
 cdef extern from "Python.h":
@@ -410,8 +410,8 @@ cdef bint is_refusal(bytes line):
 
 
 cdef object error_of(bytes line, bytes name):
-    if line == UNAUTHENTICATED:
-        return unauthenticated()
+    if is_unauthenticated(line):
+        return authentication_wanted(line)
     if line.startswith(b"CLIENT_ERROR"):
         return MemcacheClientError(line[line.find(b" ") + 1:])
     if line.startswith(b"SERVER_ERROR"):

@@ -2,15 +2,16 @@
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdio cimport fprintf, stderr
-from libc.string cimport strlen
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, strlen
 
 from rmemcached.protocol.admin_flash cimport process_extstore_command
 from rmemcached.protocol.admin_lru cimport process_lru_command, process_lru_crawler_command
 from rmemcached.protocol.admin_slabs cimport process_slabs_command
 from rmemcached.protocol.admin_watch cimport process_watch_command
-from rmemcached.protocol.conn cimport conn_closing, conn_hooks, conn_set_state
+from rmemcached.protocol.conn cimport REFRESH_WHY_MAX, conn_closing, conn_hooks, conn_set_state
 from rmemcached.protocol.parse cimport parse_i32, parse_i64, parse_u32, token_is
-from rmemcached.protocol.reply cimport BAD_EXPTIME, BAD_FORMAT, out_line, out_string
+from rmemcached.protocol.reply cimport BAD_EXPTIME, BAD_FORMAT, OUT_OF_MEMORY, out_line, out_string, text_reply
 from rmemcached.store.store cimport (
     KEY_MAX_LENGTH, item, item_get, item_remove, store, store_advance, store_debug_lock, store_debug_unlock,
     store_flush_all, store_hash, store_pause, store_set_memory_limit,
@@ -82,8 +83,23 @@ cdef void process_memlimit_command(conn *c, const token *t, int n) noexcept nogi
 
 
 cdef void process_refresh_certs_command(conn *c, const token *t, int n) noexcept nogil:
+    cdef const conn_hooks *hooks = c.thread.hooks
+    cdef char *why
+    cdef size_t length
     c.noreply = False
-    out_string(c, b"Error TLS not enabled")
+    if hooks.refresh_certs == NULL:
+        out_string(c, b"Error TLS not enabled")
+        return
+    why = <char *>malloc(REFRESH_WHY_MAX + 2)
+    if why == NULL:
+        out_string(c, OUT_OF_MEMORY)
+    elif hooks.refresh_certs(hooks.arg, why):
+        free(why)
+        out_line(c, b"OK\r\n", 4)
+    else:
+        length = strlen(why)
+        memcpy(why + length, b"\r\n", 2)
+        text_reply(c, why, length + 2)
 
 
 cdef void process_debugtime_command(conn *c, const token *t, int n) noexcept nogil:

@@ -11,7 +11,7 @@ from rmemcached.protocol.admin cimport process_admin_command
 from rmemcached.protocol.admin_stats cimport process_stats_command
 from rmemcached.protocol.auth cimport try_read_command_asciiauth
 from rmemcached.protocol.conn cimport (
-    AUTH_NONE, CONN_NAME, MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_OOM, MGET_SKIP, MGET_TOUCH, NOT_GIVEN,
+    AUTH_DONE, CONN_NAME, MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_OOM, MGET_SKIP, MGET_TOUCH, NOT_GIVEN,
     WRITE_BUFFER_SIZE, conn_charge, conn_closing, conn_log, conn_logs, conn_name, conn_new_cmd, conn_nread,
     conn_output_full, conn_read_keys, conn_resume, conn_set_state, mc_resp, thread_stats,
 )
@@ -728,7 +728,7 @@ cdef bint try_read_command_ascii(conn *c) noexcept nogil:
     cdef char *newline
     cdef char *end
     cdef size_t length
-    if c.auth_wanted != AUTH_NONE:
+    if c.auth_state != AUTH_DONE:
         return try_read_command_asciiauth(c)
     newline = <char *>memchr(line, c'\n', c.rbytes)
     if newline == NULL:

@@ -1,6 +1,6 @@
 """Authentication of text connections (-Y). memcached: proto_text.c.
 
-Called by `ascii` alone, as long as conn.auth_wanted is not AUTH_NONE. The server knows the users
+Called by `ascii` alone, as long as conn.auth_state is not AUTH_DONE. The server knows the users
 (conn_hooks.authenticate).
 """
 

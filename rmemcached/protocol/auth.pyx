@@ -4,7 +4,9 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t
 from libc.string cimport memchr, memcmp
 
-from rmemcached.protocol.conn cimport AUTH_LINE, AUTH_NONE, AUTH_TOKEN, conn_closing, conn_hooks, conn_set_state
+from rmemcached.protocol.conn cimport (
+    AUTH_TOKEN, AUTH_WANTED, conn_authenticated, conn_closing, conn_hooks, conn_set_state,
+)
 from rmemcached.protocol.parse cimport LINE_TOKENS, parse_u32, token, tokenize
 from rmemcached.protocol.reply cimport out_line, out_string
 from rmemcached.store.store cimport store_time
@@ -14,6 +16,13 @@ cdef enum:
     MIN_AUTH_LINE = 6        # bytes; a shorter line ends the connection
     MAX_AUTH_LINE = 2048
     MAX_AUTH_TOKEN = 16384
+
+
+cdef extern from *:
+    """
+    #define RMC_SASL_FIRST "CLIENT_ERROR unauthenticated: SASL comes first, in the binary protocol (-S)"
+    """
+    const char *SASL_FIRST "RMC_SASL_FIRST"
 
 
 cdef bint take_auth_line(conn *c) noexcept nogil:
@@ -30,6 +39,11 @@ cdef bint take_auth_line(conn *c) noexcept nogil:
             return False
         conn_set_state(c, conn_closing)
         return True
+    if c.thread.hooks.authenticate == NULL:
+        # -S alone. memcached -S ends a connection that begins with text, and says nothing.
+        out_string(c, SASL_FIRST)
+        conn_set_state(c, conn_closing)
+        return True
     if end - p < MIN_AUTH_LINE:
         conn_set_state(c, conn_closing)
         return True
@@ -44,7 +58,7 @@ cdef bint take_auth_line(conn *c) noexcept nogil:
     elif length > MAX_AUTH_TOKEN:
         out_string(c, b"CLIENT_ERROR auth token too long")
     else:
-        c.auth_wanted = AUTH_TOKEN
+        c.auth_state = AUTH_TOKEN
         c.auth_bytes = length + 2
     return True
 
@@ -60,7 +74,7 @@ cdef bint take_auth_token(conn *c) noexcept nogil:
         return False
     c.rcurr += size
     c.rbytes -= size
-    c.auth_wanted = AUTH_LINE
+    c.auth_state = AUTH_WANTED
     end = p + size - 2
     if end[0] != c'\r' or end[1] != c'\n':
         out_string(c, b"CLIENT_ERROR bad command line termination")
@@ -71,7 +85,7 @@ cdef bint take_auth_token(conn *c) noexcept nogil:
         return True
     counter_add(&c.thread.stats.auth_cmds, 1)
     if hooks.authenticate(hooks.arg, p, <size_t>(space - p), space + 1, <size_t>(end - space) - 1):
-        c.auth_wanted = AUTH_NONE
+        conn_authenticated(c)
         out_line(c, b"STORED\r\n", 8)
     else:
         counter_add(&c.thread.stats.auth_errors, 1)
@@ -83,8 +97,8 @@ cdef bint try_read_command_asciiauth(conn *c) noexcept nogil:
     cdef bint taken
     c.noreply = False
     c.last_cmd_time = store_time(c.thread.store)
-    if c.auth_wanted == AUTH_LINE:
+    if c.auth_state == AUTH_WANTED:
         taken = take_auth_line(c)
-        if c.auth_wanted == AUTH_LINE:
+        if c.auth_state == AUTH_WANTED:
             return taken
     return take_auth_token(c)

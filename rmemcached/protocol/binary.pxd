@@ -10,3 +10,6 @@ from rmemcached.protocol.conn cimport conn
 cdef bint try_read_command_binary(conn *c) noexcept nogil
 # The payload of a storage command is complete: stores the item and answers.
 cdef void complete_nread_binary(conn *c) noexcept nogil
+# Answers AUTH or STEP of SASL with the outcome in the connection's session, which the worker has taken. The connection
+# leaves the state conn_auth.
+cdef void complete_sasl_binary(conn *c) noexcept nogil

@@ -46,6 +46,7 @@ cdef enum conn_states:       # memcached's names, if memcached has the state; se
     conn_resume              # a get with keys left (mget) goes on
     conn_read_keys           # a long get waits for the rest of its line, or has got input
     conn_watch               # a side thread has the connection's socket
+    conn_auth                # a side thread works on the connection's authentication (sasl_session)
     conn_closing             # replies leave, then the connection ends
     conn_closed
 
@@ -60,6 +61,7 @@ cdef enum conn_want:         # the result of drive_machine
     WANT_REMOTE_PAYLOAD      # rlbytes of its data, by RDMA READ from `remote`; report as above. Only if engine.remote
     WANT_FLUSH               # too many replies are waiting; call again when they have left
     WANT_LENT                # nothing: a side thread has the socket; call again when the socket is back
+    WANT_AUTH                # nothing, and no more input: the engine's `resume_auth` follows; call again then
     WANT_YIELD               # more input is there after reqs_per_event commands; serve others, call again
     WANT_CLOSE               # send the queued output, then close
 
@@ -68,12 +70,13 @@ cdef enum:
     MAX_PENDING_RESPS = 256  # with so many waiting replies the machine returns WANT_FLUSH; or with ...
     MAX_PENDING_BYTES = 4 * 1024 * 1024   # ... so many bytes of items and statistics
     MAX_WAITING_BYTES = 16 * 1024 * 1024  # ... or so many bytes of values of replies that wait
+    REFRESH_WHY_MAX = 4096 + 320   # bytes of refresh_certs' reason, a path and OpenSSL's words, with a NUL
     MSET_TOKENS_SIZE = 40    # bytes of an O, a length, an opaque of up to 32 bytes, and the flags c, k, s
 
-cdef enum auth_states:       # what the connection must send next (conn.auth_wanted)
-    AUTH_NONE                # the connection is authenticated, or need not be
-    AUTH_LINE                # the first line of an authentication
-    AUTH_TOKEN               # ... and then auth_bytes bytes with user and password
+cdef enum auth_states:       # conn.auth_state
+    AUTH_DONE                # the connection is authenticated, or need not be
+    AUTH_WANTED              # an authentication must come first: a line (-Y), or the binary commands of SASL (-S)
+    AUTH_TOKEN               # the line has come; auth_bytes bytes with user and password follow
 
 cdef struct remote_buf:      # the client's memory, named in a request as `@addr:rkey[:length]`
     uint64_t addr
@@ -206,11 +209,59 @@ cdef struct conn_engine:
     # The command rdma_hits: whether the client was given the items' memory, by a descriptor or for READs. `given`
     # itself is NULL if no client of such a connection has the memory.
     bint (*given)(const conn *c) noexcept nogil
+    # The state is no longer conn_auth: the connection goes on. NULL if a connection of this kind has no SASL. The
+    # connection may end in this function and the next.
+    void (*resume_auth)(conn *c) noexcept nogil
     # The reply at the head of the output is whole: sends, and goes on with the machine. NULL if no reply of such a
-    # connection ever waits (mc_resp.wait). The connection may end.
-    void (*resume)(conn *c) noexcept nogil
+    # connection ever waits (mc_resp.wait). Both waits may be under way at once: each function leaves the other's alone.
+    void (*resume_reply)(conn *c) noexcept nogil
     bint remote              # the engine fetches payloads from conn.remote and writes values to sinks (conn_next_write)
     bint datagrams           # the engine sends each reply as a message of its own: no two replies share an mc_resp
+
+cdef enum sasl_command:
+    SASL_AUTH                # begins an authentication by the named mechanism
+    SASL_STEP                # answers the mechanism's challenge
+
+cdef enum sasl_outcome:
+    SASL_AUTHENTICATED
+    SASL_CHALLENGE           # the mechanism wants another step
+    SASL_DENIED
+
+cdef enum sasl_places:       # where a session is: of server/sasl, under its lock
+    SASL_IDLE                # with its connection, which waits for the client
+    SASL_QUEUED              # for a side thread
+    SASL_WORKING             # in a side thread
+    SASL_DELIVERED           # on its way back to the worker
+
+# An authentication by SASL: from the client's AUTH to its outcome, with a few steps in between. While the place is not
+# SASL_IDLE, the worker uses `c` alone.
+cdef struct sasl_session:
+    conn *c                  # NULL: the connection has ended. The worker writes it, under the lock of server/sasl
+    conn_thread *thread      # constant: the connection's worker
+    sasl_session *next       # in the queue of side threads, or of the worker
+    sasl_places place
+    sasl_command command
+    sasl_outcome outcome
+    void *mechanism          # libsasl2's connection; NULL: there is none yet, or the authentication has its outcome
+    const char *challenge    # nchallenge bytes of libsasl2, until the next step
+    unsigned int nchallenge
+    char *request            # malloc'd: the mechanism's name with a NUL, then nrequest bytes for the mechanism
+    unsigned int nname       # bytes of the name
+    unsigned int nrequest
+
+# SASL (-S). Any worker calls the functions.
+cdef struct sasl_hooks:
+    void *arg
+    # Lets a side thread do the command, in the connection's session, which is made for the first. The outcome comes to
+    # the worker, which calls `take`. False: out of memory; nothing happens.
+    bint (*begin)(void *arg, conn *c, sasl_command command, const char *name, size_t nname, const char *data,
+                  size_t length) noexcept nogil
+    # Takes a delivered session. False: its connection has ended; the session is not the caller's.
+    bint (*take)(void *arg, sasl_session *session) noexcept nogil
+    # Ends a session, at once or when the side thread is done.
+    void (*end)(void *arg, sasl_session *session) noexcept nogil
+    const char *mechanisms   # names with blanks in between. Constant
+    size_t nmechanisms
 
 # The server's functions for commands. The protocol imports no module of the server, so it gets pointers. Any worker
 # calls the functions, with hooks.arg as the first argument.
@@ -220,9 +271,13 @@ cdef struct conn_hooks:
     stats_result (*stats)(void *arg, conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil
     # The command shutdown: graceful, or at once. NULL: shutdown is not enabled.
     void (*shutdown)(void *arg, bint graceful) noexcept nogil
-    # Whether the user has this password. NULL: connections need not authenticate.
+    # Whether the user has this password (-Y). NULL: there is no authentication in the text protocol.
     bint (*authenticate)(void *arg, const char *user, size_t nuser, const char *password,
                          size_t npassword) noexcept nogil
+    const sasl_hooks *sasl   # NULL: there is no authentication in the binary protocol (-S)
+    # The command refresh_certs: reads TLS's certificates again. False: `why`, of REFRESH_WHY_MAX bytes, has the reason.
+    # NULL: TLS is not enabled.
+    bint (*refresh_certs)(void *arg, char *why) noexcept nogil
     # The command verbosity. NULL: the command changes nothing.
     void (*set_verbosity)(void *arg, int level) noexcept nogil
     const char *version      # rmemcached.MEMCACHED_VERSION: of the memcached whose behaviour is followed
@@ -310,10 +365,12 @@ cdef struct conn:
     uint8_t mget             # mget_flags
     uint8_t ahead            # so many of the next commands have been looked at for items_ahead
     uint8_t close_reason     # close_reasons
-    uint8_t auth_wanted      # auth_states: what the connection must send next
+    uint8_t auth_state       # auth_states
+    uint8_t negotiated       # bool: the first byte has decided for the protocol, and decides again after SASL
     char mset_tokens[MSET_TOKENS_SIZE]   # return flags in the client's order; the opaque with its length behind the O
     uint32_t opaque          # of the binary command, in network order
     uint32_t auth_bytes      # bytes of user, password and line end (AUTH_TOKEN)
+    sasl_session *sasl       # the present authentication; NULL most of the time
     rel_time_t mget_exptime  # the new expiry time in a gat
     rel_time_t last_cmd_time
     uint32_t eager           # values of up to so many bytes travel in the reply even when a sink is named
@@ -328,12 +385,15 @@ cdef struct conn:
 # ---- for engines: beginning and end ----------------------------------------------------------------------------------
 
 # Prepares a connection. An engine calls it first: for an accepted socket, a new lane, each datagram of UDP. eager is 0;
-# an engine with `remote` sets eager afterwards.
+# an engine with `remote` sets eager afterwards. The connection must authenticate itself if the server wants it.
 cdef void conn_init(conn *c, conn_thread *thread, const conn_engine *engine) noexcept nogil
 # Ends the connection and gives back all its holdings: the waiting replies, and the item of an incomplete payload (the
 # key's present item stays). The engine calls it when no transfer reads the replies or writes into the item any more. A
 # second call does nothing.
 cdef void conn_release(conn *c) noexcept nogil
+# The connection has authenticated itself, or is a part of an authenticated connection. The next command may be of
+# another protocol, unless the server fixes the protocol (-B).
+cdef void conn_authenticated(conn *c) noexcept nogil
 # Frees the thread's spare mc_resps. worker_destroy calls it, when all connections of the thread have been released.
 cdef void conn_thread_release(conn_thread *t) noexcept nogil
 # Whether mem_limit leaves room for `more` bytes of replies or read buffers. To be asked before each allocation of them.
@@ -416,7 +476,7 @@ cdef inline bint resp_waits(const mc_resp *resp) noexcept nogil:
 
 cdef inline bint conn_waits(const conn *c) noexcept nogil:
     """Whether the output stops at a reply that waits. Then the engine sends nothing and does no commands until
-    engine.resume."""
+    engine.resume_reply."""
     return c.resp_head != NULL and resp_waits(c.resp_head)
 
 cdef inline bint conn_output_full(const conn *c) noexcept nogil:

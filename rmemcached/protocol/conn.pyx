@@ -24,6 +24,8 @@ cdef void conn_init(conn *c, conn_thread *thread, const conn_engine *engine) noe
     c.engine = engine
     c.state = conn_new_cmd
     c.protocol = thread.binding_protocol
+    if thread.hooks.authenticate != NULL or thread.hooks.sasl != NULL:
+        c.auth_state = AUTH_WANTED
     c.last_cmd_time = store_time(thread.store)
 
 
@@ -32,6 +34,9 @@ cdef void conn_release(conn *c) noexcept nogil:
         return
     assert_owner(c.thread.owner)
     live_sub(LIVE_CONN)
+    if c.sasl != NULL:
+        c.thread.hooks.sasl.end(c.thread.hooks.sasl.arg, c.sasl)
+        c.sasl = NULL
     if c.item != NULL:
         item_remove(c.thread.store, c.item)
         c.item = NULL
@@ -43,6 +48,13 @@ cdef void conn_release(conn *c) noexcept nogil:
     assert_that(c.pending_bytes == 0)
     assert_that(c.waiting_bytes == 0)
     c.state = conn_closed
+
+
+cdef void conn_authenticated(conn *c) noexcept nogil:
+    c.auth_state = AUTH_DONE
+    if c.negotiated:
+        c.negotiated = False
+        c.protocol = negotiating_prot
 
 
 cdef void conn_thread_release(conn_thread *t) noexcept nogil:
@@ -80,6 +92,8 @@ cdef const char *conn_state_name(conn_states state) noexcept nogil:
         return b"conn_mwrite"
     if state == conn_watch:
         return b"conn_watch"
+    if state == conn_auth:
+        return b"conn_auth"
     if state == conn_closing:
         return b"conn_closing"
     return b"conn_closed"
@@ -172,7 +186,7 @@ cdef void conn_complete(resp_wait *results) noexcept nogil:
     while wait != NULL:
         following = wait.next
         if wait.resp != NULL and wait.c.resp_head == wait.resp:
-            wait.c.engine.resume(wait.c)
+            wait.c.engine.resume_reply(wait.c)
         wait = following
     wait = results
     while wait != NULL:

@@ -735,7 +735,11 @@ cdef char *put_debug_line(char *p, item *it, rel_time_t now) noexcept nogil:
 
 
 cdef void process_mdebug_command(conn *c, const token *t, int n) noexcept nogil:
-    """me <key> [b]: shows the store's data about an item, without touching the item."""
+    """me <key> [b <word>]: shows the store's data about an item, without touching the item.
+
+    `b`: the key is in base64. As in memcached 1.6.45, a `b` at the end of the line has no effect: another word must
+    follow.
+    """
     cdef store *s = c.thread.store
     cdef char key_buffer[KEY_MAX_LENGTH]
     cdef const char *key = t[1].value

@@ -22,10 +22,28 @@ cdef void lane_unpin(conn *c, uint32_t id) noexcept nogil:
     lane.rc.pins -= pins_remove(lane.rc.q.t, &lane.pins, id)
 
 
+cdef void lane_resume_auth(conn *c) noexcept nogil:
+    """conn_engine.resume_auth"""
+    cdef rdma_lane *lane = <rdma_lane *>c
+    assert_owner(lane.rc.q.t.worker.owner)
+    # A lane in a place goes on when it leaves the place.
+    if not lane.rc.q.failed and not lane.ending and not lane_waits(lane):
+        give_way(lane)
+
+
+cdef void lane_resume_reply(conn *c) noexcept nogil:
+    """conn_engine.resume_reply"""
+    cdef rdma_lane *lane = <rdma_lane *>c
+    assert_owner(lane.rc.q.t.worker.owner)
+    # A lane in another place sends the reply when it leaves the place.
+    if not lane.rc.q.failed and not lane.ending and lane.place == LANE_WANTS_RESULT:
+        give_way(lane)
+
+
 # No watch and no dump: a lane has no socket to lend to a side thread.
 cdef conn_engine lane_engine = conn_engine(
     exchange=lane_exchange, watch=NULL, dump=NULL, pin=lane_pin, unpin=lane_unpin, direct=setup_reads,
-    given=setup_given, resume=lane_resume, remote=True, datagrams=False)
+    given=setup_given, resume_auth=lane_resume_auth, resume_reply=lane_resume_reply, remote=True, datagrams=False)
 
 
 # Entries of the table for a lane that is gone. closed_lane: the server's CLOSE has left, the client's has not come;
@@ -63,9 +81,9 @@ cdef void lane_open(rdma_lane *lane) noexcept nogil:
     lane.c.sfd = rc.sfd
     lane.c.lane = lane.id
     lane.c.eager = t.dev.limits.eager
-    if t.worker.hooks.authenticate != NULL and (lane.counted or rc.by_cm):
+    if not lane.counted and not rc.by_cm:
         # A client has authenticated lane 0 on its lifeline. Every other lane authenticates itself.
-        lane.c.auth_wanted = AUTH_LINE
+        conn_authenticated(&lane.c)
     lane.last_active = store_time(t.worker.store)
     lane.rx_room = RDMA_LANE_BYTES
     lane.tx_room = rc.lane_bytes
@@ -274,8 +292,9 @@ cdef void lane_wait(rdma_lane *lane, lane_place place) noexcept nogil:
 
 
 cdef inline bint lane_waits(const rdma_lane *lane) noexcept nogil:
-    """Whether the machine cannot run: a payload is awaited, replies could not be posted, or the lane has given way."""
-    return lane.reads != 0 or lane.place != LANE_FREE
+    """Whether the machine cannot run: a payload is awaited, replies could not be posted, the lane has given way, or a
+    side thread works on its authentication."""
+    return lane.reads != 0 or lane.place != LANE_FREE or lane.c.state == conn_auth
 
 
 cdef void give_way(rdma_lane *lane) noexcept nogil:
@@ -686,11 +705,3 @@ cdef void lane_retry(rdma_lane *lane) noexcept nogil:
         lane_begin_read(lane)
     elif lane_flush(lane):
         lane_go_on(lane)
-
-
-cdef void lane_resume(conn *c) noexcept nogil:
-    cdef rdma_lane *lane = <rdma_lane *>c
-    assert_owner(lane.rc.q.t.worker.owner)
-    # A lane in another place sends the reply when it leaves the place.
-    if lane.place == LANE_WANTS_RESULT:
-        give_way(lane)

@@ -3,15 +3,15 @@
 import os
 
 from rmemcached.server.sockets import overflow_uid
-from rmemcached.settings import DIRECT_READERS, EXT_BUCKETS, HASH_ALGORITHM
+from rmemcached.settings import DIRECT_READERS, EXT_BUCKETS, HASH_ALGORITHM, RESTARTS
 
 from libc.string cimport memset
 
 from rmemcached.protocol.conn cimport ascii_prot, binary_prot, negotiating_prot
 from rmemcached.rdma.device cimport rdma_limits
 from rmemcached.rdma.wire cimport RDMA_LANES_MAX
-from rmemcached.server.layout cimport tls_settings
-from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, flash_settings
+from rmemcached.server.tls cimport tls_options, tls_verify_mode, tls_version
+from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, flash_settings, restart_policy
 
 
 cdef protocol named_protocol(name):
@@ -44,29 +44,32 @@ cdef void fill_rdma_limits(rdma_limits *out, wanted) except *:
     out.remote = wanted.rdma_direct_remote
 
 
-cdef object fill_tls_settings(tls_settings *out, wanted):
-    """Returns the owner of the memory behind the pointers."""
-    names = [None if path is None else os.fsencode(path)
-             for path in (wanted.ssl_chain_cert, wanted.ssl_key, wanted.ssl_ciphers, wanted.ssl_ca_cert)]
-    version = wanted.ssl_min_version.encode()
+cdef object fill_tls(tls_options *out, wanted):
+    """Returns the text behind the pointers."""
+    files = [
+        os.fsencode(name) if name is not None else None
+        for name in (wanted.ssl_chain_cert, wanted.ssl_key or wanted.ssl_chain_cert, wanted.ssl_ca_cert,
+                     wanted.ssl_ciphers)
+    ]
     out.enabled = wanted.ssl_enabled
-    out.chain_cert = text_of(names[0])
-    out.key = text_of(names[1])
-    out.verify_mode = wanted.ssl_verify_mode
-    out.keyformat = wanted.ssl_keyformat
-    out.ciphers = text_of(names[2])
-    out.ca_cert = text_of(names[3])
+    out.chain_cert = text_of(files[0])
+    out.key = text_of(files[1])
+    out.ca_cert = text_of(files[2])
+    out.ciphers = text_of(files[3])
+    out.verify_mode = tls_verify_mode(wanted.ssl_verify_mode)
+    out.key_format = wanted.ssl_keyformat
+    out.min_version = tls_version(wanted.ssl_min_version)
     out.wbuf_size = wanted.ssl_wbuf_size
     out.session_cache = wanted.ssl_session_cache
-    out.kernel_tls = wanted.ssl_kernel_tls
-    out.min_version = text_of(version)
-    return names, version
+    out.kernel = wanted.ssl_kernel_tls
+    return files
 
 
 cdef object fill_settings(settings *out, wanted):
     inter = os.fsencode(",".join(wanted.interfaces)) if wanted.interfaces else None
     path = os.fsencode(wanted.socket_path) if wanted.socket_path is not None else None
     auth = os.fsencode(wanted.auth_file) if wanted.auth_file is not None else None
+    memory = os.fsencode(wanted.memory_file) if wanted.memory_file is not None else None
     spoken = wanted.protocol.encode()
     algorithm = HASH_ALGORITHM.encode()
     reason = wanted.rdma_direct_off.encode() or None
@@ -76,9 +79,11 @@ cdef object fill_settings(settings *out, wanted):
     out.backlog = wanted.backlog
     out.inter = text_of(inter)
     out.socketpath = text_of(path)
+    out.memory_file = text_of(memory)
     out.access = wanted.socket_mask
     out.binding_protocol = text_of(spoken)
     out.auth_file = text_of(auth)
+    out.sasl = wanted.sasl
     out.maxconns = wanted.max_connections
     out.maxconns_fast = wanted.maxconns_fast
     out.inherited_fds = wanted.inherited_fds
@@ -96,7 +101,7 @@ cdef object fill_settings(settings *out, wanted):
     out.hash_algorithm = text_of(algorithm)
     fill_rdma_limits(&out.rdma_limits, wanted)
     out.rdma_limits.direct_off = text_of(reason)
-    return inter, path, auth, spoken, algorithm, reason, fill_tls_settings(&out.tls, wanted)
+    return inter, path, auth, memory, spoken, algorithm, reason, fill_tls(&out.tls, wanted)
 
 
 cdef object fill_flash_config(flash_config *out, wanted):
@@ -139,6 +144,7 @@ cdef void fill_store_config(store_config *out, wanted) except *:
     out.use_cas = wanted.use_cas
     out.evict_to_free = wanted.evict_to_free
     out.preallocate = wanted.preallocate
+    out.restart = <restart_policy><int>RESTARTS.index(wanted.restart)
     # memcached's test suite sets this variable.
     out.initial_malloced = int(os.environ.get("T_MEMD_INITIAL_MALLOC") or 0)
     out.nthreads = wanted.threads

@@ -7,6 +7,7 @@ connection, so the crawler does not wait for a slow reader to take the END. memc
 from libc.stddef cimport size_t
 
 from rmemcached.protocol.dump cimport dump_kind
+from rmemcached.server.stream cimport stream
 from rmemcached.store.store cimport crawler_result_type, store
 
 # The crawler thread is done with the socket. rest: malloc'd bytes still to be sent, now the owner's. ended: the
@@ -22,8 +23,8 @@ cdef dumps *dumps_create(store *s, dump_release_fn release) noexcept nogil
 cdef void dumps_stop(dumps *d) noexcept nogil
 # Frees d, after the end of the store's threads.
 cdef void dumps_destroy(dumps *d) noexcept nogil
-# Lends a non-blocking socket without waiting output. CRAWLER_OK: the crawler thread has the socket, and answers with
-# OK, the lines of the items and END; `release` gives `owner` back. Any other result: the caller keeps the socket. Any
+# Lends a connection's stream without waiting output. CRAWLER_OK: the crawler thread has the stream, and answers with
+# OK, the lines of the items and END; `release` gives `owner` back. Any other result: the caller keeps the stream. Any
 # thread. classes: as in lru_crawler_dump.
-cdef crawler_result_type dumps_start(dumps *d, void *owner, int fd, dump_kind kind, const char *classes,
+cdef crawler_result_type dumps_start(dumps *d, void *owner, stream *s, dump_kind kind, const char *classes,
                                      size_t length) noexcept nogil

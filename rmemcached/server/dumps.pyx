@@ -5,11 +5,12 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport strlen
 
 from rmemcached.sys.linux cimport (
-    EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, MSG_DONTWAIT, MSG_NOSIGNAL, POLLERR, POLLHUP, POLLIN, POLLOUT, close,
-    errno, eventfd, eventfd_signal, poll, pollfd, send,
+    EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, POLLERR, POLLHUP, POLLIN, POLLOUT, close, errno, eventfd, eventfd_signal,
+    poll, pollfd,
 )
 from rmemcached.protocol.stats_text cimport stat_append_raw, stat_buf
 from rmemcached.protocol.dump cimport DUMP_LINE_MAX, dump_end, dump_line
+from rmemcached.server.stream cimport stream_send
 from rmemcached.store.store cimport (
     CRAWLER_ERROR, CRAWLER_OK, crawler_client, item, lru_crawler_dump, store_process_started,
 )
@@ -26,7 +27,7 @@ cdef struct dumps:               # constant
 cdef struct dump:                # the crawler thread's; before the start the worker's
     dumps *all
     void *owner
-    int fd
+    stream *stream
     dump_kind kind
     int64_t started              # Unix time of rel_time_t 0
     bint broken                  # the socket takes no more
@@ -45,7 +46,7 @@ cdef bint wait_writable(dump *d) noexcept nogil:
     """Waits until the socket takes more. False: the reader is gone or does not read, or all dumps are to end."""
     cdef pollfd fds[2]
     cdef int n = 0
-    fds[0].fd = d.fd
+    fds[0].fd = d.stream.fd
     fds[0].events = POLLOUT
     fds[1].fd = d.all.stop_fd
     fds[1].events = POLLIN
@@ -64,7 +65,7 @@ cdef bint flush(void *arg) noexcept nogil:
     if d.out.used < FLUSH_BYTES:
         return True
     while sent < d.out.used and not d.broken:
-        n = send(d.fd, d.out.data + sent, d.out.used - sent, MSG_NOSIGNAL | MSG_DONTWAIT)
+        n = stream_send(d.stream, d.out.data + sent, d.out.used - sent)
         if n >= 0:
             sent += <size_t>n
         elif errno == EAGAIN:
@@ -110,7 +111,7 @@ cdef void dumps_destroy(dumps *d) noexcept nogil:
     free(d)
 
 
-cdef crawler_result_type dumps_start(dumps *all, void *owner, int fd, dump_kind kind, const char *classes,
+cdef crawler_result_type dumps_start(dumps *all, void *owner, stream *s, dump_kind kind, const char *classes,
                                      size_t length) noexcept nogil:
     cdef crawler_client client
     cdef crawler_result_type result = CRAWLER_ERROR
@@ -119,7 +120,7 @@ cdef crawler_result_type dumps_start(dumps *all, void *owner, int fd, dump_kind 
         return CRAWLER_ERROR
     d.all = all
     d.owner = owner
-    d.fd = fd
+    d.stream = s
     d.kind = kind
     d.started = store_process_started(all.store)
     stat_append_raw(&d.out, b"OK\r\n", 4)

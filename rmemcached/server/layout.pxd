@@ -15,6 +15,8 @@ from rmemcached.rdma.device cimport rdma_limits
 from rmemcached.server.auth cimport auth_users
 from rmemcached.server.devices cimport rdma_devices
 from rmemcached.server.dumps cimport dumps
+from rmemcached.server.sasl cimport sasl_pool
+from rmemcached.server.tls cimport handshakes, tls_context, tls_mode, tls_options
 from rmemcached.server.watchers cimport watchers
 from rmemcached.server.worker cimport worker
 from rmemcached.store.store cimport store
@@ -22,20 +24,6 @@ from rmemcached.store.store cimport store
 cdef enum:
     MAIN_FDS = 3                 # descriptors of memcached's main thread, and of each worker
     WORKER_FDS = 5
-
-# Settings of TLS, as `stats settings` shows them with ssl_ before the name. Constant.
-cdef struct tls_settings:
-    bint enabled
-    const char *chain_cert       # path; NULL: none. key and ca_cert likewise
-    const char *key
-    int verify_mode              # OpenSSL's SSL_VERIFY_...
-    int keyformat                # OpenSSL's SSL_FILETYPE_...
-    const char *ciphers          # NULL: OpenSSL's choice
-    const char *ca_cert
-    uint32_t wbuf_size           # bytes
-    bint session_cache
-    bint kernel_tls
-    const char *min_version      # "tlsv1.2"
 
 # The settings of the command line, for code without the Python Settings object. The Settings object owns the text and
 # outlives the server. Constant.
@@ -45,9 +33,11 @@ cdef struct settings:
     int backlog
     const char *inter            # NULL: all addresses
     const char *socketpath       # NULL: TCP
+    const char *memory_file      # NULL: none
     int access                   # of the UNIX socket
     const char *binding_protocol
-    const char *auth_file        # NULL: no authentication
+    const char *auth_file        # NULL: no authentication in the text protocol
+    bint sasl
     uint32_t maxconns
     bint maxconns_fast
     unsigned int inherited_fds   # descriptors open at the start; standard streams mostly
@@ -63,14 +53,15 @@ cdef struct settings:
     uint32_t logger_watcher_buf_size
     unsigned int hash_power      # 0: the store's default
     const char *hash_algorithm
-    tls_settings tls
     rdma_limits rdma_limits
+    tls_options tls
 
 cdef struct listener:            # a listening socket, or a UDP socket. Constant while the workers run
     int fd                       # owned by the Python Listener
     log_transport transport
     protocol prot                # of accepted connections
     bint stream_only             # no protocol: the socket is for the streams of queue pairs
+    tls_mode tls                 # of accepted connections
     bint own_users               # peers must be processes of this daemon's user or root's
 
 cdef struct server:
@@ -79,6 +70,9 @@ cdef struct server:
     logger *log
     watchers *watchers
     dumps *dumps
+    sasl_pool *sasl              # NULL without -S
+    tls_context *tls             # NULL: no TLS, as in the next
+    handshakes *handshakes
     store *store
     flash *flash                 # NULL: no ext_path
     rdma_devices devices

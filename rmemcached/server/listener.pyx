@@ -196,12 +196,13 @@ cdef void accept_all(server *s, const listener *l) noexcept nogil:
             continue
         # A lane may have taken the room meanwhile.
         if not count_connection(s, s.settings.maxconns_fast):
+            # As in memcached, also to clients of TLS, to whom the line is an error in the handshake.
             send(sfd, full, strlen(full), MSG_DONTWAIT | MSG_NOSIGNAL)
             close(sfd)
             continue
         if l.transport == LOG_TCP:
             setsockopt(sfd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
             setsockopt(sfd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one))
-        if not worker_dispatch(select_worker(s, sfd), sfd, l.prot, &peer, l.stream_only):
+        if not worker_dispatch(select_worker(s, sfd), sfd, l.prot, &peer, l.stream_only, l.tls):
             close(sfd)
             fetch_sub(&s.curr_connections, 1)

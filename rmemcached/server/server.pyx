@@ -7,6 +7,7 @@ from contextlib import suppress
 from rmemcached import MEMCACHED_VERSION
 from rmemcached.server.authfile import AuthFileError
 from rmemcached.host import host_identity
+from rmemcached.server.saslconf import find as find_sasl
 from rmemcached.server.sockets import ServerError, listen_shm, open_listeners, overflow_uid, write_port_file
 
 from libc.stdint cimport int64_t, uint64_t
@@ -40,13 +41,19 @@ from rmemcached.server.devices cimport (
     devices_close, devices_extent_added, devices_index_added, devices_init, devices_start, devices_stop,
 )
 from rmemcached.server.dumps cimport dumps_create, dumps_destroy, dumps_stop
+from rmemcached.server.sasl cimport sasl_create, sasl_destroy, sasl_get_hooks, sasl_start, sasl_stop
+from rmemcached.server.tls cimport (
+    TLS_OFF, TLS_ON, TLS_TEXT_MAX, TLS_WITHOUT_PEER, TLS_WITH_PEER, handshakes_create, handshakes_destroy,
+    handshakes_start, tls_create, tls_destroy, tls_refresh,
+)
 from rmemcached.server.watchers cimport watchers_create, watchers_destroy, watchers_start, watchers_stop
 from rmemcached.server.worker cimport (
-    worker, worker_add_udp, worker_destroy, worker_give_back, worker_init, worker_start, worker_wake,
+    worker, worker_add_udp, worker_deliver, worker_destroy, worker_give_back, worker_handshake_done, worker_init,
+    worker_start, worker_wake,
 )
 from rmemcached.store.store cimport (
-    class_stats, store_config, store_create, store_destroy, store_get_class_stats, store_largest_class,
-    store_stop_threads, store_tick,
+    class_stats, store_config, store_create, store_destroy, store_get_class_stats, store_get_stats, store_largest_class,
+    store_note, store_stats, store_stop_threads, store_tick,
 )
 
 cdef enum:
@@ -71,6 +78,10 @@ cdef bint hook_authenticate(void *arg, const char *user, size_t nuser, const cha
     return auth_check(&(<server *>arg).users, user, nuser, password, npassword)
 
 
+cdef bint hook_refresh_certs(void *arg, char *why) noexcept nogil:
+    return tls_refresh((<server *>arg).tls, why)
+
+
 cdef void extent_added(void *arg, void *addr, size_t length) noexcept nogil:
     devices_extent_added(&(<server *>arg).devices, addr, length)
 
@@ -87,6 +98,13 @@ cdef void reload_users(server *s) noexcept:
         auth_load(&s.users, os.fsdecode(s.settings.auth_file))
     except (AuthFileError, MemoryError) as error:
         print(f"{error}: the users there were stay", file=sys.stderr)
+
+
+cdef void refresh_certificates(server *s) noexcept nogil:
+    """Reads TLS's certificates again, after SIGHUP."""
+    cdef char why[TLS_TEXT_MAX]
+    if s.tls != NULL and not tls_refresh(s.tls, why):
+        fprintf(stderr, b"Could not reload TLS certificates on SIGHUP: %s\n", why)
 
 
 cdef int server_loop(server *s) noexcept nogil:
@@ -111,6 +129,7 @@ cdef int server_loop(server *s) noexcept nogil:
                     if s.settings.auth_file != NULL:
                         with gil:
                             reload_users(s)
+                    refresh_certificates(s)
             elif events[i].data.u64 == TIMER_EVENT:
                 if read(s.timer_fd, &ticks, sizeof(ticks)) == sizeof(ticks):
                     store_tick(s.store)
@@ -164,15 +183,26 @@ cdef class Server:
         self.s.hooks.verbose = settings.verbose
 
     def __dealloc__(self):
+        self.close_tls()
         auth_destroy(&self.s.users)
 
     # -- sockets --
 
     def listen(self):
-        """Opens the listening sockets; to be called before privileges are dropped."""
+        """Opens the listening sockets and reads TLS's certificates; to be called before privileges are dropped."""
+        self.open_tls()
         self.sockets = open_listeners(self.settings)
         self.remember(self.settings.socket_path)
         write_port_file(self.sockets)
+
+    def open_tls(self):
+        """Reads TLS's certificates, if TLS is on."""
+        cdef char why[TLS_TEXT_MAX]
+        if not self.settings.ssl_enabled:
+            return
+        self.s.tls = tls_create(&self.s.settings.tls, why)
+        if self.s.tls == NULL:
+            raise ServerError(why.decode(errors="replace"), os.EX_USAGE)
 
     def listen_shm(self):
         """Opens the socket where clients come for shared memory; to be called after privileges are dropped."""
@@ -235,6 +265,12 @@ cdef class Server:
         s.prefixes = stats_prefix_create(<char>ord(self.settings.prefix_delimiter), self.settings.detail_enabled)
         if s.prefixes == NULL:
             raise MemoryError()
+        if s.tls != NULL:
+            s.tls.log = s.log
+            s.handshakes = handshakes_create(
+                min(self.settings.threads, len(os.sched_getaffinity(0))), worker_handshake_done)
+            if s.handshakes == NULL:
+                raise MemoryError()
         self.make_workers()
         for listener in self.sockets:
             if listener.transport == "udp":
@@ -265,7 +301,23 @@ cdef class Server:
             if s.store != NULL:
                 print(f"RDMA: rdma_direct is off: {first}", file=sys.stderr)
         if s.store == NULL:
-            raise ServerError((<bytes>problem).decode())
+            raise ServerError(os.fsdecode(<bytes>problem))
+        self.tell_restart()
+
+    cdef void tell_restart(self) except *:
+        """Says what became of a memory file's items: at any time if they were not kept, and with -v otherwise."""
+        cdef store_stats found
+        note = os.fsdecode(store_note(self.s.store))
+        if note:
+            print(note, file=sys.stderr)
+        elif self.settings.memory_file is not None and self.settings.verbose:
+            store_get_stats(self.s.store, &found)
+            print(
+                f"memory file {self.settings.memory_file}: {found.restored_items} items kept, "
+                f"{found.restored_expired} expired, {found.restored_dropped} dropped, "
+                f"{found.restored_us / 1e6:.3f} s",
+                file=sys.stderr,
+            )
 
     cdef void open_flash(self) except *:
         """Makes external storage."""
@@ -283,6 +335,7 @@ cdef class Server:
         config.extent_added = extent_added
         config.index_added = index_added
         config.extent_arg = &self.s
+        config.memory_file = self.s.settings.memory_file
         if self.s.flash != NULL:
             config.external = flash_external(self.s.flash)
 
@@ -299,6 +352,12 @@ cdef class Server:
             except AuthFileError as error:
                 raise ServerError(error.args[0]) from None
             s.hooks.authenticate = hook_authenticate
+        if self.settings.sasl:
+            folder, passwords = find_sasl(os.environ)
+            s.sasl = sasl_create(folder, passwords, &s.hooks.verbose, worker_deliver)
+            s.hooks.sasl = sasl_get_hooks(s.sasl)
+        if s.tls != NULL:
+            s.hooks.refresh_certs = hook_refresh_certs
 
     cdef void make_workers(self) except *:
         cdef server *s = &self.s
@@ -338,6 +397,9 @@ cdef class Server:
             w.admit_lane = admit_lane
             w.admit_arg = s
             w.stop = &s.stop
+            w.tls = s.tls
+            w.handshakes = s.handshakes
+            w.cleartext = wanted.rdma_cleartext
             if not worker_init(w):
                 raise ServerError(f"worker thread {i}: {os.strerror(errno)}")
 
@@ -362,6 +424,10 @@ cdef class Server:
         if s.watchers != NULL:
             with nogil:
                 watchers_stop(s.watchers)
+        if s.handshakes != NULL:
+            with nogil:
+                handshakes_destroy(s.handshakes)
+            s.handshakes = NULL
         if s.workers != NULL:
             for i in range(s.settings.num_threads):
                 # Without queue_tail worker_init has not been called.
@@ -369,6 +435,11 @@ cdef class Server:
                     worker_destroy(&s.workers[i])
             free(s.workers)
             s.workers = NULL
+        if s.sasl != NULL:
+            sasl_destroy(s.sasl)
+            s.sasl = NULL
+            s.hooks.sasl = NULL
+        self.close_tls()
         devices_close(&s.devices)
         if s.store != NULL:
             store_destroy(s.store)
@@ -397,6 +468,12 @@ cdef class Server:
         s.epfd = s.signal_fd = s.timer_fd = -1
         self.close_sockets()
 
+    cdef void close_tls(self) noexcept:
+        """Frees TLS's context. No connection may be left."""
+        if self.s.tls != NULL:
+            tls_destroy(self.s.tls)
+            self.s.tls = NULL
+
     def close_sockets(self):
         """Closes the listening sockets and removes the UNIX socket's file, if the file is still ours."""
         while self.sockets:
@@ -421,6 +498,8 @@ cdef class Server:
             s.listeners[index].stream_only = opened.transport == "shm"
             s.listeners[index].own_users = opened.transport == "shm" and self.shm_path.startswith("@")
             s.listeners[index].prot = named_protocol(opened.protocol)
+            s.listeners[index].tls = {"tls": TLS_ON, "btls": TLS_WITHOUT_PEER, "mtls": TLS_WITH_PEER}.get(
+                opened.tls, TLS_OFF)
             if opened.transport != "udp" and not watch(s.epfd, s.listeners[index].fd, <uint64_t>index):
                 raise ServerError(f"the listener: {os.strerror(errno)}")
             if opened.transport not in ("udp", "shm"):
@@ -469,9 +548,13 @@ cdef class Server:
         cdef int err = watchers_start(s.watchers)
         if err == 0 and s.flash != NULL and not flash_start(s.flash, s.store):
             err = EAGAIN
+        if err == 0 and s.sasl != NULL:
+            err = sasl_start(s.sasl)
         while err == 0 and self.started < s.settings.num_threads:
             err = worker_start(&s.workers[self.started])
             self.started += err == 0
+        if err == 0 and s.handshakes != NULL:
+            err = handshakes_start(s.handshakes)
         if err == 0 and s.has_system_devices:
             err = devices_start(&s.devices, s.workers, s.settings.num_threads)
         if err:
@@ -501,6 +584,9 @@ cdef class Server:
         if s.flash != NULL:
             with nogil:
                 flash_stop(s.flash)
+        if s.sasl != NULL:
+            with nogil:
+                sasl_stop(s.sasl)
 
     def run(self, serving=None):
         """Serves until SIGINT, SIGTERM or SIGUSR1. Returns the signal's number. serving: called when no part of the

@@ -37,6 +37,8 @@ class Interface(NamedTuple):
     port: int
     protocol: str
     """ascii, binary or auto-negotiate."""
+    tls: str
+    """As in Listener."""
 
 
 class Listener(NamedTuple):
@@ -46,14 +48,21 @@ class Listener(NamedTuple):
     transport: str
     """tcp, udp, unix, or shm: for the streams of soft_shm only."""
     protocol: str
+    tls: str = "notls"
+    """notls: no TLS; tls: client certificates by ssl_verify_mode; btls: none; mtls: required."""
 
 
 def parse_interface(text: str, port: int, settings: Settings) -> Interface:
-    """An address of -l: [proto[..]:][tag[..]:]host[:port]. Raises ServerError."""
+    """An address of -l: [notls:|btls:|mtls:][proto[..]:][tag[..]:]host[:port]. Raises ServerError."""
     rest = text
+    tls = "tls" if settings.ssl_enabled else "notls"
     for word in ("notls", "btls", "mtls"):
         if rest.startswith(word):
-            raise ServerError(f"'{word}' option is valid only when SSL is enabled", os.EX_OSERR)
+            if not settings.ssl_enabled:
+                raise ServerError(f"'{word}' option is valid only when SSL is enabled", os.EX_OSERR)
+            tls = word
+            rest = rest[len(word) + 1 :]
+            break
     protocol = settings.protocol
     if rest.startswith("proto["):
         name, bracket, rest = rest[6:].partition("]")
@@ -64,7 +73,11 @@ def parse_interface(text: str, port: int, settings: Settings) -> Interface:
             reason = "Server not built with proxy" if name == "proxy" else "Invalid protocol spec"
             raise ServerError(f'{reason}: "{text}"', os.EX_OSERR)
         protocol = "auto-negotiate" if name == "negotiating" else name
-        if settings.auth_file is not None:
+        if settings.sasl:
+            if protocol == "ascii" and settings.auth_file is None:
+                message = "Cannot use ascii protocol when SASL is enabled: clients could not authenticate"
+                raise ServerError(message, os.EX_OSERR)
+        elif settings.auth_file is not None:
             if protocol == "binary":
                 raise ServerError("Cannot use binary protocol when ascii authentication enabled", os.EX_OSERR)
             if protocol == "auto-negotiate":
@@ -91,7 +104,7 @@ def parse_interface(text: str, port: int, settings: Settings) -> Interface:
         if not number.isdecimal() or not 0 < int(number) < 65536:
             raise ServerError(f'Invalid port number: "{number}"', os.EX_OSERR)
         port = int(number)
-    return Interface(None if host == "*" else host, port, protocol)
+    return Interface(None if host == "*" else host, port, protocol, tls)
 
 
 def maximize_sndbuf(sock: socket.socket) -> None:
@@ -159,7 +172,7 @@ def bind_all(interface: Interface, transport: str, settings: Settings, what: str
                 break
             continue
         sock.setblocking(False)
-        bound.append(Listener(sock, transport, interface.protocol))
+        bound.append(Listener(sock, transport, interface.protocol, "notls" if transport == "udp" else interface.tls))
     if not bound or (problem is not None and problem.errno == errno.EADDRINUSE):
         reason = problem.strerror if problem is not None else "no address"
         raise ServerError(f"failed to listen on {what}: {reason}", os.EX_OSERR)

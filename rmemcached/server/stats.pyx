@@ -16,10 +16,11 @@ from rmemcached.protocol.conn cimport (
 from rmemcached.protocol.stats_text cimport stat_append, stat_append_text, stat_buf
 from rmemcached.protocol.stats_prefix cimport stats_prefix_clear, stats_prefix_on
 from rmemcached.server.devices cimport devices_stats
-from rmemcached.server.layout cimport WORKER_FDS, server, settings, tls_settings
+from rmemcached.server.layout cimport WORKER_FDS, server, settings
 from rmemcached.server.stats_conns cimport conns_text
 from rmemcached.server.stats_flash cimport flash_gets_text, flash_pages_text, flash_text
 from rmemcached.server.stats_lines cimport append_class, append_decimal, append_int, append_seconds, or_word, yes_no
+from rmemcached.server.tls cimport tls_certificate_age, tls_context, tls_options, tls_version_name
 from rmemcached.server.watchers cimport watcher_stats, watchers_get_stats, watchers_reset_stats
 from rmemcached.server.worker cimport READ_BUFFERS_SIZE
 from rmemcached.store.store cimport (
@@ -75,6 +76,17 @@ cdef void general_connections(server *s, const thread_stats *t, stat_buf *out) n
     stat_append(out, b"read_buf_bytes_free", <uint64_t>s.settings.num_threads * READ_BUFFERS_SIZE)
     stat_append(out, b"read_buf_oom", t.read_buf_oom)
     stat_append(out, b"reserved_fds", WORKER_FDS * s.settings.num_threads)
+
+
+cdef void tls_text(server *s, stat_buf *out) noexcept nogil:
+    cdef tls_context *t = s.tls
+    if t == NULL:
+        return
+    if s.settings.tls.session_cache:
+        stat_append(out, b"ssl_new_sessions", relaxed_load(&t.new_sessions))
+    stat_append(out, b"ssl_handshake_errors", relaxed_load(&t.handshake_errors))
+    stat_append(out, b"ssl_proto_errors", relaxed_load(&t.proto_errors))
+    stat_append(out, b"time_since_server_cert_refresh", tls_certificate_age(t))
 
 
 cdef void general_commands(server *s, const thread_stats *t, const store_stats *st, stat_buf *out) noexcept nogil:
@@ -135,6 +147,12 @@ cdef void general_threads(server *s, const store_stats *st, const store_config *
     if config.lru_maintainer:
         stat_append(out, b"lru_maintainer_juggles", st.lru_maintainer_juggles)
     stat_append(out, b"malloc_fails", st.malloc_fails)
+    if config.memory_file != NULL:
+        stat_append(out, b"restored_items", st.restored_items)
+        stat_append(out, b"restored_expired", st.restored_expired)
+        stat_append(out, b"restored_dropped", st.restored_dropped)
+        stat_append(out, b"restored_us", st.restored_us)
+        stat_append(out, b"foreign_pages", st.foreign_pages)
 
 
 cdef void general_items(const store_stats *st, const store_config *config, stat_buf *out) noexcept nogil:
@@ -225,6 +243,7 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
     flash_text(s, out)
     stat_append(out, b"unexpected_napi_ids", relaxed_load(&s.unexpected_napi_ids))
     stat_append(out, b"round_robin_fallback", relaxed_load(&s.round_robin_fallback))
+    tls_text(s, out)
     general_items(&st, &config, out)
     direct_text(s, &t, out)
 
@@ -258,7 +277,7 @@ cdef void settings_basic(server *s, const store_config *config, stat_buf *out) n
     stat_append_text(out, b"cas_enabled", yes_no(config.use_cas))
     append_int(out, b"tcp_backlog", set.backlog)
     stat_append_text(out, b"binding_protocol", set.binding_protocol)
-    stat_append_text(out, b"auth_enabled_sasl", b"no")
+    stat_append_text(out, b"auth_enabled_sasl", b"yes" if set.sasl else b"no")
     stat_append_text(out, b"auth_enabled_ascii", or_word(set.auth_file, b"no"))
 
 
@@ -307,19 +326,19 @@ cdef void settings_flash(const store_config *config, stat_buf *out) noexcept nog
     stat_append_text(out, b"ext_drop_unread", yes_no(flash.drop_unread != 0))
 
 
-cdef void settings_tls(const tls_settings *tls, stat_buf *out) noexcept nogil:
-    # memcached prints a missing path as (null), and a missing name as NULL.
-    stat_append_text(out, b"ssl_enabled", yes_no(tls.enabled))
-    stat_append_text(out, b"ssl_chain_cert", or_word(tls.chain_cert, b"(null)"))
-    stat_append_text(out, b"ssl_key", or_word(tls.key, b"(null)"))
-    append_int(out, b"ssl_verify_mode", tls.verify_mode)
-    append_int(out, b"ssl_keyformat", tls.keyformat)
-    stat_append_text(out, b"ssl_ciphers", or_word(tls.ciphers, b"NULL"))
-    stat_append_text(out, b"ssl_ca_cert", or_word(tls.ca_cert, b"NULL"))
-    stat_append(out, b"ssl_wbuf_size", tls.wbuf_size)
-    stat_append_text(out, b"ssl_session_cache", yes_no(tls.session_cache))
-    stat_append_text(out, b"ssl_kernel_tls", yes_no(tls.kernel_tls))
-    stat_append_text(out, b"ssl_min_version", tls.min_version)
+cdef void settings_tls(const tls_options *o, stat_buf *out) noexcept nogil:
+    """Appends the settings of TLS."""
+    stat_append_text(out, b"ssl_enabled", yes_no(o.enabled))
+    stat_append_text(out, b"ssl_chain_cert", or_word(o.chain_cert, b"(null)"))
+    stat_append_text(out, b"ssl_key", or_word(o.key, b"(null)"))
+    append_int(out, b"ssl_verify_mode", o.verify_mode)
+    append_int(out, b"ssl_keyformat", o.key_format)
+    stat_append_text(out, b"ssl_ciphers", or_word(o.ciphers, b"NULL"))
+    stat_append_text(out, b"ssl_ca_cert", or_word(o.ca_cert, b"NULL"))
+    stat_append(out, b"ssl_wbuf_size", o.wbuf_size)
+    stat_append_text(out, b"ssl_session_cache", yes_no(o.session_cache))
+    stat_append_text(out, b"ssl_kernel_tls", yes_no(o.kernel))
+    stat_append_text(out, b"ssl_min_version", tls_version_name(o.min_version))
 
 
 cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
@@ -339,7 +358,7 @@ cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
     stat_append_text(out, b"proxy_enabled", b"no")
     stat_append_text(out, b"proxy_uring_enabled", b"no")
     stat_append(out, b"num_napi_ids", set.num_napi_ids)
-    stat_append_text(out, b"memory_file", b"(null)")
+    stat_append_text(out, b"memory_file", or_word(set.memory_file, b"(null)"))
     stat_append(out, b"client_flags_size", 4)
 
 

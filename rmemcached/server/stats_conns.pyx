@@ -127,14 +127,14 @@ cdef size_t worker_rows(worker *w, conn_row *rows, size_t room) noexcept nogil:
     cn = w.connections
     while cn != NULL and n < room:
         memset(&rows[n], 0, sizeof(conn_row))
-        rows[n].fd = cn.fd
+        rows[n].fd = cn.stream.fd
         rows[n].transport = <log_transport>cn.peer.transport
         rows[n].rdma = relaxed_load(&cn.rdma) != 0
         rows[n].state = <conn_states>relaxed_load(&cn.c.state)
         rows[n].idle = now - <rel_time_t>relaxed_load(&cn.c.last_cmd_time)
         memcpy(&rows[n].peer, &cn.peer.addr, sizeof(cn.peer.addr))
         if cn.peer.transport != LOG_RDMA:
-            local_address(cn.fd, &rows[n].local)
+            local_address(cn.stream.fd, &rows[n].local)
         elif cn.rdma != NULL:
             memcpy(&rows[n].local, rdma_cm_local(cn.rdma), sizeof(sockaddr_in6))
         n += 1

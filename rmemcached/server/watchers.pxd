@@ -9,6 +9,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.logger cimport logger
 from rmemcached.protocol.conn cimport lend_result
+from rmemcached.server.stream cimport stream
 
 cdef enum:
     WATCHER_LIMIT = 20
@@ -33,8 +34,8 @@ cdef int watchers_start(watchers *ws) noexcept nogil
 cdef void watchers_stop(watchers *ws) noexcept nogil
 # Frees everything, after watchers_stop and the end of all workers.
 cdef void watchers_destroy(watchers *ws) noexcept nogil
-# Lends a non-blocking socket. The logger thread answers OK and then sends lines for eflags (log_eflags). Any thread.
-cdef lend_result watchers_add(watchers *ws, void *owner, int fd, uint32_t eflags) noexcept nogil
+# Lends a connection's stream. The logger thread answers OK and then sends lines for eflags (log_eflags). Any thread.
+cdef lend_result watchers_add(watchers *ws, void *owner, stream *s, uint32_t eflags) noexcept nogil
 # Reads the counts since the last reset, for `stats`. Any thread.
 cdef void watchers_get_stats(watchers *ws, watcher_stats *out) noexcept nogil
 # Begins the counts anew, for `stats reset`. Any thread.

@@ -7,15 +7,14 @@ ring is skipped for this watcher; before its next line the watcher is told the n
 
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 from posix.uio cimport iovec
 
 from rmemcached.sys.atomics cimport counter_add, full_fence, load_acquire, relaxed_load, relaxed_store, store_release
 from rmemcached.sys.debug cimport assert_held
 from rmemcached.sys.linux cimport (
-    EAGAIN, EINTR, MSG_DONTWAIT, MSG_NOSIGNAL, POLLERR, POLLHUP, POLLIN, POLLOUT, errno, eventfd_clear, msghdr, poll,
-    pollfd, pthread_create, pthread_join, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, pthread_t, recv,
-    sendmsg,
+    EAGAIN, EINTR, POLLERR, POLLHUP, POLLIN, POLLOUT, errno, eventfd_clear, poll, pollfd, pthread_create, pthread_join,
+    pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, pthread_t,
 )
 from rmemcached.logger cimport (
     LOG_LINE_MAX, READER_AWAKE, READER_NAPS, READER_SLEEPS, log_done, log_entry, log_get_stats, log_next, log_next_gid,
@@ -28,9 +27,9 @@ cdef enum:
     NAP_MS = 1
     DISCARD = 4096               # bytes of a watcher's input, read and dropped at a time
 
-cdef struct watcher:             # under log.lock, except for `owner` and `fd`, which are constant
+cdef struct watcher:             # under log.lock, except for `owner` and `stream`, which are constant
     void *owner
-    int fd
+    stream *stream
     uint32_t eflags
     bint stuck                   # its socket took nothing in this round: no further attempt before the next
     uint64_t min_gid             # entries before this gid are older than the watcher
@@ -74,21 +73,19 @@ cdef void push(watcher *w, const char *text, size_t length) noexcept nogil:
 cdef bint flush(watcher *w) noexcept nogil:
     """Sends as much as the socket takes. False: the connection is broken."""
     cdef iovec iov[2]
-    cdef msghdr msg
     cdef ssize_t n
-    memset(&msg, 0, sizeof(msg))
-    msg.msg_iov = iov
+    cdef int count
     while w.used:
         iov[0].iov_base = w.data + w.start
         iov[0].iov_len = w.size - w.start
-        msg.msg_iovlen = 1
+        count = 1
         if iov[0].iov_len >= w.used:
             iov[0].iov_len = w.used
         else:
             iov[1].iov_base = w.data
             iov[1].iov_len = w.used - iov[0].iov_len
-            msg.msg_iovlen = 2
-        n = sendmsg(w.fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT)
+            count = 2
+        n = w.stream.calls.send(w.stream, iov, count)
         if n < 0:
             if errno == EINTR:
                 continue
@@ -102,7 +99,7 @@ cdef bint flush(watcher *w) noexcept nogil:
 cdef bint drop_input(watcher *w) noexcept nogil:
     """Reads and drops a watcher's input. True: the watcher has closed its side."""
     cdef char ignored[DISCARD]
-    cdef ssize_t n = recv(w.fd, ignored, DISCARD, MSG_DONTWAIT)
+    cdef ssize_t n = w.stream.calls.receive(w.stream, ignored, DISCARD)
     return n == 0 or (n < 0 and errno != EAGAIN and errno != EINTR)
 
 
@@ -222,7 +219,7 @@ cdef void *logger_main(void *arg) noexcept nogil:
         for i in range(WATCHER_LIMIT):
             w = ws.slots[i]
             if w != NULL:
-                fds[n].fd = w.fd
+                fds[n].fd = w.stream.fd
                 fds[n].events = POLLIN | POLLOUT if w.used else POLLIN
                 slot_of[n] = i
                 n += 1
@@ -288,7 +285,7 @@ cdef void watchers_destroy(watchers *ws) noexcept nogil:
     free(ws)
 
 
-cdef lend_result watchers_add(watchers *ws, void *owner, int fd, uint32_t eflags) noexcept nogil:
+cdef lend_result watchers_add(watchers *ws, void *owner, stream *s, uint32_t eflags) noexcept nogil:
     cdef watcher *w
     cdef int i
     pthread_mutex_lock(&ws.log.lock)
@@ -303,7 +300,7 @@ cdef lend_result watchers_add(watchers *ws, void *owner, int fd, uint32_t eflags
         free(w)
         return LEND_FAILED
     w.owner = owner
-    w.fd = fd
+    w.stream = s
     w.eflags = eflags
     w.min_gid = log_next_gid(ws.log)
     w.size = ws.buffer_size

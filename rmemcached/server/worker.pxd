@@ -13,12 +13,14 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr
 from rmemcached.sys.linux cimport epoll_event, pthread_cond_t, pthread_mutex_t, pthread_t
 from rmemcached.sys.pause cimport polling_pause
 from rmemcached.logger cimport close_reasons, log_peer
-from rmemcached.protocol.conn cimport conn, conn_engine, conn_thread, protocol, resp_wait
+from rmemcached.protocol.conn cimport conn, conn_engine, conn_thread, protocol, resp_wait, sasl_session
 from rmemcached.rdma.cm cimport rdma_request
 from rmemcached.rdma.device cimport RDMA_DEVICES, rdma_device
 from rmemcached.rdma.wire cimport rdma_transport
 from rmemcached.rdma_conn cimport rdma_conn, rdma_lane_hooks, rdma_thread
 from rmemcached.server.dumps cimport dumps
+from rmemcached.server.stream cimport stream
+from rmemcached.server.tls cimport handshakes, tls_context, tls_mode
 from rmemcached.server.udp cimport UDP_TAG, udp_socket
 from rmemcached.server.watchers cimport watchers
 from rmemcached.verbs.soft cimport SOFT_EVENT
@@ -45,8 +47,9 @@ cdef void worker_destroy(worker *w) noexcept nogil
 
 # --- any thread ---
 # Hands over an accepted, non-blocking socket for the protocol prot. stream_only: the socket may only ask to be the
-# transport stream of a queue pair. False: out of memory, fd is still the caller's.
-cdef bint worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil
+# transport stream of a queue pair. tls: of its listening socket. False: out of memory, fd is still the caller's.
+cdef bint worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only,
+                          tls_mode tls) noexcept nogil
 # Hands over a connection of rdma_cm, alone on the descriptor fd. The worker accepts or rejects the connection. False:
 # out of memory, fd is still the caller's.
 cdef bint worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noexcept nogil
@@ -65,6 +68,12 @@ cdef void worker_wake(worker *w) noexcept nogil
 # close the connection; else `rest` (malloc'd, may be NULL), now the connection's, is still to be sent.
 cdef void worker_give_back(void *owner, bint ended, char *rest, size_t length) noexcept nogil
 
+# sasl_deliver_fn: gives an authentication back to the worker of its connection.
+cdef void worker_deliver(sasl_session *session) noexcept nogil
+# --- a thread of the pool for handshakes ---
+# handshake_done_fn: gives the connection `owner` back to its worker.
+cdef void worker_handshake_done(void *owner) noexcept nogil
+
 # --- the worker's thread ---
 # rdma_failed_fn: the queue pair of `owner`, a connection, has failed. Tells the client the line, if not NULL, and ends
 # the connection.
@@ -78,6 +87,7 @@ include "worker/events.pxd"
 include "worker/connection.pxd"
 include "worker/socket_io.pxd"
 include "worker/stream.pxd"
+include "worker/handshake.pxd"
 include "worker/engine.pxd"
 include "worker/handover.pxd"
 include "worker/lanes.pxd"

@@ -20,10 +20,10 @@ from rmemcached.sys.debug cimport (
 )
 from rmemcached.sys.linux cimport (
     EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD,
-    EPOLL_CTL_DEL, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_NOSIGNAL, SIOCOUTQ, close, epoll_create1, epoll_ctl,
-    epoll_event, epoll_wait, errno, eventfd, eventfd_clear, eventfd_signal, ioctl, msghdr, pthread_cond_signal,
+    EPOLL_CTL_DEL, EPOLL_CTL_MOD, MSG_PEEK, SIOCOUTQ, close, epoll_create1, epoll_ctl,
+    epoll_event, epoll_wait, errno, eventfd, eventfd_clear, eventfd_signal, ioctl, pthread_cond_signal,
     pthread_create, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
-    pthread_setname_np, readv, recv, sched_yield, send, sendmsg, strerror,
+    pthread_setname_np, recv, sched_yield, strerror,
 )
 from rmemcached.sys.pause cimport YIELD_LONG, pause_begin, pause_look, pause_undisturbed
 from rmemcached.logger cimport (
@@ -31,13 +31,14 @@ from rmemcached.logger cimport (
     log_conn_new, log_thread_sfd, log_wants, logger,
 )
 from rmemcached.protocol.conn cimport (
-    AUTH_LINE, CONN_NAME, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_YIELD, ascii_prot,
-    binary_prot, conn, conn_engine, conn_gather, conn_init, conn_logs, conn_memory, conn_name, conn_new_cmd,
-    conn_payload_iov, conn_payload_received, conn_read, conn_release, conn_sent, conn_set_state, conn_swallow,
-    conn_complete, conn_thread, conn_thread_release, conn_waits, conn_want, lend_result, protocol, resp_wait,
-    thread_stats,
+    CONN_NAME, WANT_AUTH, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_YIELD, ascii_prot,
+    binary_prot, conn, conn_auth, conn_engine, conn_gather, conn_init, conn_logs, conn_memory, conn_name, conn_new_cmd,
+    conn_complete, conn_payload_iov, conn_payload_received, conn_read, conn_release, conn_sent, conn_set_state,
+    conn_swallow, conn_thread, conn_thread_release, conn_waits, conn_want, lend_result, protocol, resp_wait,
+    sasl_hooks, sasl_session, thread_stats,
 )
 from rmemcached.protocol.ascii cimport command_ahead
+from rmemcached.protocol.binary cimport complete_sasl_binary
 from rmemcached.protocol.reply cimport stat_reply
 from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.protocol.dump cimport dump_kind
@@ -55,6 +56,11 @@ from rmemcached.rdma_conn cimport (
     rdma_thread_refuse, rdma_thread_route, rdma_thread_run, rdma_thread_waits, rdma_thread_was_busy,
 )
 from rmemcached.server.dumps cimport dumps_start
+from rmemcached.server.stream cimport plain_stream, stream_send
+from rmemcached.server.tls cimport (
+    HANDSHAKE_DONE, HANDSHAKE_FAILED, HANDSHAKE_WRITES, TLS_OFF, handshake_result, handshakes_add, tls_abandon,
+    tls_begin, tls_session,
+)
 from rmemcached.server.udp cimport udp_close, udp_open, udp_ready, udp_socket
 from rmemcached.server.watchers cimport watchers_add
 from rmemcached.store.store cimport crawler_result_type, items_ahead, key_ahead, store_time
@@ -64,6 +70,7 @@ from rmemcached.verbs.system_cm cimport cm_ended
 include "worker/connection.pyx"
 include "worker/socket_io.pyx"
 include "worker/stream.pyx"
+include "worker/handshake.pyx"
 include "worker/engine.pyx"
 include "worker/handover.pyx"
 include "worker/lanes.pyx"

@@ -317,6 +317,7 @@ cdef class Store:
     cdef store *s
     cdef extent_log extent_log
     cdef object given
+    cdef bytes memory_file
 
     def __init__(self, uint64_t maxbytes=64 << 20, *, uint64_t item_size_max=1 << 20,
                  uint32_t slab_chunk_size_max=1 << 19, uint32_t chunk_size=48, double factor=1.25, bint use_cas=True,
@@ -329,7 +330,7 @@ cdef class Store:
                  bint slab_reassign=False, unsigned int slab_automove=0, unsigned int slab_automove_window=3,
                  double slab_automove_ratio=0.8, bint preallocate=False, slab_sizes=(), bint track_sizes=False,
                  uint64_t initial_malloced=0, direct=None, bint direct_remote=False,
-                 uint32_t direct_linger=60, bint huge_pages=True):
+                 uint32_t direct_linger=60, bint huge_pages=True, memory_file=None, int restart=st.RESTART_ALWAYS):
         cdef store_config config
         cdef const char *error = NULL
         memset(&config, 0, sizeof(config))
@@ -371,6 +372,9 @@ cdef class Store:
         config.huge_pages = huge_pages
         config.extent_added = _log_extent
         config.extent_arg = &self.extent_log
+        self.memory_file = os.fsencode(memory_file) if memory_file is not None else None
+        config.memory_file = <const char *>self.memory_file if memory_file is not None else NULL
+        config.restart = <st.restart_policy>restart
         self.s = st.store_create(&config, &error)
         if self.s == NULL:
             raise ValueError(error.decode())
@@ -384,6 +388,23 @@ cdef class Store:
     def close(self):
         st.store_destroy(self.s)
         self.s = NULL
+
+    def cachedump(self, unsigned int clsid):
+        """The lines of `stats cachedump`: the items of a class, the last used first."""
+        cdef size_t length
+        cdef char *text = st.store_cachedump(self.s, clsid, 0, &length)
+        lines = text[:length]
+        free(text)
+        return lines
+
+    @property
+    def restored(self):
+        """(items, dropped, expired) of the memory file at the start."""
+        return self.s.recovered.items, self.s.recovered.dropped, self.s.recovered.expired
+
+    @property
+    def note(self):
+        return os.fsdecode(st.store_note(self.s))
 
     def __enter__(self):
         return self

@@ -1,4 +1,8 @@
-"""Threads that use a store at once and verify every value read, for Store.stress and Store.race of _testing."""
+"""Threads that use a store at once and verify every value read.
+
+_testing calls stress_run and race_run for Store.stress and Store.race. The threads of direct reads call the other
+functions: direct_run runs in a thread of _testing_direct, and lines_run of _testing_reads calls stress_bytes_hold.
+"""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
@@ -37,7 +41,8 @@ cdef const char *stress_run(store *s, const stress_plan *plan, stress_result *re
 # NULL.
 cdef const char *direct_run(direct_memory *m, uint64_t seed, uint64_t keys, bint verify, uint32_t *stop,
                             uint64_t *counts) noexcept nogil
-# Whether stress_run's commands store such a value for the key.
+# Whether stress_run's commands can have stored this value for the key `key-<key>`. data, length: the value without its
+# line end. direct_run and lines_run (_testing_reads) call the function for each value they find.
 cdef bint stress_bytes_hold(const char *data, size_t length, uint64_t key) noexcept nogil
 # Runs threads that each add 1 to the number at key, ops times, by incr or (use_cas) by get and cas. Adds to *retries
 # the attempts lost to a faster thread. Returns an error found by a thread, or NULL.

@@ -59,6 +59,8 @@ cdef bint assoc_init(store *s) noexcept nogil:
     pthread_mutex_init(&s.assoc.grow_lock, NULL)
     if s.config.hashpower_init == 0:
         s.config.hashpower_init = HASHPOWER_DEFAULT
+    # A table too small for the items of a memory file would have long chains while the items are linked.
+    s.assoc.hashpower = max(s.config.hashpower_init, s.file.hashpower)
     # A bucket must not need two item locks, so there are fewer locks than buckets.
     if lock_power >= s.config.hashpower_init:
         lock_power = s.config.hashpower_init - 1
@@ -68,7 +70,6 @@ cdef bint assoc_init(store *s) noexcept nogil:
         return False
     for lock in range(s.assoc.item_lock_mask + 1):
         pthread_mutex_init(&s.assoc.item_locks[lock].lock, NULL)
-    s.assoc.hashpower = s.config.hashpower_init
     s.assoc.hash_mask = (<uint64_t>1 << s.assoc.hashpower) - 1
     s.assoc.primary_hashtable = <item **>calloc(<size_t>1 << s.assoc.hashpower, sizeof(item *))
     return s.assoc.primary_hashtable != NULL

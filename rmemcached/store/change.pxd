@@ -21,6 +21,8 @@ cdef void change_replace(store *s, item *old, item *it, uint32_t hv, uint64_t ca
 cdef void change_move(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil
 # Tells of another copy of a chunk in the item's chain: same bytes, other address.
 cdef void change_move_chunk(store *s, uint32_t hv) noexcept nogil
+# Enters an item of a memory file, as an earlier run left it: the key has no item. The item gets the table's reference.
+cdef void change_restore(store *s, item *it, uint32_t hv) noexcept nogil
 # Takes a linked item out of the hash table. The caller still has to give back the table's reference.
 cdef void change_unlink(store *s, item *it, uint32_t hv) noexcept nogil
 # Between these two calls the caller changes the data of a linked, unchained item in place, and its CAS value by
@@ -29,5 +31,5 @@ cdef void change_alter(store *s, item *it, uint32_t hv) noexcept nogil
 cdef void change_altered(store *s, item *it, uint32_t hv) noexcept nogil
 # Gives a linked header (ITEM_HDR) another place of its value. Nobody but the table has a reference.
 cdef void change_place(store *s, item *it, const item_hdr *where) noexcept nogil
-# Makes all items last used at `oldest` or later invalid. The caller has no lock.
+# Makes all items last used at `oldest` or earlier invalid. The caller has no lock.
 cdef void change_flush(store *s, rel_time_t oldest) noexcept nogil

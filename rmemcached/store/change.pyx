@@ -33,6 +33,8 @@ cdef inline void change_replace(store *s, item *old, item *it, uint32_t hv, uint
     assert_held(item_mutex(s, hv))
     assert_that(old.it_flags & ITEM_LINKED)
     _publish(s, it, cas)
+    # In a memory file one of both is linked at any moment.
+    write_fence()
     _withdraw(s, old)
     _tell_gone(s, old)
     assoc_replace(s, old, it, hv)
@@ -47,6 +49,16 @@ cdef inline void change_move(store *s, item *it, item *fresh, uint32_t hv) noexc
     assoc_replace(s, it, fresh, hv)
     direct_replace(s, it, fresh, hv)
     direct_write_seal(s, fresh)
+
+
+cdef inline void change_restore(store *s, item *it, uint32_t hv) noexcept nogil:
+    assert_held(item_mutex(s, hv))
+    assert_that(it.it_flags & ITEM_LINKED)
+    it.h_next = NULL
+    relaxed_store(&it.refcount, 1)
+    assoc_insert(s, it, hv)
+    direct_insert(s, it, hv)
+    direct_write_seal(s, it)
 
 
 cdef inline void change_move_chunk(store *s, uint32_t hv) noexcept nogil:
@@ -109,5 +121,5 @@ cdef void do_item_set_cas(store *s, item *it, uint64_t cas) noexcept nogil:
 # --- flush ---
 
 cdef void change_flush(store *s, rel_time_t oldest) noexcept nogil:
-    relaxed_store(&s.clock.oldest_live, oldest)
+    relaxed_store(&s.head.oldest_live, oldest)
     direct_tell(s)

@@ -10,10 +10,10 @@ from rmemcached.direct cimport (
 )
 from rmemcached.store.store cimport (
     BUMP_LOCK, ITEM_CHUNK, ITEM_CHUNKED, ITEM_LINKED, ITEM_LOCK, ITEM_SEAL_ROOM, ITEM_SLABBED, ITEM_STALE,
-    ITEM_TOKEN_SENT, LRU_LOCK, MAX_NUMBER_OF_SLAB_CLASSES, NO_PAGE, NUMBER_OF_QUEUES, PAGE_IN_TRANSIT, PAGE_RELEASED,
-    SLABS_LOCK, SLAB_PAGE_SIZE, ITEM_chunk_clsid, ITEM_clsid, ITEM_has, ITEM_key, ITEM_size, ITEM_schunk,
-    assoc_find, count_items, item, item_chunk, lru_maintainer_bumps, lru_queue, move_chunk_index, on_moving_page,
-    page_list, slab_class, store_hash,
+    ITEM_TOKEN_SENT, LRU_LOCK, MAX_NUMBER_OF_SLAB_CLASSES, NO_PAGE, NUMBER_OF_QUEUES, PAGE_FOREIGN, PAGE_IN_TRANSIT,
+    PAGE_RELEASED, SLABS_LOCK, SLAB_PAGE_SIZE, ITEM_chunk_clsid, ITEM_clsid, ITEM_has, ITEM_key, ITEM_size, ITEM_schunk,
+    assoc_find, count_items, is_foreign, item, item_chunk, lru_maintainer_bumps, lru_queue, move_chunk_index,
+    on_moving_page, page_list, slab_class, store_hash,
 )
 from rmemcached.sys.atomics cimport relaxed_load
 from rmemcached.sys.debug cimport assert_held, lock_next_ranked, lock_ranked, unlock_ranked
@@ -25,17 +25,23 @@ cdef struct found:              # the contents of the hash table
     uint64_t used[MAX_NUMBER_OF_SLAB_CLASSES]   # chunks of the items, by slab class
 
 
-cdef const char *_check_chain(item *it, found *f) noexcept nogil:
+cdef inline void _count_chunk(store *s, void *chunk, unsigned int clsid, found *f) noexcept nogil:
+    """Counts a chunk in use; no class has the chunks of foreign pages."""
+    if not is_foreign(s, chunk):
+        f.used[clsid] += 1
+
+
+cdef const char *_check_chain(store *s, item *it, found *f) noexcept nogil:
     """Checks the chunks of a chained item."""
     cdef item_chunk *ch = ITEM_schunk(it)
     cdef size_t total = 0
-    f.used[ch.orig_clsid] += 1
+    _count_chunk(s, it, ch.orig_clsid, f)
     ch = ch.next
     while ch != NULL:
         if ch.head != it or ch.it_flags != ITEM_CHUNK or ch.used > ch.size or ch.prev.next != ch:
             return b"a chunk of a chained item is inconsistent"
         total += ch.used
-        f.used[ch.slabs_clsid] += 1
+        _count_chunk(s, ch, ch.slabs_clsid, f)
         ch = ch.next
     if total != <size_t>it.nbytes:
         return b"the chunks of a chained item do not add up to its length"
@@ -60,11 +66,11 @@ cdef const char *_check_bucket(store *s, item *it, uint64_t mask, uint64_t bucke
         f.items += 1
         f.nbytes += ITEM_size(it)
         if it.it_flags & ITEM_CHUNKED:
-            error = _check_chain(it, f)
+            error = _check_chain(s, it, f)
             if error != NULL:
                 return error
         else:
-            f.used[ITEM_clsid(it)] += 1
+            _count_chunk(s, it, ITEM_clsid(it), f)
         it = it.h_next
     return NULL
 
@@ -174,7 +180,7 @@ cdef const char *_check_pages(store *s) noexcept nogil:
     cdef uint32_t total = 0
     cdef uint32_t used = <uint32_t>(s.slabs.arena_used // SLAB_PAGE_SIZE)
     for page in range(used):
-        total += s.slabs.page_class[page] == PAGE_IN_TRANSIT
+        total += s.slabs.page_class[page] == PAGE_IN_TRANSIT or s.slabs.page_class[page] >= PAGE_FOREIGN
     for clsid in range(PAGE_RELEASED + 1):
         pages = &s.slabs.released if clsid == PAGE_RELEASED else &s.slabs.classes[clsid].pages
         if clsid != PAGE_RELEASED and clsid > s.slabs.power_largest:

@@ -9,13 +9,13 @@ cdef struct store_clock:
     int64_t monotonic_start     # CLOCK_MONOTONIC seconds at rel_time_t 0
     # relaxed atomic
     rel_time_t current_time     # changes under the lock; goes back only by store_advance
-    rel_time_t oldest_live      # from this time on, items last used at this time or before are invalid; 0: no flush_all
     # under the lock
     pthread_mutex_t lock        # CLOCK_LOCK
     rel_time_t advance          # sum of all store_advance
     bint paused                 # clock_tick leaves current_time alone
 
-# Notes the start of the clock and makes the lock, for store_create. clock_tick sets the time.
+# Notes the start of the clock, or goes on with the clock of a memory file's last run, and makes the lock, for
+# store_create. clock_tick sets the time.
 cdef void clock_init(store *s) noexcept nogil
 # Frees the lock, for store_destroy.
 cdef void clock_destroy(store *s) noexcept nogil

@@ -1,8 +1,25 @@
+cdef void _clock_go_on(store *s) noexcept nogil:
+    """Goes on with the clock of the last run. CLOCK_MONOTONIC counts the time in between, whatever was done to the time
+    of day. After a new start of the machine only the time of day can tell.
+    """
+    cdef int64_t last = max(<int64_t>s.file.last_time, <int64_t>(ITEM_UPDATE_INTERVAL + 2))
+    cdef int64_t now = now_seconds() - s.file.last.monotonic_start
+    s.clock.process_started = s.file.last.process_started
+    if not memory_file_is_of_boot(s):
+        now = <int64_t>c_time(NULL) - s.file.last.process_started
+    if now < last or now > HEAD_TIME_MOST:
+        now = last
+    s.clock.monotonic_start = now_seconds() - now
+
+
 cdef void clock_init(store *s) noexcept nogil:
+    pthread_mutex_init(&s.clock.lock, NULL)
+    if not s.file.fresh:
+        _clock_go_on(s)
+        return
     # The clock begins at ITEM_UPDATE_INTERVAL + 2: see rel_time_t.
     s.clock.process_started = <int64_t>c_time(NULL) - ITEM_UPDATE_INTERVAL - 2
     s.clock.monotonic_start = now_seconds() - ITEM_UPDATE_INTERVAL - 2
-    pthread_mutex_init(&s.clock.lock, NULL)
 
 
 cdef void clock_destroy(store *s) noexcept nogil:
@@ -14,6 +31,8 @@ cdef void clock_tick(store *s) noexcept nogil:
     if not s.clock.paused:
         relaxed_store(&s.clock.current_time,
                       <rel_time_t>(now_seconds() - s.clock.monotonic_start) + s.clock.advance)
+    relaxed_store(&s.head.current_time, s.clock.current_time)
+    relaxed_store(&s.head.hashpower, relaxed_load(&s.assoc.hashpower))
     unlock_ranked(&s.clock.lock, CLOCK_LOCK)
     direct_tell(s)
 
@@ -22,6 +41,7 @@ cdef void store_advance(store *s, int64_t seconds) noexcept nogil:
     lock_ranked(&s.clock.lock, CLOCK_LOCK)
     s.clock.advance += <rel_time_t>seconds
     relaxed_store(&s.clock.current_time, s.clock.current_time + <rel_time_t>seconds)
+    relaxed_store(&s.head.current_time, s.clock.current_time)
     unlock_ranked(&s.clock.lock, CLOCK_LOCK)
     direct_tell(s)
 
@@ -55,7 +75,7 @@ cdef rel_time_t realtime(store *s, int64_t exptime) noexcept nogil:
 
 
 cdef inline bint item_is_flushed(store *s, const item *it) noexcept nogil:
-    cdef rel_time_t oldest = <rel_time_t>relaxed_load(&s.clock.oldest_live)
+    cdef rel_time_t oldest = <rel_time_t>relaxed_load(&s.head.oldest_live)
     return it.time <= oldest and oldest <= store_time(s)
 
 

@@ -140,6 +140,7 @@ cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, 
     cdef uint64_t new_cas = 0
     cdef size_t length
     cdef item *fresh
+    cdef bint fits
     # A chained item is too long for a number. A value in external storage is no number, as in memcached.
     if it.nbytes <= 2 or it.it_flags & (ITEM_CHUNKED | ITEM_HDR):
         return NON_NUMERIC
@@ -154,7 +155,9 @@ cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, 
     else:
         value = value - delta if delta < value else 0
     length = <size_t>snprintf(buf, INCR_MAX_STORAGE_LEN, "%llu", <unsigned long long>value)
-    if length + 2 <= <size_t>it.nbytes and load_acquire(&it.refcount) == 2:
+    fits = length + 2 <= <size_t>it.nbytes and load_acquire(&it.refcount) == 2
+    # In a memory file a thread killed here would leave half a number: another item takes the item's place.
+    if fits and s.file.fd < 0:
         if s.config.use_cas:
             new_cas = get_cas_id(s)
         change_alter(s, it, hv)
@@ -164,12 +167,16 @@ cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, 
         change_altered(s, it, hv)
         do_item_update(s, it)
     else:
-        fresh = item_alloc(s, ITEM_key(it), it.nkey, ITEM_client_flags(it), it.exptime, length + 2)
+        fresh = item_alloc(s, ITEM_key(it), it.nkey, ITEM_client_flags(it), it.exptime,
+                           <size_t>it.nbytes if fits else length + 2)
         if fresh == NULL:
             return EOM
         if s.config.use_cas:
             new_cas = get_cas_id(s)
         data_write(fresh, 0, buf, length)
+        if fits:
+            item_set_flags(fresh, it.it_flags & ADOPT_STATE)
+            memset(ITEM_data(fresh) + length, c' ', <size_t>fresh.nbytes - length - 2)
         do_item_supersede(s, it, fresh, hv, new_cas)
         do_item_remove(s, fresh)
     if cas != NULL:

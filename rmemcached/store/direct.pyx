@@ -120,14 +120,14 @@ cdef bint _direct_begin_life(store *s) noexcept nogil:
     """Makes and locks the mutex that tells clients whether the daemon lives. False: the system has no such mutexes, or
     no memory.
     """
-    cdef pthread_mutex_t *life = <pthread_mutex_t *>_direct_end_of_index(s)
+    cdef pthread_mutex_t *life = <pthread_mutex_t *>head_life(s)
     cdef uint64_t word = 0
-    if mprotect(life, DIRECT_HEADER, PROT_READ | PROT_WRITE) != 0 or not lock_for_life(life):
+    if not lock_for_life(life):
         return False
     # Only the C library knows where a mutex has its owner: look for this thread's id.
     while word < sizeof(pthread_mutex_t) // 4 - 1 and (<uint32_t *>life)[word] != thread_id():
         word += 1
-    s.direct.alive = word * 4
+    s.direct.alive = <uint64_t>(<char *>life - _direct_end_of_index(s)) + word * 4
     s.direct.lives = True
     return True
 
@@ -228,9 +228,9 @@ cdef void direct_destroy(store *s) noexcept nogil:
     if s.direct.lives:
         # If the mutex stayed locked, the kernel would write to its memory at the end of the locking thread, when the
         # memory is gone. Only the locking thread can unlock the mutex, so the caller must be this thread.
-        error = pthread_mutex_unlock(<pthread_mutex_t *>_direct_end_of_index(s))
+        error = pthread_mutex_unlock(<pthread_mutex_t *>head_life(s))
         assert_that(error == 0)
-        pthread_mutex_destroy(<pthread_mutex_t *>_direct_end_of_index(s))
+        pthread_mutex_destroy(<pthread_mutex_t *>head_life(s))
     if s.direct.mapped != NULL:
         close(s.direct.fd)
     pthread_cond_destroy(&s.direct.cond)
@@ -408,10 +408,10 @@ cdef inline void direct_set_cas(store *s, item *it, uint64_t cas) noexcept nogil
 # --- entries ---
 
 cdef inline bint _direct_covers(store *s, const item *it) noexcept nogil:
-    """Whether the index can name the item. Memory from a raised limit is not covered. For an item whose value is
-    elsewhere clients must ask."""
+    """Whether the index can name the item. Memory from a raised limit is not covered, nor are foreign pages. For an
+    item whose value is elsewhere clients must ask."""
     return s.direct.header != NULL and not it.it_flags & ITEM_HDR \
-        and <size_t>(<const char *>it - s.slabs.arena) < s.direct.covered
+        and <size_t>(<const char *>it - s.slabs.arena) < s.direct.covered and not is_foreign(s, it)
 
 
 cdef inline direct_bucket *_direct_bucket(store *s, uint32_t hv) noexcept nogil:

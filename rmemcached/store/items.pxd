@@ -4,8 +4,6 @@ store.pxd declares the functions for the protocols: item_alloc, item_get, item_t
 """
 
 cdef struct item_counters:
-    uint64_t cas_id             # atomic: the last CAS value; written by every set
-    char pad_after_cas_id[CACHE_LINE]
     uint64_t get_expired        # atomic
     uint64_t get_flushed        # atomic
     char pad_after_counts[CACHE_LINE]   # every request reads the fields of the hash table, next in the store

@@ -39,6 +39,7 @@ cdef item *_alloc_pull(store *s, unsigned int clsid, bint outward) noexcept nogi
     """
     cdef bint segmented = relaxed_load(&s.config.lru_segmented) or s.config.s3fifo
     cdef int most = 2 * ALLOC_TRIES if segmented and s.config.evict_to_free else ALLOC_TRIES
+    cdef unsigned int waits = 0
     cdef s3_pulled evicted
     cdef item *it
     cdef int pulled
@@ -51,8 +52,13 @@ cdef item *_alloc_pull(store *s, unsigned int clsid, bint outward) noexcept nogi
         elif s.config.s3fifo and not s.config.lru_maintainer:
             s3_drop(s, clsid, PULL_TRIES)
         it = slabs_alloc(s, clsid, True)
-        if it != NULL or pulls - kept == most:
+        if it != NULL:
             break
+        if pulls - kept == most:
+            # The items evicted may have lain on foreign pages, and then their memory is of no use here.
+            if not adopt_wait(s, &waits):
+                break
+            continue
         if outward and _evict_outward(s, clsid):
             pulls += 1
             continue
@@ -203,7 +209,7 @@ cdef item *item_alloc_as(store *s, const char *key, size_t nkey, uint32_t flags,
 
 
 cdef uint64_t get_cas_id(store *s) noexcept nogil:
-    return fetch_add(&s.items.cas_id, 1) + 1
+    return fetch_add(&s.head.cas_id, 1) + 1
 
 
 # --- lookup ---

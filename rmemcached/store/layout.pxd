@@ -33,7 +33,8 @@ cdef struct store:
     store_config config
     unsigned int stopping       # atomic: store_stop_threads wants all threads to end
     store_clock clock
-    char pad_after_clock[CACHE_LINE]    # no common cache line: every get reads the clock, every set writes cas_id
+    arena_head *head
+    char pad_after_clock[CACHE_LINE]
     item_counters items
     hash_table assoc
     direct_index direct
@@ -48,3 +49,6 @@ cdef struct store:
     reassign reassign
     slab_automove automove
     page_mover mover
+    memory_file file
+    recovered recovered
+    adoption adopt

@@ -18,11 +18,16 @@ cdef const char *_config_error(const store_config *config) noexcept nogil:
         return b"the item size limit must be between the largest slab chunk and 1 GB"
     if config.hashpower_init > HASHPOWER_MAX:
         return b"the initial hash power must be at most 32"
+    if config.external != NULL and config.memory_file != NULL:
+        # The next daemon would find headers without their values.
+        return b"external storage and a memory file do not go together"
     return NULL
 
 
 cdef const char *_create_parts(store *s) noexcept nogil:
     """Makes the locks and takes the memory of all parts. Returns the error, or NULL."""
+    if not memory_file_open(s):
+        return memory_file_problem()
     clock_init(s)
     lru_init(s)
     crawler_init(s)
@@ -38,18 +43,30 @@ cdef const char *_create_parts(store *s) noexcept nogil:
         if s.config.direct:
             return b"cannot make shared memory for the items: rdma_direct and rdma_direct_remote need Linux 5.1, and " \
                 b"address space for the memory limit (ulimit -v, -m)"
+        if s.file.fd >= 0 and errno == ENOSPC:
+            return b"the file system of the memory file (-e) is full"
         return b"cannot reserve address space for the memory limit"
+    memory_file_begin(s)
     if not huge_init(s):
         return b"out of memory"
     if not direct_init(s):
         return b"cannot make the index of direct reads: rdma_direct and rdma_direct_remote need memory for it, and " \
             b"go with a memory limit of up to 1.7 TB (-m)"
+    return NULL
+
+
+cdef const char *_fill(store *s) noexcept nogil:
+    """Takes the items of a memory file, and the memory of -L. Returns the error, or NULL."""
+    store_tick(s)
+    if not s.file.fresh and not recover(s):
+        return b"no memory for the items of the memory file, or no space in its file system for missing pages"
     if s.config.preallocate and not slabs_preallocate(s):
         snprintf(_problem, sizeof(_problem), b"Error while preallocating slab memory!\nIf using -L or other prealloc "
                  b"options, max memory must be at least %u megabytes.", s.slabs.power_largest)
         return _problem
     if s.config.external != NULL:
         slabs_fill_pool(s)
+    s.file.serves = True
     return NULL
 
 
@@ -63,6 +80,8 @@ cdef const char *_start_threads(store *s, bint lru_crawler) noexcept nogil:
         return b"cannot start the thread for huge pages"
     if s.config.slab_reassign and not mover_start(s):
         return b"cannot start the slab page mover"
+    if not adopt_start(s):
+        return b"cannot start the thread for pages with old chunk sizes"
     return NULL
 
 
@@ -76,7 +95,7 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
         error[0] = b"out of memory"
         return NULL
     live_add(LIVE_STORE)
-    s.slabs.memfd = s.slabs.shared_fd = -1
+    s.slabs.memfd = s.slabs.shared_fd = s.file.fd = -1
     s.config = config[0]
     if s.config.log == NULL:
         s.config.log = logger_none()
@@ -86,12 +105,13 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
         s.config.lru_segmented = False
     if not s.config.lru_maintainer:
         s.config.temp_lru = False
-    s.items.cas_id = 1
     error[0] = _create_parts(s)
     if error[0] == NULL:
-        store_tick(s)
+        error[0] = _fill(s)
+    if error[0] == NULL:
         error[0] = _start_threads(s, config.lru_crawler)
     if error[0] != NULL:
+        memory_file_keep_note()
         store_destroy(s)
         return NULL
     return s
@@ -103,6 +123,7 @@ cdef void store_stop_threads(store *s) noexcept nogil:
     store_release(&s.stopping, 1)
     pthread_cond_broadcast(&s.crawler.cond)
     unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
+    adopt_stop(s)
     maintainer_stop(s)
     crawler_stop(s)
     mover_stop(s)
@@ -125,10 +146,16 @@ cdef void store_destroy(store *s) noexcept nogil:
     direct_destroy(s)
     assoc_destroy(s)
     huge_destroy(s)
+    adopt_destroy(s)
+    memory_file_end(s)
     slabs_destroy(s)
     clock_destroy(s)
     free(s)
     live_sub(LIVE_STORE)
+
+
+cdef const char *store_note(store *s) noexcept nogil:
+    return memory_file_note()
 
 
 cdef void store_tick(store *s) noexcept nogil:

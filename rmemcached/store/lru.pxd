@@ -71,9 +71,9 @@ cdef uint64_t lru_bumps_dropped(store *s) noexcept nogil
 # the key and an incr in place. The caller holds the item lock.
 cdef void do_item_update(store *s, item *it) noexcept nogil
 # Looks at the tail of a queue: drops expired and flushed items and moves items on, until an item can stay or `most`
-# items (PULL_MOST at most) are gone. With PULL_EVICT, evicts an item if none had expired. Passes over locked items,
-# PULL_TRIES at most in a row. Returns the number of dropped and moved items; with PULL_EVICT possibly PULL_KEPT. Called
-# by allocation, the maintainer and the page mover.
+# items (PULL_MOST at most) are gone. With PULL_EVICT, evicts an item if no item was expired or flushed. Passes over
+# locked items, PULL_TRIES at most in a row. Returns the number of dropped and moved items; with PULL_EVICT possibly
+# PULL_KEPT. Called by allocation, the maintainer and the page mover.
 # - total_bytes: of the class; HOT and WARM may each have a share of them.
 # - max_age: items of HOT and WARM move on when unused for so many seconds.
 cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t total_bytes, unsigned int flags,
@@ -83,9 +83,9 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
 cdef int s3_drop(store *s, unsigned int clsid, int most) noexcept nogil
 # S3-FIFO: the number of items of a class.
 cdef uint64_t s3_items(store *s, unsigned int clsid) noexcept nogil
-# S3-FIFO: evicts an item of the class, or drops an expired item, for allocation and the page mover. A referenced item
-# goes to the head of the main queue instead: its memory would not become free. v: not NULL for store_take_victim; hands
-# the item over in place of evicting it.
+# S3-FIFO: evicts an item of the class, or drops an expired or flushed item, for allocation and the page mover. A
+# referenced item goes to the head of the main queue instead: its memory would not become free. v: not NULL for
+# store_take_victim; hands the item over in place of evicting it.
 cdef s3_pulled s3_evict(store *s, unsigned int clsid, victim *v) noexcept nogil
 # Tells watchers about the coming eviction of the item. The caller holds the item lock.
 cdef void log_evicted(store *s, item *it) noexcept nogil

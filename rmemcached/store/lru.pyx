@@ -118,7 +118,7 @@ cdef inline bint _is_before_flush(store *s, const item *it) noexcept nogil:
     """Whether a running flush may still have to unlink the item. Such an item must not move to a place that the flush
     has passed. The caller has the item lock, and keeps the lock until the item is in its queue again.
     """
-    return load_acquire(&s.lru.flushing) != 0 and item_time(it) >= relaxed_load(&s.clock.oldest_live)
+    return load_acquire(&s.lru.flushing) != 0 and item_time(it) >= relaxed_load(&s.head.oldest_live)
 
 
 cdef void do_item_update(store *s, item *it) noexcept nogil:
@@ -255,8 +255,8 @@ cdef struct lru_pull:            # arguments of lru_pull_tail
 
 cdef bint _pull_live(store *s, const lru_pull *pull, lru_queue *q, item *it, uint32_t hv,
                      unsigned int *move_to) noexcept nogil:
-    """Decides about a tail item that has not expired. False: the item stays. True: the item has left the tail; if
-    move_to was set, the item is in no queue, and the caller puts it into the queue *move_to.
+    """Decides about a tail item that is neither expired nor flushed. False: the item stays. True: the item has left the
+    tail; if move_to was set, the item is in no queue, and the caller puts the item into the queue *move_to.
     """
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)
@@ -311,7 +311,7 @@ cdef bint _pull_repair(store *s, lru_queue *q, item *it, uint32_t hv) noexcept n
 
 
 cdef void _pull_expired(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
-    """Drops an expired item."""
+    """Drops an expired or flushed item from the queue's tail. Called by lru_pull_tail and _s3_tail."""
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)
     q.stats.reclaimed += 1

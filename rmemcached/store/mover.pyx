@@ -130,10 +130,13 @@ cdef void _move_chunk(store *s, item_chunk *ch, item_chunk *fresh, uint32_t hv) 
     fresh.nbytes = ch.nbytes
     fresh.slabs_clsid = ch.slabs_clsid
     fresh.orig_clsid = ch.orig_clsid
+    # The flag comes before the link: at any moment the chain in a memory file is whole.
+    store_release(&fresh.it_flags, ITEM_CHUNK)
+    write_fence()
     ch.prev.next = fresh
     if ch.next != NULL:
         ch.next.prev = fresh
-    store_release(&fresh.it_flags, ITEM_CHUNK)
+    write_fence()
     change_move_chunk(s, hv)
     relaxed_store(&ch.it_flags, 0)
     lock_ranked(&s.slabs.lock, SLABS_LOCK)

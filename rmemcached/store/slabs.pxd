@@ -13,6 +13,7 @@ store.pxd declares item_pin, item_unpin, store_pin_memory and store_set_memory_l
 cdef enum:
     PAGE_RELEASED = MAX_NUMBER_OF_SLAB_CLASSES      # page_class of a page given back to the system
     PAGE_IN_TRANSIT                                 # ... of a page in no list
+    PAGE_FOREIGN = 128                              # ... and more: of a page with other chunk sizes (recover.pxd)
     NO_PAGE = 0xffffffff
 
 cdef struct page_list:          # pages by number, linked by slabs.page_next. The slabs lock
@@ -45,23 +46,24 @@ cdef struct slabs:
     # constant
     unsigned int power_largest  # id of the class with the largest chunks
     uint32_t class_size[MAX_NUMBER_OF_SLAB_CLASSES]
-    int memfd                   # of the arena, with store_config.direct; else -1
+    int memfd                   # of the arena, with store_config.direct; the memory file, if there is one; else -1
     int shared_fd               # a read-only descriptor of the same file, for clients; else -1
     char *mapping               # the whole reserved range, from mmap
     size_t mapping_length
-    char *arena                 # in mapping, aligned to a huge page, behind room for an index and DIRECT_LIFE
+    char *arena                 # in mapping, aligned to a huge page, behind room for an index and the head
+    size_t head_length          # bytes of the head, right before the arena: DIRECT_LIFE with store_config.direct
     size_t arena_length         # a multiple of ARENA_EXTENT
     char pad_after_constants[CACHE_LINE]
     pthread_mutex_t lock        # the slabs lock, for all fields below
     slab_class classes[MAX_NUMBER_OF_SLAB_CLASSES]
     size_t arena_open           # accessible bytes of the arena
-    size_t arena_used           # bytes of the arena given out as pages; written with relaxed stores
+    size_t arena_used           # bytes of the arena given out as pages; written with relaxed stores, also in the head
     size_t file_length          # of memfd
     bint sealed                 # arena_seal has readied memfd for clients: memfd keeps its pages and does not shrink
     uint64_t malloced           # total_malloced of the pages of classes and pool
     page_list released          # pages given back to the system
     bint pinned                 # by store_pin_memory. If pinned or sealed, the pool keeps all pages: none is released
-    uint8_t *page_class         # per page of the arena: its class, PAGE_RELEASED or PAGE_IN_TRANSIT
+    uint8_t *page_class         # per page of the arena: its class, PAGE_RELEASED, ...; lies in the head
     uint32_t *page_next         # per page of the arena: the next page of its list
     page_move move
     # atomic

@@ -54,8 +54,8 @@ cdef bint slabs_init(store *s) noexcept nogil:
     s.slabs.released.head = s.slabs.released.tail = NO_PAGE
     s.slabs.malloced = s.config.initial_malloced
 
-    # A class may take its first page even beyond the limit.
-    needed = s.config.maxbytes + <size_t>s.slabs.power_largest * SLAB_PAGE_SIZE
+    # A class may take its first page even beyond the limit, and a memory file may have more pages than the limit.
+    needed = max(<size_t>s.config.maxbytes, s.file.reserved) + <size_t>s.slabs.power_largest * SLAB_PAGE_SIZE
     needed = (needed + ARENA_EXTENT - 1) // ARENA_EXTENT * ARENA_EXTENT
     length = needed if needed > ARENA_RESERVE else ARENA_RESERVE
     if s.config.direct_remote and needed < ARENA_RESERVE // DIRECT_RESERVE:
@@ -70,19 +70,19 @@ cdef bint slabs_init(store *s) noexcept nogil:
         if length < needed:
             length = needed
     pages = length // SLAB_PAGE_SIZE
-    s.slabs.page_class = <uint8_t *>calloc(pages, sizeof(uint8_t))
+    s.slabs.page_class = head_pages(s.head)
+    s.slabs.arena_used = s.file.reserved
     s.slabs.page_next = <uint32_t *>calloc(pages, sizeof(uint32_t))
     s.slabs.move.taken = <uint8_t *>calloc(SLAB_PAGE_SIZE // sizeof(item), 1)
     if s.config.direct:
         s.slabs.page_pins = <uint32_t *>calloc(pages, sizeof(uint32_t))
         if s.slabs.page_pins == NULL:
             return False
-    return s.slabs.page_class != NULL and s.slabs.page_next != NULL and s.slabs.move.taken != NULL
+    return s.slabs.page_next != NULL and s.slabs.move.taken != NULL
 
 
 cdef void slabs_destroy(store *s) noexcept nogil:
     arena_release(s)
-    free(s.slabs.page_class)
     free(s.slabs.page_next)
     free(s.slabs.page_pins)
     free(s.slabs.move.taken)
@@ -94,10 +94,12 @@ cdef bint slabs_preallocate(store *s) noexcept nogil:
     cdef bint enough
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     enough = s.config.maxbytes >= <uint64_t>s.slabs.power_largest * SLAB_PAGE_SIZE \
-        and arena_open_to(s, s.config.maxbytes) and huge_preallocate(s, s.config.maxbytes)
+        and arena_open_to(s, s.config.maxbytes) and arena_lengthen(s, s.config.maxbytes) \
+        and (not s.file.fresh or huge_preallocate(s, s.config.maxbytes))
     if enough:
         for clsid in range(1, s.slabs.power_largest + 1):
-            do_slabs_newslab(s, clsid)
+            if s.slabs.classes[clsid].pages.count == 0:
+                do_slabs_newslab(s, clsid)
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
     return enough
 
@@ -145,7 +147,8 @@ cdef bint do_slabs_can_grow(store *s, unsigned int clsid) noexcept nogil:
     """Whether the class may take another page: the first always, others from the pool or within the memory limit."""
     assert_held(&s.slabs.lock)
     cdef uint64_t pool = s.slabs.classes[SLAB_GLOBAL_PAGE_POOL].pages.count
-    if s.slabs.classes[clsid].pages.count == 0 or s.slabs.malloced + page_bytes(s, clsid) <= s.config.maxbytes:
+    if s.slabs.classes[clsid].pages.count == 0 \
+            or s.slabs.malloced + page_bytes(s, clsid) <= s.config.maxbytes + adopt_room(s):
         return True
     if s.slabs.pinned or s.slabs.sealed:
         return pool != 0 and s.slabs.malloced - pool * SLAB_PAGE_SIZE + page_bytes(s, clsid) <= s.config.maxbytes
@@ -164,8 +167,25 @@ cdef uint32_t _page_of_arena(store *s) noexcept nogil:
     if s.slabs.arena_used % ARENA_EXTENT == 0 and s.config.extent_added != NULL:
         s.config.extent_added(s.config.extent_arg, s.slabs.arena + s.slabs.arena_used, ARENA_EXTENT)
     relaxed_store(&s.slabs.arena_used, s.slabs.arena_used + SLAB_PAGE_SIZE)
+    relaxed_store(&s.head.arena_used, s.slabs.arena_used)
     huge_arena_grows(s)
     direct_arena_grows(s)
+    return page
+
+
+cdef bint _page_reserve(store *s, uint32_t page) noexcept nogil:
+    """Takes space in the memory file for a page. False: the file system is full."""
+    cdef size_t at = <size_t>page * SLAB_PAGE_SIZE
+    return memory_file_reserve(s, at, at + SLAB_PAGE_SIZE)
+
+
+cdef uint32_t _page_released(store *s) noexcept nogil:
+    """Takes a page given back to the system before. NO_PAGE: the memory file's file system is full."""
+    assert_held(&s.slabs.lock)
+    cdef uint32_t page = do_page_take(s, &s.slabs.released)
+    if s.file.fd >= 0 and not _page_reserve(s, page):
+        do_page_append(s, &s.slabs.released, page)
+        return NO_PAGE
     return page
 
 
@@ -203,7 +223,7 @@ cdef void do_slabs_newslab(store *s, unsigned int clsid) noexcept nogil:
     if s.slabs.classes[SLAB_GLOBAL_PAGE_POOL].pages.count != 0:
         page = do_page_take(s, &s.slabs.classes[SLAB_GLOBAL_PAGE_POOL].pages)
     else:
-        page = do_page_take(s, &s.slabs.released) if s.slabs.released.count != 0 else _page_of_arena(s)
+        page = _page_released(s) if s.slabs.released.count != 0 else _page_of_arena(s)
         if page == NO_PAGE:
             return
         s.slabs.malloced += page_bytes(s, clsid)
@@ -223,7 +243,7 @@ cdef void slabs_release(store *s) noexcept nogil:
         return
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     while s.slabs.malloced > s.config.maxbytes and pool.count != 0 \
-            and not s.slabs.pinned and not s.slabs.sealed:
+            and not s.slabs.pinned and not s.slabs.sealed and not memory_file_is_watched(s):
         page = do_page_take(s, pool)
         s.slabs.page_class[page] = PAGE_IN_TRANSIT
         s.slabs.malloced -= SLAB_PAGE_SIZE
@@ -341,6 +361,9 @@ cdef item *slabs_alloc(store *s, unsigned int clsid, bint new_page) noexcept nog
 cdef inline void do_slabs_push(store *s, item *it, unsigned int clsid) noexcept nogil:
     assert_held(&s.slabs.lock)
     cdef slab_class *p = &s.slabs.classes[clsid]
+    if is_foreign(s, it):
+        do_foreign_free(s, it)
+        return
     relaxed_store(&it.it_flags, ITEM_SLABBED)
     it.slabs_clsid = clsid
     if on_moving_page(s, it):

@@ -73,7 +73,13 @@ cdef void store_get_stats(store *s, store_stats *out) noexcept nogil:
     _assoc_stats(s, out)
     out.get_expired = relaxed_load(&s.items.get_expired)
     out.get_flushed = relaxed_load(&s.items.get_flushed)
-    out.oldest_live = <rel_time_t>relaxed_load(&s.clock.oldest_live)
+    out.oldest_live = <rel_time_t>relaxed_load(&s.head.oldest_live)
+    out.restored_items = s.recovered.items
+    out.restored_dropped = s.recovered.dropped
+    out.restored_expired = s.recovered.expired
+    out.restored_us = <uint64_t>s.recovered.ns // 1000
+    out.foreign_pages = relaxed_load(&s.adopt.pages)
+    out.foreign_dropped = relaxed_load(&s.adopt.dropped)
 
 
 cdef void store_reset_stats(store *s) noexcept nogil:

@@ -232,6 +232,11 @@ cdef struct external_storage:
     # Whether the header's value is still there.
     bint (*exists)(void *arg, item *it) noexcept nogil
 
+cdef enum restart_policy:       # what a start does with the items of a memory file (-o restart)
+    RESTART_AUTO = 0            # keeps them, but not after three crashes within a minute
+    RESTART_ALWAYS
+    RESTART_FRESH               # starts with an empty file
+
 ctypedef void (*extent_fn)(void *arg, void *addr, size_t length) noexcept nogil
 
 # Settings of storage on flash, as `stats settings` shows them with ext_ before the name. The command extstore changes
@@ -259,7 +264,8 @@ cdef struct store_config:
     unsigned int hashpower_init  # 0: the default
     bint hash_expand            # whether the hash table grows (no_hashexpand)
     unsigned int nthreads       # worker threads: they decide the number of item locks
-    # The segmented LRU. `lru tune`, `lru mode` and `lru temp_ttl` change these settings.
+    # The segmented LRU. `lru tune`, `lru mode` and `lru temp_ttl` change the settings from lru_segmented to
+    # temporary_ttl, except for s3fifo.
     bint lru_maintainer         # run the maintainer thread
     bint lru_segmented
     bint s3fifo                 # evict by S3-FIFO: there are no segments then, and lru_segmented is False
@@ -269,17 +275,21 @@ cdef struct store_config:
     double warm_max_factor
     bint temp_lru
     unsigned int temporary_ttl  # seconds
-    # The crawler. `lru_crawler enable|disable|sleep|tocrawl` change these.
+    # The crawler. `lru_crawler enable|disable|sleep|tocrawl` change the next three settings.
     bint lru_crawler
     unsigned int lru_crawler_sleep    # microseconds
     unsigned int lru_crawler_tocrawl  # 0: no limit
-    unsigned int tail_repair_time     # seconds; 0: off
-    # The page mover. `slabs automove` changes slab_automove.
+    # The LRU again. Seconds after which an unused item at its queue's tail is freed in spite of its references: the
+    # references have probably leaked. 0: never. No command changes this setting.
+    unsigned int tail_repair_time
+    # The page mover. `slabs automove` changes the four slab_automove settings.
     bint slab_reassign
     unsigned int slab_automove        # 0, 1, 2
     double slab_automove_ratio
     unsigned int slab_automove_window
-    double slab_automove_freeratio    # share of all memory to be kept as free pages (0.01 = 1 %)
+    double slab_automove_freeratio    # share of all memory to stay free pages (slabs_set_automove_freeratio)
+    const char *memory_file           # -e: the path of the file with the items; NULL: none
+    restart_policy restart
     bint preallocate                  # -L: take (and touch) all memory at start
     uint64_t initial_malloced         # start value of total_malloced, in bytes; memcached's test suite sets it
     uint32_t slab_sizes[MAX_NUMBER_OF_SLAB_CLASSES]    # -o slab_sizes: chunk sizes, ended by 0; [0] = 0: by factor
@@ -342,6 +352,12 @@ cdef struct store_stats:
     uint64_t slab_reassign_busy_nomem
     const char *slab_reassign_last_busy_status
     rel_time_t oldest_live      # `stats settings` oldest
+    uint64_t restored_items     # of the memory file, at the start
+    uint64_t restored_dropped   # ... items that did not hold together
+    uint64_t restored_expired
+    uint64_t restored_us        # ... microseconds it took
+    uint64_t foreign_pages      # pages of the memory file with old chunk sizes, still to be emptied,
+    uint64_t foreign_dropped    # ... and items of such pages that found no room
 
 # Counters and sizes of a slab class. Read with store_get_class_stats.
 cdef struct class_stats:
@@ -384,6 +400,8 @@ cdef struct store           # layout.pxd
 # Makes an empty store and starts the threads named in config. Touches little memory, except with config.preallocate.
 # NULL: *error is the reason, a text not to be freed.
 cdef store *store_create(const store_config *config, const char **error) noexcept nogil
+# A line about the start for the operator, such as why a memory file's items were not kept; empty: nothing to say.
+cdef const char *store_note(store *s) noexcept nogil
 # Ends all threads of the store; a second call is harmless. The server calls this while its workers still run: the store
 # stays usable, but grows and maintains nothing any more. A running dump ends with done(False), so its crawler_client
 # must still exist.
@@ -471,12 +489,13 @@ cdef void slabs_set_automove(store *s, unsigned int level) noexcept nogil
 cdef void slabs_set_automove_ratio(store *s, double ratio) noexcept nogil
 # How many runs of automove, at most ten a second, a decision looks back at; greater than zero.
 cdef void slabs_set_automove_window(store *s, unsigned int runs) noexcept nogil
-# The ratio is kept and shown, but has no effect, as in a memcached without external storage.
+# The share of all memory that automove keeps as free pages with external storage. Without, the ratio is kept and shown,
+# but has no effect, as in memcached.
 cdef void slabs_set_automove_freeratio(store *s, double ratio) noexcept nogil
 # Changes the memory limit at run time. A lower limit gives pages of the pool back to the system, at once and as the
 # page mover frees more. After store_pin_memory, or once the memory was readied for clients, the pages stay in the pool
-# instead, where no class gets them until the limit allows. False: the memory was preallocated, or the reserved range is
-# too small.
+# instead. Until the limit allows more, a class gets a page of this pool only as its first page. False: maxbytes is 0,
+# the memory was preallocated, or the reserved range is too small.
 cdef bint store_set_memory_limit(store *s, uint64_t maxbytes) noexcept nogil
 # From now on the arena keeps its physical memory: no page goes back to the system. Called when a
 # device that knows memory by its physical address is opened, before the device registers the arena.
@@ -689,6 +708,7 @@ include "hash.pxd"
 include "threads.pxd"
 include "tell.pxd"
 include "clock.pxd"
+include "memory_file.pxd"
 include "arena.pxd"
 include "huge.pxd"
 include "slabs.pxd"
@@ -708,6 +728,8 @@ include "stats.pxd"
 include "maintainer.pxd"
 include "automove.pxd"
 include "mover.pxd"
+include "recover.pxd"
+include "adopt.pxd"
 include "cachedump.pxd"
 include "life.pxd"
 include "layout.pxd"

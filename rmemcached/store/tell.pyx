@@ -4,7 +4,7 @@ cdef void do_direct_tell(store *s) noexcept nogil:
     cdef uint32_t algorithm = DIRECT_SEGMENTED if relaxed_load(&s.config.lru_segmented) else DIRECT_FLAT
     if h != NULL:
         relaxed_store(&h.algorithm, DIRECT_S3FIFO if s.config.s3fifo else algorithm)
-        relaxed_store(&h.oldest_live, relaxed_load(&s.clock.oldest_live))
+        relaxed_store(&h.oldest_live, relaxed_load(&s.head.oldest_live))
         relaxed_store(&h.used, min(relaxed_load(&s.slabs.arena_used), s.direct.covered))
         relaxed_store(&h.current_time, relaxed_load(&s.clock.current_time))
         # A reader of the new beat also reads the new time.

@@ -13,13 +13,22 @@ from posix.uio cimport iovec
 # ---- errors, text, memory --------------------------------------------------------------------------------------------
 
 cdef extern from "<errno.h>" nogil:
+    """
+    #include <errno.h>
+    static inline void rmc_set_errno(int value)
+    {
+        errno = value;
+    }
+    """
     int errno
+    void set_errno "rmc_set_errno"(int value)
     enum:
         EAGAIN
         EINTR
         EMFILE
         ENFILE
         ENOMEM
+        EPROTO
         EADDRINUSE
         ECONNABORTED
 
@@ -119,6 +128,7 @@ cdef extern from "<sys/mman.h>" nogil:
         MAP_SHARED
         MAP_PRIVATE
         MAP_FIXED
+        MAP_FIXED_NOREPLACE
         MAP_ANONYMOUS
         MAP_NORESERVE
         MADV_HUGEPAGE
@@ -136,6 +146,8 @@ cdef extern from "<sys/mman.h>" nogil:
     void *MAP_FAILED
     void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset)
     int munmap(void *addr, size_t length)
+    int MS_SYNC
+    int msync(void *addr, size_t length, int flags)
     void *mremap(void *addr, size_t length, size_t new_length, int flags, ...)
     int madvise(void *addr, size_t length, int advice)
     int mprotect(void *addr, size_t length, int prot)
@@ -175,6 +187,16 @@ cdef extern from "<fcntl.h>" nogil:
         close(fd);
         return reader;
     }
+    static inline int rmc_lock_byte(int fd, long at)
+    {
+        struct flock lock = { .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1 };
+        return fcntl(fd, F_OFD_SETLK, &lock) == 0;
+    }
+    static inline int rmc_has_locked_byte(int fd, long start, long length)
+    {
+        struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = length };
+        return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    }
     static inline int rmc_set_nonblocking(int fd)
     {
         int flags = fcntl(fd, F_GETFL);
@@ -182,7 +204,11 @@ cdef extern from "<fcntl.h>" nogil:
     }
     """
     enum:
+        O_RDONLY
         O_RDWR
+        O_CREAT
+        O_EXCL
+        O_NOFOLLOW
         O_NONBLOCK
         O_CLOEXEC
         F_GETFL
@@ -195,10 +221,16 @@ cdef extern from "<fcntl.h>" nogil:
         F_SEAL_FUTURE_WRITE
     int open(const char *path, int flags, ...)
     int fcntl(int fd, int cmd, ...)
+    int fallocate(int fd, int mode, long offset, long length)
     # Replaces a descriptor by a read-only descriptor of the same file, and closes the old descriptor. Nobody else can
     # open the file for writing then. Without /proc, returns the old descriptor.
     int read_only "rmc_read_only"(int fd)
     int set_nonblocking "rmc_set_nonblocking"(int fd)
+    # Locks of an open file: the file's copies in other processes, and its mappings, keep the lock, even after this
+    # process has ended. Locks a byte for reading; returns whether another open file has locked one of the bytes
+    # [start, start + length).
+    bint lock_byte "rmc_lock_byte"(int fd, long at)
+    bint has_locked_byte "rmc_has_locked_byte"(int fd, long start, long length)
 
 cdef extern from "<unistd.h>" nogil:
     enum:
@@ -211,12 +243,21 @@ cdef extern from "<unistd.h>" nogil:
     ssize_t read(int fd, void *buf, size_t n)
     ssize_t write(int fd, const void *buf, size_t n)
 
+cdef extern from "<sys/file.h>" nogil:
+    enum:
+        LOCK_EX
+        LOCK_NB
+    int flock(int fd, int operation)
+
 cdef extern from "<sys/uio.h>" nogil:
     ssize_t readv(int fd, const iovec *iov, int iovcnt)
 
 cdef extern from "<sys/vfs.h>" nogil:
     ctypedef struct struct_statfs "struct statfs":
         long f_type
+        long f_bsize
+        uint64_t f_blocks
+        uint64_t f_bavail
     int fstatfs(int fd, struct_statfs *out)
 
 cdef extern from "<linux/magic.h>" nogil:
@@ -266,6 +307,9 @@ cdef extern from "<sys/resource.h>" nogil:
     struct rusage:
         timeval ru_utime
         timeval ru_stime
+    enum:
+        PRIO_PROCESS
+    int setpriority(int which, unsigned int who, int nice)
     int getrlimit(int resource, rlimit *limits)
     int getrusage(int who, rusage *usage)
 
@@ -419,6 +463,7 @@ cdef extern from "<sys/socket.h>" nogil:
         MSG_DONTWAIT
         MSG_TRUNC
         MSG_CTRUNC
+        MSG_MORE
         MSG_PEEK
         MSG_CMSG_CLOEXEC
     ctypedef unsigned int socklen_t
@@ -530,6 +575,7 @@ cdef extern from "<pthread.h>" nogil:
     }
     """
     ctypedef unsigned long pthread_t
+    ctypedef unsigned int pthread_key_t
     ctypedef struct pthread_mutex_t:
         pass
     ctypedef struct pthread_rwlock_t:
@@ -542,6 +588,8 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_detach(pthread_t thread)
     int pthread_join(pthread_t thread, void **retval)
     int pthread_setname_np(pthread_t thread, const char *name)
+    int pthread_key_create(pthread_key_t *key, void (*end)(void *) noexcept nogil)
+    int pthread_setspecific(pthread_key_t key, const void *value)
     int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil,
                        void (*child)() noexcept nogil)
     int pthread_mutex_init(pthread_mutex_t *mutex, const void *attr)

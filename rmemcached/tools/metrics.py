@@ -101,6 +101,10 @@ log_watcher_sent rmemcached_log_watcher_sent_total Log entries sent to watchers.
 log_watchers rmemcached_log_watchers Watchers.
 unexpected_napi_ids memcached_unexpected_napi_ids_total Unexpected NAPI IDs.
 round_robin_fallback memcached_round_robin_fallback_total Connections given out in turn.
+ssl_new_sessions rmemcached_tls_new_sessions_total TLS sessions that were not resumed.
+ssl_handshake_errors rmemcached_tls_handshake_errors_total TLS handshakes that failed.
+ssl_proto_errors rmemcached_tls_protocol_errors_total TLS connections with a wrong record.
+time_since_server_cert_refresh rmemcached_tls_certificate_age_seconds Time since the certificates were read.
 bytes memcached_current_bytes Bytes of items, with their headers.
 curr_items memcached_current_items Items.
 total_items memcached_items_total Items that were stored.
@@ -196,6 +200,11 @@ watcher_logbuf_size rmemcached_setting_watcher_log_buffer_bytes Buffer of a watc
 worker_logbuf_size rmemcached_setting_worker_log_buffer_bytes Buffer of a worker's log.
 read_buf_mem_limit rmemcached_setting_read_buffer_limit_bytes Memory of read buffers at most; 0: without limit.
 track_sizes rmemcached_setting_track_sizes 1: stats sizes counts items by size.
+ssl_enabled rmemcached_setting_tls 1: connections have TLS (-Z).
+ssl_verify_mode rmemcached_setting_tls_verify_mode Client certificates, in OpenSSL's bits; 0: none.
+ssl_wbuf_size rmemcached_setting_tls_write_buffer_bytes Replies gathered before they are encrypted.
+ssl_session_cache rmemcached_setting_tls_session_cache 1: sessions may be resumed by their number.
+ssl_kernel_tls rmemcached_setting_tls_kernel 1: the kernel encrypts, if it can.
 num_napi_ids rmemcached_setting_napi_ids Number of NAPI IDs (-N).
 client_flags_size rmemcached_setting_client_flags_bytes Size of an item's flags.
 [items]
@@ -279,7 +288,7 @@ rdma_writes rmemcached_rdma_writes_total Values delivered into memory of clients
 rdma_write_bytes rmemcached_rdma_write_bytes_total Bytes of these values.
 rdma_write_errors rmemcached_rdma_write_errors_total Values that could not be delivered.
 rdma_qp_errors rmemcached_rdma_queue_pair_errors_total Queue pairs that ended with an error.
-rdma_credit_waits rmemcached_rdma_credit_waits_total Replies that waited because the client had no room.
+rdma_credit_waits rmemcached_rdma_credit_waits_total Replies that waited for a credit of the client.
 rdma_wakeups rmemcached_rdma_wakeups_total Events of completion queues.
 rdma_completions rmemcached_rdma_completions_total Completions that were taken.
 rdma_doorbells rmemcached_rdma_doorbells_total Lists of work requests that were posted.
@@ -375,11 +384,12 @@ LEFT_OUT = {
     ("settings", "umask"): "permissions, and no measure",
     ("settings", "oldest"): "the time of the last flush, on a clock of the daemon's own",
     ("settings", "num_threads_per_udp"): "it is rmemcached_threads always",
+    ("settings", "ssl_keyformat"): "the format of a file, and no measure",
     ("settings", "auth_enabled_sasl"): "SASL is not built in",
     ("settings", "auth_enabled_ascii"): "the name of a file, where it is not off",
     ("settings", "inline_ascii_response"): "it is off always",
-    ("settings", "slab_automove_freeratio"): "storage on flash is not built in, and nothing else reads it",
-    **{("settings", f"ext_{name}"): "storage on flash is not built in" for name in _OF_FLASH},
+    ("settings", "slab_automove_freeratio"): "a threshold of storage on flash, and no measure",
+    **{("settings", f"ext_{name}"): "a size or threshold of storage on flash, and no measure" for name in _OF_FLASH},
     **{("settings", f"ssl_{name}"): "TLS is not built in" for name in _OF_TLS},
     ("settings", "proxy_enabled"): "the proxy is not built in",
     ("settings", "proxy_uring_enabled"): "the proxy is not built in",

@@ -50,6 +50,7 @@ def add_options(parser: argparse.ArgumentParser, timeout: float) -> None:
     )
     group.add_argument("--username", metavar="NAME", help="of a daemon with -Y; needs --password-file")
     group.add_argument("--password-file", metavar="FILE", type=Path, help="the password is the first line of it")
+    group.add_argument("--sasl", action="store_true", help="name and password are for SASL (-S)")
     group.add_argument("--tls", action="store_true", help="by TLS: with a proxy in front, or memcached -Z")
     group.add_argument("--tls-ca", metavar="FILE", help="certificates to trust in place of the system's; implies --tls")
 
@@ -74,6 +75,8 @@ def settings(parser: argparse.ArgumentParser, given: argparse.Namespace) -> dict
     }
     if (given.username is None) != (given.password_file is None):
         parser.error("--username and --password-file are given together")
+    if given.sasl and given.username is None:
+        parser.error("--sasl needs --username and --password-file")
     if given.username is not None:
         try:
             lines = given.password_file.read_text().splitlines()
@@ -81,7 +84,7 @@ def settings(parser: argparse.ArgumentParser, given: argparse.Namespace) -> dict
             parser.error(f"--password-file {given.password_file}: {error}")
         if not lines or not lines[0]:
             parser.error(f"--password-file {given.password_file}: its first line is empty: it must be the password")
-        found |= {"username": given.username, "password": lines[0]}
+        found |= {"username": given.username, "password": lines[0], "sasl": given.sasl}
     if given.tls or given.tls_ca:
         try:
             found["tls_context"] = ssl.create_default_context(cafile=given.tls_ca)

@@ -267,7 +267,7 @@ def test_an_answer_that_is_none(server: ReadServer, threads: ThreadPoolExecutor,
         request = server.take_request()
         began = time.monotonic()
         FAULTS[fault](server, *request)
-        broken = "the server has broken the stream: a frame came that no correct peer sends"
+        broken = "the stream to the server broke: a frame came that no correct peer sends"
         others = {"terminate": "the queue pair failed: remote access error", "the end of the stream": ENDED}
         check_failure(call, server, began, others.get(fault, broken))
 

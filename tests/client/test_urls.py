@@ -66,7 +66,7 @@ def test_options() -> None:
     names = ["timeout", "connect_timeout", "no_delay", "key_prefix", "ignore_exc", "default_noreply"]
     assert of(url, *names) == [0.5, None, False, b"app:", True, False]
     names = ["allow_unicode_keys", "encoding", "spin", "rdma_cm_port", "credentials"]
-    assert of(url, *names) == [True, "utf-8", 20.0, 7, (b"me", b"p@ss:word")]
+    assert of(url, *names) == [True, "utf-8", 20.0, 7, (b"me", b"p@ss:word", False)]
 
 
 def test_arguments_beside_a_url() -> None:

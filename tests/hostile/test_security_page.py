@@ -76,6 +76,9 @@ CONSTANTS = {
     "commands of a queue pair before others have their turn": ["TURN_QUANTA", "TURN_COMPLETIONS"],
     "commands and completions of all queue pairs on a device in a turn": ["TURN_QUANTA_ALL"],
     "octets of values and messages in a turn, on the software devices": ["TURN_WORK", "PROGRESS_BATCH", "TCP_BATCH"],
+    "memory of encrypted replies that are not read": ["TLS_RECORD"],
+    "records of a session in a turn": ["RECORDS_IN"],
+    "renewals of keys, and attempts at renegotiation": ["RENEWALS"],
     "items that READs and WRITEs of a queue pair refer to": ["BULK_DEPTH"],
 }
 OPERATORS = {

@@ -9,8 +9,10 @@ which is added to its command line here, and more with --options.
 
 files.tsv gives each test file's class and the number of assertions passed by memcached 1.6.45's debug build.
 deviations.tsv lists the older suites' assertions that fail with 1.6.45; here they must fail, too. options.tsv lists the
-assertions that must fail with an option of --options. Files that need features not built in (TLS, the proxy, ...)
-run only by name, and so does the class extstore.
+assertions that must fail with an option of --options. Files that need features not built in (the proxy, ...) run only
+by name, and so does the class extstore. --sasl adds the class sasl, which needs Debian's sasl2-bin and
+libsasl2-modules. With --tls all connections have TLS, as with the suite's own SSL_TEST=1, and the tests of TLS run;
+--tls needs Perl's IO::Socket::SSL.
 """
 
 from __future__ import annotations
@@ -39,13 +41,14 @@ ROOT = HERE.parent.parent
 CACHE = ROOT / "build" / "peer"
 REFERENCE = (1, 6, 45)
 MARK = "RMEMCACHED_PEER_SUITE"  # environment variable that marks the processes of a file
+TLS_FEWER, TLS_MORE = 10, 60  # how much the number of assertions of a file may differ with --tls
 CHUNK_MAX_IN_KILOBYTES = (1, 6, 24)  # the first version whose -o slab_chunk_max is in kilobytes
 
 # Classes that run only when named, with the reason.
 LEFT_OUT = {
     "extstore": "takes minutes, and writes gigabytes to /tmp",
-    "tls": "no TLS",
-    "sasl": "no SASL",
+    "tls": "only with --tls",
+    "sasl": "only with --sasl",
     "proxy": "no proxy",
     "restart": "no warm restart",
     "seccomp": "no system call filter",
@@ -374,8 +377,9 @@ class Runner:
 # --- all files ---
 
 
-def choose(words: Sequence[str], tree: Path) -> tuple[list[tuple[str, str]], dict[str, int]]:
-    """The (file, class) pairs for words (files or classes; none: all but LEFT_OUT), and the omitted files by class."""
+def choose(words: Sequence[str], tree: Path, added: Sequence[str] = ()) -> tuple[list[tuple[str, str]], dict[str, int]]:
+    """The (file, class) pairs for words (files or classes; none: all but LEFT_OUT, and the added classes of
+    LEFT_OUT), and the omitted files by class."""
     classes = known_files()
     present = {path.name: classes.get(path.name, ("new", None))[0] for path in sorted((tree / "t").glob("*.t"))}
     if not present:
@@ -383,9 +387,9 @@ def choose(words: Sequence[str], tree: Path) -> tuple[list[tuple[str, str]], dic
     left_out: dict[str, int] = {}
     if not words:
         for kind in present.values():
-            if kind in LEFT_OUT:
+            if kind in LEFT_OUT and kind not in added:
                 left_out[kind] = left_out.get(kind, 0) + 1
-        return [(file, kind) for file, kind in present.items() if kind not in LEFT_OUT], left_out
+        return [(file, kind) for file, kind in present.items() if kind not in left_out], left_out
     chosen = {}
     for word in words:
         file = word.removeprefix("t/").removesuffix(".t") + ".t"
@@ -414,9 +418,12 @@ def describe(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def check_count(outcome: Outcome, version: tuple[int, ...] | None) -> None:
+def check_count(outcome: Outcome, version: tuple[int, ...] | None, tls: bool) -> None:
     """Checks, for the reference version's own suite, that a file has as many assertions as with memcached."""
     counts = known_files().get(outcome.file, ("", None))[1]
+    if tls and counts:
+        # TLS has statistics of its own, and some files leave a few assertions out.
+        counts = counts if outcome.kind == "tls" else range(counts[0] - TLS_FEWER, counts[-1] + TLS_MORE)
     counted = outcome.passed + len(outcome.expected)
     if version == REFERENCE and outcome.result in ("pass", "skip") and counts and counted not in counts:
         outcome.result = "fail"
@@ -433,9 +440,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--version", help="the version of a tree that does not say it, for instance 1.6.45")
     parser.add_argument("--command", help="the daemon to test (default: rmemcached of this Python)")
     parser.add_argument("--options", default="", help="more of rmemcached's -o options, such as rdma_direct")
+    parser.add_argument("--sasl", action="store_true", help="run the class sasl, too, with users of its own in /tmp")
+    parser.add_argument("--tls", action="store_true", help="all connections have TLS (SSL_TEST=1)")
     parser.add_argument("--jobs", type=int, default=2, help="files at a time (default: 2)")
     parser.add_argument("--repeat", type=int, default=1, help="runs of everything (default: 1)")
-    parser.add_argument("--limit", type=float, default=120, help="seconds that a file may take (default: 120)")
+    parser.add_argument("--limit", type=float, help="seconds that a file may take (default: 120, with --tls 600)")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     parser.add_argument("--list", action="store_true", help="print the files and their classes, and end")
     return parser.parse_args(arguments)
@@ -454,11 +463,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise SuiteError("perl is not installed: apt-get install perl")
         tree = options.tree.resolve() if options.tree else fetch_source_package()
         version = tuple(map(int, options.version.split("."))) if options.version else version_of(tree)
-        chosen, left_out = choose(options.words, tree)
+        if options.sasl and shutil.which("saslpasswd2", path=f"{os.environ['PATH']}:/usr/sbin") is None:
+            raise SuiteError("saslpasswd2 is not installed: apt-get install sasl2-bin libsasl2-modules")
+        if options.tls and subprocess.run(["perl", "-MIO::Socket::SSL", "-e", "1"], check=False).returncode:
+            raise SuiteError("--tls needs Perl's IO::Socket::SSL: apt-get install libio-socket-ssl-perl")
+        added = [kind for kind, wanted in (("sasl", options.sasl), ("tls", options.tls)) if wanted]
+        chosen, left_out = choose(options.words, tree, added)
         if options.list:
             print("\n".join(f"{file:<26} {kind}" for file, kind in chosen))
             return 0
         runner = Runner(tree, command, version)
+        if options.sasl:
+            runner.environment["RUN_SASL_TESTS"] = "1"
+        if options.tls:
+            runner.environment["SSL_TEST"] = "1"
     except (SuiteError, ValueError) as error:
         print(f"peer-suite: {error}", file=sys.stderr)
         return 2
@@ -469,8 +487,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     printing = threading.Lock()
 
     def one(file: str, kind: str) -> None:
-        outcome = runner.run(file, kind, options.limit, [d for d in deviations if d.file == file])
-        check_count(outcome, version)
+        limit = options.limit or (600 if options.tls else 120)
+        outcome = runner.run(file, kind, limit, [d for d in deviations if d.file == file])
+        check_count(outcome, version, options.tls)
         with printing:
             outcomes.append(outcome)
             print(describe(outcome), flush=True)

@@ -23,7 +23,7 @@ def run(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str
 
 @pytest.mark.timeout(900)
 def test_memcacheds_own_suite() -> None:
-    done = run("--jobs", "4", timeout=800)
+    done = run("--jobs", "4", "--sasl", timeout=800)
     if done.returncode == 2 and not os.environ.get("CI"):
         pytest.skip(done.stderr.strip().splitlines()[-1])
     assert done.returncode == 0, done.stderr + done.stdout

@@ -94,9 +94,13 @@ EXTRAS.update(dict.fromkeys((0x1C, 0x1D, 0x1E, 0x23, 0x24), 4))
 KEYLESS = {0x07, 0x08, 0x0A, 0x0B, 0x10, 0x17, 0x18, 0x20}
 
 
-def test_binary_opcodes(rmemcached_server: ServerFactory) -> None:
-    server = rmemcached_server()
+def test_binary_opcodes(rmemcached_server: ServerFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    users = tmp_path / "users"
+    users.write_text("ann:secret\n")
+    monkeypatch.setenv("MEMCACHED_SASL_PWDB", str(users))
+    plain_server, sasl_server = rmemcached_server(), rmemcached_server("-S")
     for row in TABLES["Binary protocol"]:
+        server = sasl_server if "SASL" in row["opcode"] else plain_server
         opcode = int(code(row["opcode"])[0], 16)
         key = b"" if opcode in KEYLESS else b"5"
         body = bytes(EXTRAS.get(opcode, 0)) + key

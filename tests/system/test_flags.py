@@ -166,8 +166,15 @@ REFUSED = [
     ("-o slab_chunk_max=16 -I 8k", 64, "slab_chunk_max (bytes: 16384) cannot be larger than -I (item_size_max 8192)\n"),
     ("-o read_buf_mem_limit", 1, "Missing read_buf_mem_limit argument\n"),
     ("-o read_buf_mem_limit=x", 1, "could not parse argument to read_buf_mem_limit\n"),
-    ("-S", 64, "This server is not built with SASL support.\n"),
-    ("-Z", 64, "This server is not built with TLS support.\n"),
+    ("-S -B auto", 64, "ERROR: You cannot allow the ASCII protocol while using SASL.\n"),
+    ("-S -B ascii", 64, "ERROR: You cannot allow the ASCII protocol while using SASL.\n"),
+    ("-S -U 11211", 64, "ERROR: Cannot enable UDP while using binary SASL authentication.\n"),
+    ("-Z", 64, "-Z needs the server's certificate and key: -o ssl_chain_cert=<file>,ssl_key=<file>\n"),
+    (
+        "-e /tmp/m -o ext_path=/tmp/f:64m",
+        64,
+        "-e and ext_path do not go together yet: values on flash do not outlive the daemon\n",
+    ),
 ]
 # memcached 1.6.45 runs with these words.
 ACCEPTED = (

@@ -112,6 +112,8 @@ def test_every_number_is_a_metric(rmemcached_server: ServerFactory, tmp_path: Pa
     optional = {"idle_kicks", "idle_kicks_stalled", "rdma_verbs_queue_pairs", "ghost_hits", "ghost_bytes"}
     optional |= {"small_lru_pct", "huge_pages_made"}
     optional |= {name for _, name in known if "extstore" in name}
+    # With -Z; tests/system/test_tls.py sees them.
+    optional |= {"ssl_new_sessions", "ssl_handshake_errors", "ssl_proto_errors", "time_since_server_cert_refresh"}
     assert {name for _, name in known - found} <= optional
 
 
@@ -330,6 +332,21 @@ def test_password(rmemcached_server: ServerFactory, exporter: Callable[..., Expo
     assert "pass@" not in by_url.text("/")
 
 
+def test_password_for_sasl(
+    rmemcached_server: ServerFactory,
+    exporter: Callable[..., Exporter],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "users").write_text("user:pass\n")
+    (tmp_path / "password").write_text("pass\n")
+    monkeypatch.setenv("MEMCACHED_SASL_PWDB", str(tmp_path / "users"))
+    server = rmemcached_server("-S")
+    options = ("--username", "user", "--password-file", str(tmp_path / "password"))
+    assert exporter(server.place, "--sasl", *options).values()[UP] == 1
+    assert exporter(server.place, *options).values()[UP] == 0
+
+
 def test_tls(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter], tmp_path: Path) -> None:
     make_certificate(tmp_path / "ca.pem")
     with TlsRelay(rmemcached_server(), tmp_path / "ca.pem") as relay:
@@ -345,6 +362,7 @@ def test_tls(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter]
         (["--timeout", "0"], "a number of seconds above 0 is needed, not '0'"),
         (["--listen", "here"], "[HOST]:PORT is needed, not 'here'"),
         (["--username", "user"], "--username and --password-file are given together"),
+        (["--sasl"], "--sasl needs --username and --password-file"),
         (["--tls", "--transport", "soft_shm"], "--tls goes over tcp"),
         (["memcached://user:secret@host:x"], "memcached://user:***@host:x"),
     ],

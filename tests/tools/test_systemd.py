@@ -134,3 +134,9 @@ def test_the_daemon_says_when_it_serves(abstract: bool, options: list[str], tmp_
             pid = int(pidfile.read_text())
             os.kill(pid, 15)
             process.wait(20)
+
+
+def test_items_of_a_memory_file_survive_a_stop() -> None:
+    """With RemoveIPC systemd removes the user's files in /dev/shm when the service stops."""
+    for unit in UNITS:
+        assert "\nRemoveIPC=no\n" in (FOLDER / unit).read_text()

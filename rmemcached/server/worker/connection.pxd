@@ -5,8 +5,8 @@
 # connection costs its structure alone, and a connection waiting for the rest of a short command little more.
 
 # Adds a socket or a descriptor of rdma_cm to the worker. NULL: out of memory, fd is still the caller's.
-cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer,
-                                 unsigned int flags) noexcept nogil
+cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer, unsigned int flags,
+                                 tls_mode tls) noexcept nogil
 # Releases everything the connection holds; a second call is harmless. The structure lives until the end of the turn,
 # because its events may be pending. close_fd: False if the descriptor has another owner now.
 cdef void connection_end(connection *cn, bint close_fd) noexcept nogil

@@ -11,7 +11,7 @@ cdef void connection_interest(connection *cn, uint32_t events) noexcept nogil:
         return
     ev.events = events
     ev.data.ptr = cn
-    epoll_ctl(cn.w.epfd, EPOLL_CTL_MOD, cn.fd, &ev)
+    epoll_ctl(cn.w.epfd, EPOLL_CTL_MOD, cn.stream.fd, &ev)
     cn.events = events
 
 
@@ -117,8 +117,8 @@ cdef void log_end(const connection *cn, const conn *c, close_reasons reason) noe
         fprintf(stderr, b"<%s connection closed.\n", conn_name(c, name))
 
 
-cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer,
-                                 unsigned int flags) noexcept nogil:
+cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer, unsigned int flags,
+                                 tls_mode tls) noexcept nogil:
     cdef connection *cn
     cdef epoll_event ev
     assert_owner(w.thread.owner)
@@ -127,18 +127,21 @@ cdef connection *connection_open(worker *w, int fd, protocol prot, const log_pee
         return NULL
     ev.events = EPOLLIN
     ev.data.ptr = cn
+    cn.stream.calls = &plain_stream
+    cn.stream.fd = fd
     if epoll_ctl(w.epfd, EPOLL_CTL_ADD, fd, &ev) != 0:
+        free(cn)
+        return NULL
+    if tls != TLS_OFF and not tls_begin(w.tls, tls, &cn.stream):
+        epoll_ctl(w.epfd, EPOLL_CTL_DEL, fd, NULL)
         free(cn)
         return NULL
     live_add(LIVE_SERVER_CONN)
     conn_init(&cn.c, &w.thread, &socket_engine)
     cn.c.sfd = fd
     cn.c.protocol = prot
-    if w.thread.hooks.authenticate != NULL:
-        cn.c.auth_wanted = AUTH_LINE
     cn.peer = peer[0]
     cn.w = w
-    cn.fd = fd
     cn.flags = <uint16_t>flags
     cn.opened = store_time(w.thread.store)
     cn.events = EPOLLIN
@@ -157,7 +160,7 @@ cdef connection *connection_open(worker *w, int fd, protocol prot, const log_pee
 cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
     cdef worker *w = cn.w
     assert_owner(w.thread.owner)
-    if cn.fd < 0:
+    if cn.stream.fd < 0:
         return
     pthread_mutex_lock(&w.list_lock)
     if cn.prev != NULL:
@@ -176,8 +179,8 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
         w.rdma.queue_pairs -= 1
     log_end(cn, &cn.c, <close_reasons>cn.c.close_reason)
     if close_fd:
-        close(cn.fd)
-    cn.fd = -1
+        cn.stream.calls.end(&cn.stream)
+    cn.stream.fd = -1
     if cn.flags & CONNECTION_STREAM:
         w.nstreams -= 1
     if cn.flags & CONNECTION_CM:
@@ -201,9 +204,9 @@ cdef void connection_rdma_failed(void *owner, const char *line) noexcept nogil:
     if cn.flags & CONNECTION_CM:
         # The peer sees the end; there is no socket to say why.
         if line != NULL and conn_logs(&cn.c):
-            fprintf(stderr, b"<%d %s", cn.fd, line)
+            fprintf(stderr, b"<%d %s", cn.stream.fd, line)
     elif line != NULL and cn.c.npending == 0:
-        send(cn.fd, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT)
+        stream_send(&cn.stream, line, strlen(line))
     elif line == NULL and cn.c.close_reason == ERROR_CLOSE:
         # The client has ended the queue pair. This worker sees the error before the end of the lifeline.
         cn.c.close_reason = NORMAL_CLOSE
@@ -217,7 +220,7 @@ cdef void connection_gone(connection *cn) noexcept nogil:
         connection_end(cn, True)
         return
     # Epoll would report the end of the lifeline in every turn. connection_rdma_failed follows when all input is served.
-    epoll_ctl(cn.w.epfd, EPOLL_CTL_DEL, cn.fd, NULL)
+    epoll_ctl(cn.w.epfd, EPOLL_CTL_DEL, cn.stream.fd, NULL)
     rdma_conn_finish(cn.rdma)
 
 

@@ -16,7 +16,8 @@ cdef void enqueue(worker *w, handover *h) noexcept nogil:
     worker_wake(w)
 
 
-cdef bint worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil:
+cdef bint worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only,
+                          tls_mode tls) noexcept nogil:
     cdef handover *h = <handover *>calloc(1, sizeof(handover))
     if h == NULL:
         return False
@@ -24,6 +25,7 @@ cdef bint worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer
     h.fd = fd
     h.prot = prot
     h.stream_only = stream_only
+    h.tls = tls
     h.peer = peer[0]
     enqueue(w, h)
     return True
@@ -82,18 +84,29 @@ cdef void worker_change_device(worker *w, device_change *change) noexcept nogil:
     worker_wake(w)
 
 
+cdef void worker_deliver(sasl_session *session) noexcept nogil:
+    cdef worker *w = <worker *>session.thread
+    pthread_mutex_lock(&w.queue_lock)
+    session.next = w.delivered
+    w.delivered = session
+    pthread_mutex_unlock(&w.queue_lock)
+    worker_wake(w)
+
+
 # ---- the worker's thread ---------------------------------------------------------------------------------------------
 
 cdef void open_socket(worker *w, const handover *h) noexcept nogil:
     cdef unsigned int flags = CONNECTION_STREAM | CONNECTION_STREAM_ONLY if h.stream_only else CONNECTION_FRESH
-    if connection_open(w, h.fd, h.prot, &h.peer, flags) == NULL:
+    if h.tls != TLS_OFF:
+        flags = CONNECTION_HANDSHAKE
+    if connection_open(w, h.fd, h.prot, &h.peer, flags, h.tls) == NULL:
         close(h.fd)
         fetch_sub(w.curr_connections, 1)
 
 
 cdef void open_cm(worker *w, const handover *h) noexcept nogil:
     """Accepts or rejects a connection of rdma_cm."""
-    cdef connection *cn = connection_open(w, h.fd, h.prot, &h.peer, CONNECTION_CM)
+    cdef connection *cn = connection_open(w, h.fd, h.prot, &h.peer, CONNECTION_CM, TLS_OFF)
     cdef rdma_conn *rc
     if cn == NULL:
         close(h.fd)
@@ -130,6 +143,19 @@ cdef void drop_results(worker *w) noexcept nogil:
         wait = following
 
 
+cdef void take_sessions(worker *w, sasl_session *session) noexcept nogil:
+    cdef const sasl_hooks *hooks = w.thread.hooks.sasl
+    cdef sasl_session *following
+    cdef conn *c
+    while session != NULL:
+        following = session.next
+        if hooks.take(hooks.arg, session) and w.thread.owner != 0:
+            c = session.c
+            complete_sasl_binary(c)
+            c.engine.resume_auth(c)
+        session = following
+
+
 cdef void take_handovers(worker *w) noexcept nogil:
     cdef handover *h
     cdef handover *following
@@ -137,6 +163,7 @@ cdef void take_handovers(worker *w) noexcept nogil:
     cdef connection *cn
     cdef connection *next_back
     cdef device_change *change
+    cdef sasl_session *delivered
     cdef unsigned int left = HANDOVERS_PER_TURN
     cdef resp_wait *results
     assert_owner(w.thread.owner)
@@ -155,6 +182,8 @@ cdef void take_handovers(worker *w) noexcept nogil:
     cn = w.given_back
     w.given_back = NULL
     results = take_results(w)
+    delivered = w.delivered
+    w.delivered = NULL
     change = w.change
     w.change = NULL
     pthread_mutex_unlock(&w.queue_lock)
@@ -165,6 +194,7 @@ cdef void take_handovers(worker *w) noexcept nogil:
         next_back = cn.run_next
         connection_returned(cn)
         cn = next_back
+    take_sessions(w, delivered)
     while h != NULL:
         following = h.next
         if h.kind == HANDOVER_CM:

@@ -15,7 +15,8 @@ cdef enum connection_flags:
     CONNECTION_LENT = 32         # a side thread has the socket; the worker touches nothing but this structure
     CONNECTION_STREAM_ONLY = 64  # from a listener for stream requests only
     CONNECTION_CM = 128          # of rdma_cm: no socket; the descriptor becomes readable at the connection's end
-    CONNECTION_WAITS = 256       # a reply waits for its result (protocol/conn.pxd); nothing is read meanwhile
+    CONNECTION_HANDSHAKE = 256   # the TLS handshake is not done: nothing is read or written (worker/handshake)
+    CONNECTION_WAITS = 512       # a reply waits for its result (protocol/conn.pxd); nothing is read meanwhile
 
 # An accepted socket, or a connection of rdma_cm. Its worker's alone, except for the last group.
 cdef struct connection:
@@ -28,7 +29,7 @@ cdef struct connection:
     connection *run_next         # in a run_queue, or the worker's given_back
     char *rbuf                   # holds unparsed bytes between reads; NULL most of the time
     uint32_t rsize
-    int fd                       # -1: ended; the structure is freed at the end of the turn
+    stream stream                # its fd is -1 after the end; the structure is freed at the end of the turn
     uint32_t events              # epoll interest
     uint32_t opened              # store time of the accept
     uint32_t probed              # ... of the last probe of an rdma_cm peer
@@ -64,6 +65,7 @@ cdef struct handover:
     protocol prot                # of a socket, or a connection of rdma_cm
     log_peer peer
     bint stream_only             # of a socket
+    tls_mode tls                 # of a socket
     rdma_request request         # of a connection of rdma_cm
     rdma_transport transport     # of a stream: on the device of this transport
     char *stream_request         # ... by these octets, malloc'd
@@ -94,6 +96,9 @@ cdef struct worker:
     bint (*admit_lane)(void *arg) noexcept nogil    # counts a connection; False: there are as many as may be
     void *admit_arg
     uint64_t *stop               # atomic: the worker is to end
+    tls_context *tls             # NULL: no TLS
+    handshakes *handshakes       # the pool; NULL: no TLS
+    bint cleartext               # connections with TLS may have queue pairs on the network
     # set by worker_init and worker_start, then constant
     pthread_t id
     int epfd
@@ -108,6 +113,7 @@ cdef struct worker:
     connection *given_back       # by side threads; linked by run_next, unused while lent
     resp_wait *results           # for replies that wait: the oldest
     resp_wait **results_tail     # where the next is linked
+    sasl_session *delivered      # by side threads of server/sasl; linked by next
     device_change *change        # not begun yet
     # The worker writes the links of `connections`, and of their lanes, under list_lock. Any thread reads the links
     # under list_lock.
@@ -118,6 +124,7 @@ cdef struct worker:
     udp_socket *udp
     run_queue runnable           # connections that gave way with input left: each goes on in the next turn
     run_queue sending            # connections with long replies or payloads: they go on as a turn has bytes for them
+    run_queue holding            # connections whose streams hold input: each is read in the next turn
     connection *dead             # ended in this turn, or before with lanes still to end
     unsigned int lanes_left      # how many of these lanes may end in this turn
     source *sources[SOURCES]     # nsources, entered by worker_init, then constant

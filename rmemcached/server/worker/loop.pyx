@@ -6,23 +6,28 @@ cdef enum:
 
 cdef inline void connection_event(connection *cn, uint32_t events) noexcept nogil:
     """Serves an event of a connection."""
-    if cn.fd < 0:
+    if cn.stream.fd < 0:
         return
     if cn.flags & CONNECTION_CM:
         # The descriptor is rdma_cm's, in place of a socket: its events tell only of the connection's end.
-        if cm_ended(cn.fd) != 0:
+        if cm_ended(cn.stream.fd) != 0:
             connection_gone(cn)
+    elif cn.flags & CONNECTION_HANDSHAKE:
+        handshake_ready(cn)
     elif cn.flags & CONNECTION_BLOCKED:
         if events & (EPOLLOUT | EPOLLERR | EPOLLHUP):
             connection_writable(cn)
     elif cn.flags & CONNECTION_WAITS:
-        # Nothing is read before the result has come. An unread socket would make an event in every turn.
+        # Nothing is read or sent before the result has come. An unread socket would make an event in every turn.
         if events & (EPOLLERR | EPOLLHUP):
             connection_end(cn, True)
         else:
             connection_interest(cn, 0)
     elif cn.ahead:
         connection_run_ahead(cn)
+    elif cn.c.state == conn_auth:
+        if events & (EPOLLERR | EPOLLHUP):
+            connection_gone(cn)
     elif not cn.flags & CONNECTION_RUNNABLE and not queue_for_turn(cn):
         connection_readable(cn)
 
@@ -114,6 +119,8 @@ cdef void *worker_main(void *arg) noexcept nogil:
         for k in range(w.nsources):
             if w.sources[k].active:
                 w.sources[k].calls.serve(w.sources[k])
+        if w.holding.head != NULL:
+            run_holding(w)
         if w.runnable.head != NULL:
             run_runnable(w)
         enforce_timeouts(w)
@@ -169,6 +176,8 @@ cdef void worker_destroy(worker *w) noexcept nogil:
     cdef udp_socket *u
     cdef connection *cn
     assert_that(w.thread.owner == 0)
+    take_sessions(w, w.delivered)
+    w.delivered = NULL
     while w.connections != NULL:
         connection_end(w.connections, True)
     while w.udp != NULL:
@@ -177,6 +186,7 @@ cdef void worker_destroy(worker *w) noexcept nogil:
         udp_close(u)
     w.runnable.head = NULL
     w.sending.head = NULL
+    w.holding.head = NULL
     w.lanes_left = UINT32_MAX
     end_lanes(w)
     drop_results(w)

@@ -25,8 +25,12 @@ cdef bint send_waiting(connection *cn) noexcept nogil
 # reply was long. False: the connection need not wait.
 cdef bint queue_for_turn(connection *cn) noexcept nogil
 cdef inline bint has_runnable(const worker *w) noexcept nogil:
-    return w.runnable.head != NULL or w.sending.head != NULL
+    return w.runnable.head != NULL or w.sending.head != NULL or w.holding.head != NULL
 # Sends and receives the long replies and payloads in the queue, as far as the turn's bytes go.
 cdef void run_sending(worker *w) noexcept nogil
+# The connection wants input: if its stream holds some, the connection is read in the next turn.
+cdef void read_held(connection *cn) noexcept nogil
+# Reads each connection whose stream held input at the end of the last turn.
+cdef void run_holding(worker *w) noexcept nogil
 # Runs each connection that gave way. A connection that gives way again waits for the next turn.
 cdef void run_runnable(worker *w) noexcept nogil

@@ -25,7 +25,6 @@ cdef inline void turn_used(worker *w, size_t n) noexcept nogil:
 cdef flush_result connection_flush(connection *cn) noexcept nogil:
     """Sends the queued output."""
     cdef iovec iov[IOV_MOST]
-    cdef msghdr msg
     cdef ssize_t n
     cdef size_t total
     cdef size_t share = turn_share(cn.w)
@@ -48,13 +47,7 @@ cdef flush_result connection_flush(connection *cn) noexcept nogil:
             # The reply is long, and waits in the queue: a part in each turn would cost a system call each time.
             cn.long_replies = True
             return FLUSH_TURN_OVER
-        if count == 1:
-            n = send(cn.fd, iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL)
-        else:
-            memset(&msg, 0, sizeof(msg))
-            msg.msg_iov = iov
-            msg.msg_iovlen = count
-            n = sendmsg(cn.fd, &msg, MSG_NOSIGNAL)
+        n = cn.stream.calls.send(&cn.stream, iov, count)
         if n < 0:
             if errno == EINTR:
                 continue
@@ -93,6 +86,11 @@ cdef void give_way(connection *cn, run_queue *q) noexcept nogil:
         q.tail = cn
 
 
+cdef void read_held(connection *cn) noexcept nogil:
+    if cn.stream.held:
+        give_way(cn, &cn.w.holding)
+
+
 cdef void send_later(connection *cn) noexcept nogil:
     """The connection's share of the turn is over: the rest of its output leaves in later turns."""
     # The peer may have taken all output so far. An empty socket then looks as if the peer were idle.
@@ -102,7 +100,8 @@ cdef void send_later(connection *cn) noexcept nogil:
 
 
 cdef inline void wait_for_result(connection *cn) noexcept nogil:
-    """Waits for the result of a reply. If more input comes meanwhile, connection_event stops the events."""
+    """Waits for the result of a reply. If epoll reports input or room meanwhile, connection_event stops the events."""
+    cn.flags &= ~CONNECTION_BLOCKED
     cn.flags |= CONNECTION_WAITS
 
 
@@ -157,9 +156,17 @@ cdef void connection_run(connection *cn) noexcept nogil:
         if want == WANT_INPUT or want == WANT_PAYLOAD:
             if not keep_input(cn):
                 connection_end(cn, True)
+            else:
+                read_held(cn)
             return
         if want == WANT_LENT:
             connection_lent(cn)
+            return
+        if want == WANT_AUTH:
+            if keep_input(cn):
+                connection_wait_auth(cn)
+            else:
+                connection_end(cn, True)
             return
         if want == WANT_YIELD:
             if not keep_input(cn):
@@ -180,7 +187,7 @@ cdef void run_runnable(worker *w) noexcept nogil:
     while cn != NULL:
         following = cn.run_next
         cn.flags &= ~CONNECTION_RUNNABLE
-        if cn.fd >= 0:
+        if cn.stream.fd >= 0:
             connection_run(cn)
         cn = following
 
@@ -192,12 +199,25 @@ cdef void run_sending(worker *w) noexcept nogil:
         cn = w.sending.head
         w.sending.head = cn.run_next
         cn.flags &= ~CONNECTION_RUNNABLE
-        if cn.fd < 0:
+        if cn.stream.fd < 0:
             continue
         if cn.c.npending == 0:
             connection_readable(cn)
         elif send_waiting(cn):
             connection_run(cn)
+
+
+cdef void run_holding(worker *w) noexcept nogil:
+    cdef connection *cn = w.holding.head
+    cdef connection *following
+    assert_owner(w.thread.owner)
+    w.holding.head = NULL
+    while cn != NULL:
+        following = cn.run_next
+        cn.flags &= ~CONNECTION_RUNNABLE
+        if cn.stream.fd >= 0 and not queue_for_turn(cn):
+            connection_readable(cn)
+        cn = following
 
 
 cdef bint queue_for_turn(connection *cn) noexcept nogil:
@@ -223,10 +243,7 @@ cdef inline ssize_t receive_payload(connection *cn) noexcept nogil:
             count = i + 1
             break
         room -= iov[i].iov_len
-    if count == 1:
-        n = recv(cn.fd, iov[0].iov_base, iov[0].iov_len, 0)
-    else:
-        n = readv(cn.fd, iov, count)
+    n = cn.stream.calls.receive_into(&cn.stream, iov, count)
     if n > 0:
         counter_add(&cn.w.thread.stats.bytes_read, <uint64_t>n)
         conn_payload_received(c, <size_t>n)
@@ -251,7 +268,7 @@ cdef inline ssize_t receive_input(connection *cn, bint *filled) noexcept nogil:
         c.rcurr = w.rbuf
         space = w.rbuf + c.rbytes
         room = BULK_READ_SIZE if cn.bulk else READ_BUFFER_SIZE - c.rbytes
-    n = recv(cn.fd, space, room, 0)
+    n = cn.stream.calls.receive(&cn.stream, space, room)
     if n > 0:
         if c.state == conn_swallow:
             # A part of a refused value counts as a part of a payload.
@@ -271,7 +288,8 @@ cdef inline bint choose_next_read(connection *cn, bint filled) noexcept nogil:
     within the buffer, the copy costs less than another system call.
     """
     cdef conn *c = &cn.c
-    if cn.fd < 0 or cn.flags & (CONNECTION_BLOCKED | CONNECTION_RUNNABLE | CONNECTION_LENT | CONNECTION_WAITS):
+    if cn.stream.fd < 0 or c.state == conn_auth \
+            or cn.flags & (CONNECTION_BLOCKED | CONNECTION_RUNNABLE | CONNECTION_LENT | CONNECTION_WAITS):
         return False
     if c.rlbytes == 0:
         if filled:
@@ -296,12 +314,14 @@ cdef void connection_readable(connection *cn) noexcept nogil:
             n = receive_payload(cn)
             if n > 0:
                 taken += <size_t>n
-                if c.rlbytes and taken < share:
+                if c.rlbytes and taken < share and not cn.stream.held:
                     # Even if the socket was empty: a sender on another core has been filling the socket meanwhile, and
                     # would have to wake a sleeping thread.
                     continue
                 if c.rlbytes == 0:
                     connection_run(cn)
+                else:
+                    read_held(cn)
                 return
         else:
             if not make_room(cn):
@@ -322,6 +342,8 @@ cdef void connection_readable(connection *cn) noexcept nogil:
             connection_end(cn, True)
         elif n == 0:
             connection_gone(cn)
+        else:
+            read_held(cn)
         return
 
 
@@ -330,7 +352,7 @@ cdef void connection_readable(connection *cn) noexcept nogil:
 cdef inline bint may_read_ahead(const connection *cn) noexcept nogil:
     """Whether the connection waits for a command, has no part of the command yet, and had little input and output
     before."""
-    return (cn.fd >= 0 and cn.flags == 0 and cn.rbuf == NULL and cn.c.state == conn_read and not cn.long_input
+    return (cn.stream.fd >= 0 and cn.flags == 0 and cn.rbuf == NULL and cn.c.state == conn_read and not cn.long_input
             and not cn.bulk and not cn.long_replies)
 
 
@@ -350,7 +372,7 @@ cdef void read_ahead(worker *w, const epoll_event *events, int n) noexcept nogil
         cn = event_connection(&events[i])
         if not may_read_ahead(cn):
             continue
-        got = recv(cn.fd, space, READ_AHEAD_SIZE, 0)
+        got = cn.stream.calls.receive(&cn.stream, space, READ_AHEAD_SIZE)
         if got <= 0:
             # There is nothing to take ahead. connection_readable gets the same result, and acts on it.
             continue

@@ -11,6 +11,21 @@ cdef unsigned int stream_transport(const connection *cn) noexcept nogil:
     return RDMA_DEVICES
 
 
+cdef bint wants_stream(connection *cn) noexcept nogil:
+    """Whether a socket without a byte read begins like a request, as far as its input goes."""
+    cdef char head[STREAM_KEY_LENGTH]
+    cdef ssize_t n = recv(cn.stream.fd, head, STREAM_KEY_LENGTH, MSG_PEEK)
+    cdef bint wants
+    if n <= 0:
+        return False
+    cn.c.rcurr = head
+    cn.c.rbytes = <uint32_t>n
+    wants = stream_transport(cn) != RDMA_DEVICES
+    cn.c.rcurr = NULL
+    cn.c.rbytes = 0
+    return wants
+
+
 cdef bint check_for_stream(connection *cn) noexcept nogil:
     assert_owner(cn.w.thread.owner)
     cn.flags &= ~CONNECTION_FRESH
@@ -21,7 +36,7 @@ cdef void hand_over_stream(connection *cn, unsigned int transport, uint32_t numb
     """Gives the socket to the worker of its queue pair, and ends this connection."""
     cdef worker *w = cn.w
     cdef conn *c = &cn.c
-    cdef int fd = cn.fd
+    cdef int fd = cn.stream.fd
     # The stream has its worker already, but took a turn among the connections. Without this correction every second
     # worker of an even number would get no queue pairs.
     if w.turns_back != NULL:

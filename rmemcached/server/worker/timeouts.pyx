@@ -40,7 +40,7 @@ cdef void connection_moved(connection *cn) noexcept nogil:
     if cn.w.idle_timeout == 0:
         return
     cn.moved = store_time(cn.w.thread.store)
-    if cn.flags & CONNECTION_BLOCKED and ioctl(cn.fd, SIOCOUTQ, &queued) == 0:
+    if cn.flags & CONNECTION_BLOCKED and ioctl(cn.stream.fd, SIOCOUTQ, &queued) == 0:
         cn.untaken = queued
 
 
@@ -48,7 +48,7 @@ cdef bint note_taken(connection *cn, uint32_t now) noexcept nogil:
     """Notes how much of the socket's output is left. Returns whether the peer has taken any since the last look."""
     cdef int queued = 0
     cdef int before = cn.untaken
-    if cn.flags & CONNECTION_CM or ioctl(cn.fd, SIOCOUTQ, &queued) != 0:
+    if cn.flags & CONNECTION_CM or ioctl(cn.stream.fd, SIOCOUTQ, &queued) != 0:
         return False
     cn.untaken = queued
     if queued >= before and (before or queued == 0):
@@ -84,7 +84,7 @@ cdef void close_one(connection *cn) noexcept nogil:
     elif cn.c.rlbytes:
         why = b": its peer sends nothing of the value that it has begun"
     if conn_logs(&cn.c):
-        fprintf(stderr, b"Closing idle fd %d%s\n", cn.fd, why)
+        fprintf(stderr, b"Closing idle fd %d%s\n", cn.stream.fd, why)
     counter_add(&stats.idle_kicks, 1)
     counter_add(&stats.idle_kicks_stalled, why[0] != 0)
     cn.c.close_reason = IDLE_TIMEOUT_CLOSE
@@ -109,7 +109,7 @@ cdef void close_idle(worker *w) noexcept nogil:
             if cn.rdma != NULL:
                 counter_add(&w.thread.stats.idle_kicks, rdma_conn_end_idle(cn.rdma, w.idle_timeout, &oldest))
             last = last_activity(cn, now)
-            if cn.fd < 0:
+            if cn.stream.fd < 0:
                 # The connection has just ended, with its queue pair.
                 pass
             elif now <= last + <uint64_t>w.idle_timeout:

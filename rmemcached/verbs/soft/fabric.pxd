@@ -74,7 +74,8 @@ cdef struct soft_fabric:
     # The stream ends: closes its descriptor.
     void (*close)(soft_qp *qp) noexcept nogil
 
-    # soft_qp_wakeups and soft_qp_written. qp.fabric_state is not NULL. No lock is held.
+    # The next two answer soft_qp_wakeups and soft_qp_written. They take no lock, and need no lock. The caller does not
+    # hold soft_qp.lock, but may hold locks of its own. qp.fabric_state is not NULL.
     uint32_t (*wakeups)(const soft_qp *qp) noexcept nogil                    # optional
     uint64_t (*written)(const soft_qp *qp) noexcept nogil                    # optional
 

@@ -54,7 +54,9 @@ cdef int qp_check_init(const ibv_context *context, const ibv_qp_init_attr *init)
 
 
 cdef bint qp_make_queues(soft_qp *qp, ibv_qp_init_attr *init) noexcept nogil:
-    """Makes the work queues and sets init.cap to their sizes. False: no memory; qp_free frees the finished parts."""
+    """Makes the work queues for init.cap. With an SRQ sets the two receive sizes of init.cap to 0, for the program to
+    see. False: no memory; qp_free frees the finished parts.
+    """
     cdef ibv_qp_cap *cap = &init.cap
     cdef uint32_t recvs
     if init.srq != NULL:

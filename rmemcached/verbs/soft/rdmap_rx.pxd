@@ -95,7 +95,8 @@ cdef void rx_release(rx_target *target) noexcept nogil
 cdef soft_swqe *rx_oldest_read(soft_qp *qp) noexcept nogil
 
 # The next four are the steps of an FPDU, in order. False: the queue pair is in error.
-# Checks versions, opcode and queue in rx.header.
+# Checks rx.header by itself: versions, queue number, opcode, and the length of a READ request or Terminate. fpdu: the
+# header as received, HEADER_MAX octets. If the header is wrong, this end's Terminate shows these octets to the peer.
 cdef bint rx_check(soft_qp *qp, const uint8_t *fpdu) noexcept nogil
 # Checks the rest of rx.header, such as the named memory, message number and receive.
 cdef bint rx_begin_segment(soft_qp *qp) noexcept nogil

@@ -11,16 +11,19 @@ cdef enum:
     SHM_LOOK_MAX = (SHM_LOOK_PAGES - 1) * PAGE_SIZE
     SHM_SLICE = 4 << 20              # octets of a larger file examined at a time
 
-# A memfd of this size, not yet sealed. -1 with errno.
+# Makes a memfd of this size, without seals or a mapping. Returns the descriptor, or -1 with errno. The caller maps the
+# memfd and adds the seals: a region with remote write gets its last seals after the peer has mapped it (region.pyx).
 cdef int shm_memfd(const char *name, size_t size) noexcept nogil
-# A memfd writable only through this mapping. *fd is its descriptor, for others to map. NULL with errno.
+# Makes a memfd of this size, maps the memfd, and adds all seals at once. So only the returned mapping can write to the
+# memfd. *fd is the descriptor: others can map it for reading. Returns NULL with errno on failure.
 cdef void *shm_make(const char *name, size_t size, int *fd) noexcept nogil
 # Whether a descriptor sent by a peer can be mapped at all: a memfd that cannot shrink below this size, so no access to
 # the memory ends in SIGBUS.
 cdef bint shm_mappable(int fd, size_t size) noexcept nogil
 # Whether the file has only pages for this size, and cannot grow: so the work on the whole file is bounded.
 cdef bint shm_has_size(int fd, size_t size) noexcept nogil
-# Whether no page can be taken out of the file, and no process can map it for writing from now on.
+# For a memfd that cannot shrink (made here, or checked by shm_mappable): whether no page can be taken out of the memfd,
+# and no process can map the memfd for writing from now on.
 cdef bint shm_is_sealed(int fd) noexcept nogil
 
 # Maps a memfd checked by shm_mappable without any right, with one extra page, which no file of this size has. Mapping

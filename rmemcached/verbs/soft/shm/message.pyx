@@ -56,7 +56,11 @@ cdef inline bint shm_can_post_message(const soft_qp *qp) noexcept nogil:
 
 
 cdef bint shm_post_message(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
-    """Puts one request into the ring, after shm_can_post_message. False: the request needs the send queue."""
+    """Puts a request into the ring as a message, and completes the request. Called after shm_can_post_message.
+
+    False: the request cannot be a message now, or has an error. The peer sees nothing of the request, and the caller
+    puts the request into the send queue.
+    """
     cdef shm_stream *shm = shm_of(qp)
     cdef const ibv_sge *sge
     cdef uint64_t length = 0

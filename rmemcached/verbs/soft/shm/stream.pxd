@@ -23,7 +23,9 @@ cdef struct shm_stream:              # soft_qp.fabric_state; guarded by soft_qp.
     uint32_t chunk_size              # octets of the ring taken by the cell
     uint32_t copied                  # octets of the request at the cursor already copied through a window
     bint unfinished                  # a turn has ended with requests and room in the ring left; read unlocked
-    uint64_t write_tail              # where the last WRITE through the ring ends, counted as `tail`
+    # Counted as `tail`: the last WRITE through the ring ends here or before. While the peer's head is less, no request
+    # may be copied through a window (region.pyx).
+    uint64_t write_tail
     uint32_t records_sent
     uint32_t records_seen            # read unlocked
     uint32_t wakeups_requested

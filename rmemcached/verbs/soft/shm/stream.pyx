@@ -214,7 +214,12 @@ cdef void shm_measure(soft_qp *qp) noexcept nogil:
 
 
 cdef void shm_note_writes(soft_qp *qp, const tx_batch *b, size_t written) noexcept nogil:
-    """Notes where the last WRITE of the batch ends in the ring, which has `written` octets of the batch."""
+    """Sets shm.write_tail if a WRITE is among the first `written` octets of the batch, which are in the ring now.
+
+    shm_direct_window compares write_tail with the peer's head, so a copy through a window does not overtake the WRITE.
+    The function takes shm.tail, an upper bound for the end of the WRITE: other frames may lie behind the WRITE. In this
+    case a later request may go through the ring although its copy would overtake nothing.
+    """
     cdef shm_stream *shm = shm_of(qp)
     cdef const tx_frame *frame
     cdef int i

@@ -339,7 +339,7 @@ cdef ssize_t tcp_read(soft_qp *qp, rx_target *target) noexcept nogil:
 
 
 cdef bint tcp_receive_all(soft_qp *qp, uint32_t *share) noexcept nogil:
-    """tcp_receive in any state, also at an error or the end of the stream."""
+    """The general part of tcp_receive, for any state of the receiver, the end of the stream, and errors."""
     cdef rx_reception r
     cdef uint64_t fpdus
     cdef ssize_t n
@@ -360,12 +360,16 @@ cdef bint tcp_receive_all(soft_qp *qp, uint32_t *share) noexcept nogil:
 
 
 cdef bint tcp_receive_short(soft_qp *qp, uint32_t *share) noexcept nogil:
-    """tcp_receive once the queue pair has a receive buffer."""
+    """The rest of tcp_receive, once the queue pair has a receive buffer. False: the queue pair is in error.
+
+    Most reads find nothing, or a short message. So between two FPDUs this function first tries one plain recv into the
+    receive buffer. tcp_receive_all does everything else, and takes the octets left by the recv.
+    """
     cdef uint32_t room = qp.rx.read_size
     cdef uint64_t fpdus = qp.counters.rx_fpdus
     cdef ssize_t n
     assert_held(&qp.lock)
-    # Most reads find nothing, or a short message. Between two FPDUs, without prediction, no vector is needed.
+    # Between two FPDUs, without prediction, no target is known: the receive buffer takes all, without a vector.
     if qp.rx.state == RX_HEADER and qp.rx.start == qp.rx.end and not rx_within_message(qp):
         n = recv(qp.stream.fd, qp.rx.buffer, room, MSG_DONTWAIT)
         if n < 0 and errno.errno == EAGAIN:

@@ -1,0 +1,37 @@
+"""A connection's stream: a table of functions for the socket's bytes, as they are or encrypted.
+
+The owner of a connection (its worker, or a side thread with the connection on loan) calls the functions through the
+table, and nobody else uses the socket meanwhile. Results are those of the system calls: -1 with errno for an error, 0
+for the end of the input. EAGAIN: the owner waits for epoll or poll. The socket is non-blocking.
+"""
+
+from libc.stddef cimport size_t
+from posix.uio cimport iovec
+
+cdef struct stream_calls         # complete below
+
+cdef struct stream:
+    const stream_calls *calls
+    int fd                       # -1: ended
+    # The stream has taken more input from the socket than it has given: epoll does not see this input, so the owner
+    # reads again without an event.
+    bint held
+    void *state                  # of the table
+
+# A constant table for each kind of stream.
+cdef struct stream_calls:
+    ssize_t (*receive)(stream *s, void *buffer, size_t room) noexcept nogil
+    ssize_t (*receive_into)(stream *s, const iovec *iov, int count) noexcept nogil
+    # Returns the number of bytes that have left. After a part, or EAGAIN, the next call begins with the rest.
+    ssize_t (*send)(stream *s, const iovec *iov, int count) noexcept nogil
+    # Tells the peer of the end, without waiting, and closes the socket.
+    void (*end)(stream *s) noexcept nogil
+
+# The socket's bytes as they are.
+cdef stream_calls plain_stream
+
+cdef inline ssize_t stream_send(stream *s, const void *data, size_t length) noexcept nogil:
+    cdef iovec piece
+    piece.iov_base = <void *>data
+    piece.iov_len = length
+    return s.calls.send(s, &piece, 1)

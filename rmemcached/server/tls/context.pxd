@@ -1,0 +1,64 @@
+# Certificates and options, as OpenSSL's SSL_CTX.
+#
+# New certificates make a new SSL_CTX. It replaces the old SSL_CTX only when everything in it is valid; connections keep
+# the SSL_CTX with which they began. Sessions of an old SSL_CTX cannot be resumed: a client whose CA was withdrawn does
+# not come back by an old session.
+
+cdef enum:
+    TLS_TEXT_MAX = 4096 + 320    # bytes of an error line, its NUL included: memcached's limit
+    TLS_REASON_MAX = 256         # ... of OpenSSL's part
+
+cdef enum tls_mode:              # of a listening socket
+    TLS_OFF                      # no TLS
+    TLS_ON                       # client certificates by ssl_verify_mode
+    TLS_WITHOUT_PEER             # no client certificates (btls:)
+    TLS_WITH_PEER                # a client certificate is required (mtls:)
+
+# The options. Constant; the Settings object owns the text and outlives the context.
+cdef struct tls_options:
+    bint enabled                 # -Z
+    const char *chain_cert       # files; NULL: not given
+    const char *key
+    const char *ca_cert
+    const char *ciphers          # NULL: OpenSSL's
+    int verify_mode              # OpenSSL's SSL_VERIFY_* bits
+    int key_format               # OpenSSL's SSL_FILETYPE_*
+    int min_version              # OpenSSL's number
+    uint64_t wbuf_size           # bytes of replies gathered before they are encrypted
+    bint session_cache
+    bint kernel
+
+cdef struct tls_context:
+    # constant
+    const tls_options *options
+    logger *log                  # errors of connections
+    BIO_METHOD *method           # of sockets (tls/session)
+    # under lock
+    pthread_mutex_t lock
+    SSL_CTX *current
+    int64_t refreshed            # when `current` was made: now_ns()
+    # atomic
+    uint64_t handshake_errors
+    uint64_t proto_errors        # errors after the handshake
+    uint64_t new_sessions        # handshakes without resumption; counted with session_cache
+
+# OpenSSL's number for a name of memcached's option: ssl_verify_mode 0 to 3, ssl_min_version 0 to 3.
+cdef int tls_verify_mode(unsigned int number) noexcept nogil
+cdef int tls_version(unsigned int number) noexcept nogil
+# memcached's name of a version, of OpenSSL's number.
+cdef const char *tls_version_name(int version) noexcept nogil
+
+# Loads OpenSSL, and reads the certificates. NULL: the line in `why` (TLS_TEXT_MAX bytes) has the reason. The main
+# thread, as for tls_destroy. `log` may be set later, before the first connection.
+cdef tls_context *tls_create(const tls_options *options, char *why) noexcept nogil
+# Frees the context, after the end of all connections.
+cdef void tls_destroy(tls_context *t) noexcept nogil
+# Reads the certificates again, for new connections. False: the old certificates stay, and `why` has the reason. Any
+# thread.
+cdef bint tls_refresh(tls_context *t, char *why) noexcept nogil
+# Seconds since the certificates were read. Any thread.
+cdef uint64_t tls_certificate_age(tls_context *t) noexcept nogil
+# Makes the SSL of a new connection. NULL: out of memory. Any thread.
+cdef SSL *tls_new_ssl(tls_context *t, tls_mode mode) noexcept nogil
+# Takes OpenSSL's first error of this thread and empties the queue. out: TLS_REASON_MAX bytes.
+cdef void tls_take_error(char *out) noexcept nogil

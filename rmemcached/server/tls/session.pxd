@@ -1,0 +1,54 @@
+# A connection's TLS session, as a stream (server/stream). The owner of the stream calls the functions.
+#
+# OpenSSL sees a BIO in place of the socket. Reading, the BIO tells an empty socket from a spent budget. Writing, the
+# BIO tells the kernel whether more records follow at once (MSG_MORE). If the socket takes only a part of a record,
+# OpenSSL keeps the rest. With the kernel's TLS (ssl_kernel_tls) OpenSSL uses the socket itself, without the BIO.
+
+cdef enum:
+    TLS_RECORD = 16 * 1024       # bytes of a record's contents, at most
+
+cdef enum:
+    OUR_DATA = 0                 # the index of our pointer in an SSL, and in an SSL_CTX
+
+cdef enum handshake_result:
+    HANDSHAKE_DONE
+    HANDSHAKE_READS              # waits for input
+    HANDSHAKE_WRITES             # waits for room in the socket
+    HANDSHAKE_FAILED             # counted and logged: the connection is to be ended
+
+cdef struct tls_session:         # stream.state
+    # constant
+    tls_context *context
+    tls_mode mode
+    stream *stream
+    # the owner's
+    SSL *ssl                     # NULL: the handshake has not begun
+    uint8_t reads                # reads of the socket left in this call
+    uint8_t renewals             # of the peer's keys, since its last data
+    # bool
+    uint8_t ready                # the handshake is done
+    uint8_t sending              # tls_send runs
+    uint8_t more                 # ... and further records follow this one
+    uint8_t broken               # after an error nothing more may be sent
+    uint8_t touched              # the peer has sent something
+    uint8_t ended                # the peer has sent the end of its stream
+    uint8_t spent                # the last read found the call's budget used up, not an empty socket
+    # of the pool (tls/handshakes) while the session is there
+    tls_session *next
+    void *owner
+    handshake_result result
+
+# The table of a stream with TLS, after the handshake.
+cdef stream_calls tls_stream
+
+# The kind of the BIOs, made once. NULL: out of memory. The main thread.
+cdef BIO_METHOD *session_method() noexcept nogil
+# The peer has taken a step of the handshake. After the handshake, such steps are renewals of its keys.
+cdef void session_renewed(const SSL *ssl) noexcept nogil
+# Makes a stream, whose fd is set, one with TLS. False: out of memory. After the handshake the caller may use the calls
+# of the stream; before, only `end`.
+cdef bint tls_begin(tls_context *t, tls_mode mode, stream *s) noexcept nogil
+# Takes the session off a stream whose handshake has not begun. The socket stays open.
+cdef void tls_abandon(stream *s) noexcept nogil
+# Goes on with the handshake, until OpenSSL waits for the peer. Takes as long as a signature: some milliseconds.
+cdef handshake_result tls_handshake(tls_session *x) noexcept nogil

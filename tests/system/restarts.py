@@ -1,0 +1,248 @@
+"""Kills a daemon with a memory file under load, again and again, and checks from outside what the next daemon has.
+
+Each worker has keys of its own, so it knows what each key may hold: the last acknowledged state or, for the operation
+under way when the daemon died, the state before or after. A key that holds anything else is an error: a store lost or
+undone, a delete undone, a value torn. `python restarts.py KILLS` runs it alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+if __name__ == "__main__":
+    ROOT = Path(__file__).resolve().parent.parent.parent
+    sys.path[:0] = [str(ROOT), str(ROOT / "bench"), str(ROOT / "tests" / "shared")]
+
+from servers import Server, StartError, free_port
+
+from rmemcached.client import Client, MemcacheError
+
+KEYS = 60  # of each worker
+SIZES = (0, 1, 20, 200, 3000, 60_000, 700_000, 1_000_000)
+WEIGHTS = (2, 4, 20, 20, 10, 3, 1, 1)
+ABSENT = None
+
+State = bytes | None
+
+
+def value_of(key: str, version: int, size: int) -> bytes:
+    """A value that tells its key and version, and shows a torn copy."""
+    head = b"%s:%d:%d:" % (key.encode(), version, size)
+    seed = zlib.crc32(head)
+    body = random.Random(seed).randbytes(min(size, 4096))
+    return head + (body * (size // 4096 + 1))[:size]
+
+
+@dataclass
+class Known:
+    """What a key may hold; more than one state while an operation's outcome is unknown."""
+
+    states: list[State] = field(default_factory=lambda: [ABSENT])
+
+    @property
+    def state(self) -> State:
+        assert len(self.states) == 1
+        return self.states[0]
+
+
+class Worker:
+    """A client with keys of its own. `run` works until the daemon is gone."""
+
+    def __init__(self, number: int, seed: int, flushing: threading.RLock) -> None:
+        self.number = number
+        self.rng = random.Random(seed * 100 + number)
+        self.known = {f"w{number}-{i}": Known() for i in range(KEYS)}
+        self.version = 0
+        self.done = 0
+        self.problems: list[str] = []
+        self.gate = flushing
+
+    def change(self, key: str, to: State, act: Callable[[], bool]) -> None:
+        """Makes a change that leads to the state `to`. act: whether the server has acknowledged the change."""
+        known = self.known[key]
+        before = known.state
+        known.states = [before, to]
+        known.states = [to if act() else before]
+        self.done += 1
+
+    def step(self, client: Client) -> None:
+        key = self.rng.choice(list(self.known))
+        before = self.known[key].state
+        what = self.rng.choice(("set", "set", "set", "delete", "count", "cas", "touch", "append", "get", "add"))
+        self.version += 1
+        size = self.rng.choices(SIZES, WEIGHTS)[0]
+        value = value_of(key, self.version, size)
+        if what == "set":
+            self.change(key, value, lambda: client.set(key, value, noreply=False))
+        elif what == "delete":
+            self.change(key, ABSENT, lambda: client.delete(key, noreply=False) or before is ABSENT)
+        elif what == "count":
+            number = b"%d" % self.rng.randrange(10**9)
+            self.change(key, number, lambda: client.set(key, number, noreply=False))
+            for _ in range(3):
+                # As memcached: a shorter number is padded with spaces.
+                down = b"%d" % max(0, int(number) - 7)
+                after = down.ljust(len(number))
+                self.change(key, after, lambda after=after: client.decr(key, 7, noreply=False) == int(after))
+                number = after
+        elif what == "cas":
+            found, token = client.gets(key)
+            self.compare(key, found)
+            if token is not None:
+                self.change(key, value, lambda: client.cas(key, value, token, noreply=False) is True)
+        elif what == "touch":
+            self.change(key, before, lambda: client.touch(key, 1000, noreply=False) or before is ABSENT)
+        elif what == "append" and before is not ABSENT and len(before) < 1000:
+            self.change(key, before + b"more", lambda: client.append(key, b"more", noreply=False))
+        elif what == "add":
+            self.change(key, before if before is not ABSENT else value, lambda: bool(client.add(key, value, noreply=False)) == (before is ABSENT))
+        else:
+            self.compare(key, client.get(key))
+
+    def compare(self, key: str, found: State) -> None:
+        if found not in self.known[key].states:
+            self.problems.append(f"{key} is {told(found)}, and should be {[told(s) for s in self.known[key].states]}")
+
+    def run(self, connect: Callable[[], Client]) -> None:
+        """Works until an operation fails."""
+        try:
+            with connect() as client:
+                while not self.problems:
+                    with self.gate:
+                        if any(len(known.states) > 1 for known in self.known.values()):
+                            # A flush_all without an answer: the daemon is about to be gone.
+                            return
+                        self.step(client)
+        except (OSError, MemcacheError, EOFError):
+            # The daemon has gone: what was under way is in `known`.
+            return
+
+    def settle(self, client: Client) -> None:
+        """After a restart: checks each key, and takes what it holds for its state."""
+        for key, known in self.known.items():
+            found = client.get(key)
+            self.compare(key, found)
+            known.states = [found]
+
+
+def told(state: State) -> str:
+    if state is ABSENT:
+        return "absent"
+    return f"{state[:40]!r}... of {len(state)} bytes, {zlib.crc32(state):#x}"
+
+
+class Run:
+    """Kills, restarts and checks."""
+
+    def __init__(self, path: Path, seed: int, options: Sequence[str], transports: Sequence[str]) -> None:
+        self.path = path
+        self.rng = random.Random(seed)
+        self.options = list(options)
+        self.transports = list(transports)
+        self.port = free_port()
+        self.gate = threading.RLock()
+        # Each worker has a gate of its own, taken by flush_all with all others.
+        self.workers = [Worker(i, seed, threading.RLock()) for i in range(4)]
+        self.restored = 0
+
+    def start(self, shape: Sequence[str] = ()) -> Server:
+        user = ["-u", "root"] if os.geteuid() == 0 else []
+        command = [sys.executable, "-P", "-m", "rmemcached", *user, "-p", str(self.port), "-l", "127.0.0.1", "-U", "0",
+                   "-m", "512", "-t", "3", "-e", str(self.path), "-o", "restart=always", *self.options, *shape]
+        return Server(command, self.port)
+
+    def client(self, transport: str) -> Client:
+        return Client(("127.0.0.1", self.port), transport=transport, default_noreply=False, timeout=20)
+
+    def flush(self, client: Client) -> None:
+        """flush_all, while the workers pause."""
+        for worker in self.workers:
+            worker.gate.acquire()
+        try:
+            if any(len(known.states) > 1 for worker in self.workers for known in worker.known.values()):
+                return
+            for worker in self.workers:
+                for known in worker.known.values():
+                    known.states = [known.state, ABSENT]
+            client.flush_all(noreply=False)
+            for worker in self.workers:
+                for known in worker.known.values():
+                    known.states = [ABSENT]
+        finally:
+            for worker in self.workers:
+                worker.gate.release()
+
+    def once(self, shape: Sequence[str] = ()) -> None:
+        """A daemon's life: checks what it has, loads it, kills it."""
+        with self.start(shape) as server:
+            with self.client(self.rng.choice(self.transports)) as client:
+                for worker in self.workers:
+                    worker.settle(client)
+                self.restored += int(client.stats()[b"restored_items"])
+            self.raise_problems()
+            threads = []
+            for worker in self.workers:
+                transport = self.rng.choice(self.transports)
+                thread = threading.Thread(target=worker.run, args=(lambda transport=transport: self.client(transport),))
+                thread.start()
+                threads.append(thread)
+            time.sleep(self.rng.uniform(0.02, 0.4))  # the kill comes at any moment
+            if self.rng.random() < 0.2:
+                killer = threading.Timer(self.rng.uniform(0, 0.003), os.kill, (server.pid, signal.SIGKILL))
+                try:
+                    with self.client("tcp") as client:
+                        killer.start()
+                        self.flush(client)
+                except (OSError, MemcacheError):
+                    pass
+                killer.join()
+            server.kill()
+            for thread in threads:
+                thread.join()
+        self.raise_problems()
+
+    def raise_problems(self) -> None:
+        problems = [problem for worker in self.workers for problem in worker.problems]
+        if problems:
+            raise AssertionError("\n".join(problems[:10]))
+
+
+SHAPES: list[list[str]] = [[], [], [], ["-f", "1.4"], ["-n", "100"], ["-m", "480"], ["-I", "2m"]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kills", type=int, nargs="?", default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--transport", action="append")
+    parser.add_argument("--path", type=Path, default=Path(f"/dev/shm/rmemcached-restarts-{os.getpid()}"))
+    parser.add_argument("--same-shape", action="store_true", help="the same -m, -I, -f and -n each time")
+    parser.add_argument("options", nargs="*", help="of the daemon, behind --")
+    args = parser.parse_args()
+    run = Run(args.path, args.seed, args.options, args.transport or ["tcp", "soft_shm", "soft_iw"])
+    began = time.monotonic()
+    try:
+        for kill in range(args.kills):
+            run.once([] if args.same_shape else run.rng.choice(SHAPES))
+            if kill % 50 == 49 or kill == args.kills - 1:
+                done = sum(worker.done for worker in run.workers)
+                print(f"{kill + 1} kills, {done} acknowledged changes, {run.restored} items taken over, "
+                      f"{time.monotonic() - began:.0f} s", flush=True)
+    except (AssertionError, StartError) as error:
+        sys.exit(f"after {kill} kills: {error}")
+    finally:
+        args.path.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Peers for tests of TLS: conversations over Python's ssl, a peer that sends its records as it likes, and OpenSSL."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from certificates import Signed
+from daemon_tools import TIMEOUT, Conversation
+from servers import HOST, Server
+
+VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def client_context(trusted: Path, version: str | None = None, own: Signed | None = None) -> ssl.SSLContext:
+    """A client that trusts this CA alone. own: its certificate."""
+    context = ssl.create_default_context(cafile=str(trusted))
+    if version is not None:
+        context.minimum_version = context.maximum_version = VERSIONS[version]
+    if own is not None:
+        context.load_cert_chain(own.certificate, own.key)
+    return context
+
+
+def options(server: Signed, *more: str) -> tuple[str, ...]:
+    """The command line's words for TLS."""
+    return ("-Z", "-o", ",".join((f"ssl_chain_cert={server.certificate},ssl_key={server.key}", *more)))
+
+
+class TlsConversation(Conversation):
+    """A connection with TLS. The end of the stream without close_notify is an error."""
+
+    def __init__(
+        self,
+        server: Server,
+        context: ssl.SSLContext,
+        *,
+        port: int | None = None,
+        session: ssl.SSLSession | None = None,
+        receive_buffer: int | None = None,
+    ) -> None:
+        plain = socket.socket()
+        if receive_buffer is not None:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        plain.settimeout(TIMEOUT)
+        try:
+            plain.connect((HOST, port or server.port))
+            self.tls = context.wrap_socket(
+                plain, server_hostname="localhost", suppress_ragged_eofs=False, session=session
+            )
+        except BaseException:
+            plain.close()
+            raise
+        self.sock = self.tls
+        self.file = self.sock.makefile("rb")
+
+    def __enter__(self) -> TlsConversation:
+        return self
+
+
+class ByRecord:
+    """A connection with TLS whose encrypted bytes go to the socket as the test likes."""
+
+    def __init__(self, server: Server, context: ssl.SSLContext) -> None:
+        self.plain = server.connect(TIMEOUT)
+        self.plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+
+    def hello(self) -> bytes:
+        """The client's first flight."""
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self.tls.do_handshake()
+        return self.outgoing.read()
+
+    def take(self) -> None:
+        """Waits for encrypted bytes."""
+        data = self.plain.recv(65536)
+        if data:
+            self.incoming.write(data)
+        else:
+            self.incoming.write_eof()
+
+    def shake(self) -> ByRecord:
+        while True:
+            try:
+                self.tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self.send(self.outgoing.read())
+                self.take()
+            else:
+                self.send(self.outgoing.read())
+                return self
+
+    def send(self, encrypted: bytes, piece: int | None = None) -> None:
+        """Sends encrypted bytes, `piece` at a time."""
+        for start in range(0, len(encrypted), piece or len(encrypted) or 1):
+            self.plain.sendall(encrypted[start : start + (piece or len(encrypted))])
+            if piece:
+                time.sleep(0)  # another process may run: the daemon sees the pieces
+
+    def records(self, parts: Iterable[bytes]) -> bytes:
+        """Each part as a record of its own."""
+        for part in parts:
+            self.tls.write(part)
+        return self.outgoing.read()
+
+    def read(self, length: int) -> bytes:
+        """So many decrypted bytes, or fewer at the end."""
+        found = b""
+        while len(found) < length:
+            try:
+                data = self.tls.read(length - len(found))
+            except ssl.SSLWantReadError:
+                self.take()
+            else:
+                if not data:
+                    break
+                found += data
+        return found
+
+    def __enter__(self) -> ByRecord:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.plain.close()
+
+
+class OpenSsl:
+    """A client by OpenSSL itself, which can renew its keys. Blocking, without checks of the server's certificate."""
+
+    TLS1_2 = 0x303
+    TLS1_3 = 0x304
+    SET_MOST = 124  # SSL_CTRL_SET_MAX_PROTO_VERSION
+
+    def __init__(self, server: Server, most: int = TLS1_3) -> None:
+        library = ctypes.CDLL("libssl.so.3")
+        for name in ("TLS_client_method", "SSL_CTX_new", "SSL_new"):
+            getattr(library, name).restype = ctypes.c_void_p
+        self.library = library
+        self.plain = server.connect(TIMEOUT)
+        self.plain.setblocking(True)
+        self.plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(TIMEOUT), 0))
+        self.context = ctypes.c_void_p(library.SSL_CTX_new(ctypes.c_void_p(library.TLS_client_method())))
+        assert library.SSL_CTX_ctrl(self.context, self.SET_MOST, ctypes.c_long(most), None) == 1
+        self.ssl = ctypes.c_void_p(library.SSL_new(self.context))
+        library.SSL_set_fd(self.ssl, self.plain.fileno())
+        assert library.SSL_connect(self.ssl) == 1
+
+    def write(self, data: bytes) -> bool:
+        return self.library.SSL_write(self.ssl, data, len(data)) == len(data)
+
+    def renew_keys(self, ask: bool) -> bool:
+        """Sends a KeyUpdate. ask: the server is to renew its keys, too."""
+        self.library.SSL_key_update(self.ssl, int(ask))
+        return self.library.SSL_do_handshake(self.ssl) == 1
+
+    def renegotiate(self) -> bool:
+        """Asks for another handshake, in TLS 1.2. False: the server refuses."""
+        self.library.SSL_renegotiate(self.ssl)
+        return self.library.SSL_do_handshake(self.ssl) == 1
+
+    def read(self, length: int) -> bytes:
+        found = b""
+        room = ctypes.create_string_buffer(length)
+        while len(found) < length:
+            got = self.library.SSL_read(self.ssl, room, length - len(found))
+            if got <= 0:
+                break
+            found += room.raw[:got]
+        return found
+
+    def __enter__(self) -> OpenSsl:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.library.SSL_free(self.ssl)
+        self.library.SSL_CTX_free(self.context)
+        self.plain.close()
