@@ -73,7 +73,9 @@ cdef struct logger:
     uint64_t serial              # constant: tells the loggers of a process apart
     uint64_t unplaced            # atomic: entries lost because there was no memory for a ring
     pthread_mutex_t lock
-    log_ring *rings              # guarded by `lock`; a ring lives as long as the logger
+    # Atomic: a thread puts its ring in front without the lock, so whoever holds the lock may log. A ring lives as long
+    # as the logger.
+    log_ring *rings
 
 cdef struct log_entry:           # an entry in a ring; the event's body follows
     uint32_t size                # bytes with the body, a multiple of 8

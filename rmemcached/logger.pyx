@@ -10,13 +10,13 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strlen
 
 from rmemcached.sys.atomics cimport (
-    counter_add, exchange, fetch_add, full_fence, load_acquire, relaxed_load, store_release,
+    compare_exchange_pointer, counter_add, exchange, fetch_add, full_fence, load_acquire, relaxed_load, store_release,
 )
 from rmemcached.sys.debug cimport assert_held
 from rmemcached.sys.linux cimport (
     AF_INET, AF_INET6, CLOCK_REALTIME, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, INET6_ADDRSTRLEN, clock_gettime, close, errno,
-    eventfd, inet_ntop, ntohs, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
-    sockaddr_in, timespec, write,
+    eventfd, inet_ntop, ntohs, pthread_mutex_destroy, pthread_mutex_init, sockaddr_in, timespec,
+    write,
 )
 
 cdef enum:
@@ -128,6 +128,10 @@ cdef inline int own_sfd() noexcept nogil:
     return self.sfd[0] if self.sfd != NULL else 0
 
 
+cdef inline log_ring *first_ring(logger *log) noexcept nogil:
+    return <log_ring *>load_acquire(&log.rings)
+
+
 cdef log_ring *new_ring(logger *log) noexcept nogil:
     """Makes the calling thread's ring, for its first entry in this logger. NULL: no memory."""
     cdef log_ring *ring = <log_ring *>calloc(1, sizeof(log_ring))
@@ -138,10 +142,10 @@ cdef log_ring *new_ring(logger *log) noexcept nogil:
     if ring.data == NULL:
         free(ring)
         return NULL
-    pthread_mutex_lock(&log.lock)
-    ring.next = log.rings
-    log.rings = ring
-    pthread_mutex_unlock(&log.lock)
+    # Without the lock: the reader, who holds it, may log as well.
+    ring.next = first_ring(log)
+    while not compare_exchange_pointer(&log.rings, &ring.next, ring):
+        pass
     self.serial = log.serial
     self.ring = ring
     return ring
@@ -306,7 +310,7 @@ cdef uint64_t log_next_gid(logger *log) noexcept nogil:
 
 cdef void log_round(logger *log) noexcept nogil:
     assert_held(&log.lock)
-    cdef log_ring *ring = log.rings
+    cdef log_ring *ring = first_ring(log)
     while ring != NULL:
         ring.limit = load_acquire(&ring.head)
         ring = ring.next
@@ -314,7 +318,7 @@ cdef void log_round(logger *log) noexcept nogil:
 
 cdef log_entry *log_next(logger *log, log_ring **out) noexcept nogil:
     assert_held(&log.lock)
-    cdef log_ring *ring = log.rings
+    cdef log_ring *ring = first_ring(log)
     cdef log_entry *oldest = NULL
     cdef log_entry *e
     while ring != NULL:
@@ -337,7 +341,7 @@ cdef void log_done(log_ring *ring, log_entry *e) noexcept nogil:
 
 cdef bint log_waiting(logger *log) noexcept nogil:
     assert_held(&log.lock)
-    cdef log_ring *ring = log.rings
+    cdef log_ring *ring = first_ring(log)
     while ring != NULL:
         if load_acquire(&ring.head) != ring.tail:
             return True
@@ -350,7 +354,7 @@ cdef void log_get_stats(logger *log, log_stats *out) noexcept nogil:
     cdef log_ring *ring
     out.worker_dropped = relaxed_load(&log.unplaced)
     out.worker_written = 0
-    ring = log.rings
+    ring = first_ring(log)
     while ring != NULL:
         out.worker_dropped += relaxed_load(&ring.dropped)
         out.worker_written += relaxed_load(&ring.written)

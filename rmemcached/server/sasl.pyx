@@ -7,7 +7,7 @@ from rmemcached.server.saslconf import INSTEAD
 from rmemcached.server.sockets import ServerError
 
 from libc.stddef cimport size_t
-from libc.stdio cimport FILE, fclose, fopen, fprintf, stderr
+from libc.stdio cimport FILE, fclose, fopen, fprintf, snprintf, stderr
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strdup, strlen
 from posix.stdio cimport getline
@@ -35,6 +35,8 @@ cdef enum:
     SIDE_THREADS = 16            # at most: so many mechanisms wait at the same time
     STOP_SECONDS = 1             # for side threads to end
     CALLBACKS = 5
+    HEAD_MAX = 128               # bytes of a line's beginning on stderr, with a mechanism's name
+    LINE_MAX = 2048              # bytes of a line
 
 cdef struct sasl_pool:
     # constant
@@ -109,13 +111,41 @@ cdef int check_password(void *library_conn, void *context, const char *user, con
     return SASL_OK if found else SASL_NOAUTHZ
 
 
+cdef char *escape(const char *text, char *out, const char *end) noexcept nogil:
+    """Writes the text so that a terminal and a reader of lines see no more than letters: \\x1b for a byte that is none.
+    Returns the end of the text; a text that does not fit is cut. `end` is the end of the room."""
+    cdef const char *digits = b"0123456789abcdef"
+    cdef unsigned char byte
+    while text[0] and end - out >= 4:
+        byte = <unsigned char>text[0]
+        if 0x20 <= byte <= 0x7e:
+            out[0] = text[0]
+            out += 1
+        else:
+            out[0], out[1], out[2], out[3] = c'\\', c'x', digits[byte >> 4], digits[byte & 15]
+            out += 4
+        text += 1
+    return out
+
+
+cdef void print_escaped(const char *head, const char *text) noexcept nogil:
+    """A line on stderr: both texts may have a client's bytes."""
+    cdef char line[LINE_MAX]
+    cdef char *at = escape(head, line, line + LINE_MAX)
+    at = escape(b": ", at, line + LINE_MAX)
+    at = escape(text, at, line + LINE_MAX)
+    fprintf(stderr, b"%.*s\n", <int>(at - line), line)
+
+
 cdef int log_line(void *context, int level, const char *message) noexcept nogil:
     """SASL_CB_LOG. As in memcached, errors are always written, warnings with -v, and all else with -vv; but never
     passwords."""
     cdef sasl_pool *pool = <sasl_pool *>context
+    cdef char head[HEAD_MAX]
     cdef uint64_t wanted = 0 if level == SASL_LOG_ERR else 1 if level <= SASL_LOG_WARN else 2
     if level != SASL_LOG_NONE and level < SASL_LOG_PASS and relaxed_load(pool.verbose) >= wanted:
-        fprintf(stderr, b"SASL (severity %d): %s\n", level, message)
+        snprintf(head, sizeof(head), b"SASL (severity %d)", level)
+        print_escaped(head, message)
     return SASL_OK
 
 
@@ -198,15 +228,16 @@ cdef int ask_library(sasl_pool *pool, sasl_session *s) noexcept nogil:
 
 
 cdef void work(sasl_pool *pool, sasl_session *s) noexcept nogil:
+    cdef char head[HEAD_MAX]
     cdef int result = ask_library(pool, s)
     if result == SASL_CONTINUE:
         s.outcome = SASL_CHALLENGE
     else:
         s.outcome = SASL_AUTHENTICATED if result == SASL_OK else SASL_DENIED
         if result != SASL_OK and relaxed_load(pool.verbose):
-            fprintf(stderr, b"SASL: %s refuses a client (%d): %s\n", s.request, result,
-                    pool.library.errdetail(s.mechanism) if s.mechanism != NULL else
-                    pool.library.errstring(result, NULL, NULL))
+            snprintf(head, sizeof(head), b"SASL: %s refuses a client (%d)", s.request, result)
+            print_escaped(head, pool.library.errdetail(s.mechanism) if s.mechanism != NULL else
+                          pool.library.errstring(result, NULL, NULL))
         if s.mechanism != NULL:
             pool.library.dispose(&s.mechanism)
     forget_request(s)

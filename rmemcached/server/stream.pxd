@@ -6,6 +6,7 @@ for the end of the input. EAGAIN: the owner waits for epoll or poll. The socket 
 """
 
 from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t
 from posix.uio cimport iovec
 
 cdef struct stream_calls         # complete below
@@ -15,7 +16,8 @@ cdef struct stream:
     int fd                       # -1: ended
     # The stream has taken more input from the socket than it has given: epoll does not see this input, so the owner
     # reads again without an event.
-    bint held
+    uint8_t held                 # bool
+    uint8_t blocked              # bool: the last receive waits for room in the socket; the owner reads again then
     void *state                  # of the table
 
 # A constant table for each kind of stream.

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -83,6 +84,8 @@ class Store:
         direct_remote: bool = False,
         direct_linger: int = 60,
         huge_pages: bool = True,
+        memory_file: Path | None = None,
+        restart: int = 1,
     ) -> None: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...

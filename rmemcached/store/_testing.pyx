@@ -321,16 +321,15 @@ cdef class Store:
 
     def __init__(self, uint64_t maxbytes=64 << 20, *, uint64_t item_size_max=1 << 20,
                  uint32_t slab_chunk_size_max=1 << 19, uint32_t chunk_size=48, double factor=1.25, bint use_cas=True,
-                 bint evict_to_free=True,
-                 unsigned int hashpower_init=16, unsigned int nthreads=4, bint hash_expand=True,
-                 bint lru_crawler=False, bint lru_maintainer=False, bint lru_segmented=True, s3fifo=None,
-                 unsigned int hot_lru_pct=20, unsigned int warm_lru_pct=40, double hot_max_factor=0.2,
+                 bint evict_to_free=True, unsigned int hashpower_init=16, unsigned int nthreads=4,
+                 bint hash_expand=True, bint lru_crawler=False, bint lru_maintainer=False, bint lru_segmented=True,
+                 s3fifo=None, unsigned int hot_lru_pct=20, unsigned int warm_lru_pct=40, double hot_max_factor=0.2,
                  double warm_max_factor=2.0, bint temp_lru=False, unsigned int temporary_ttl=61,
-                 unsigned int tail_repair_time=0,
-                 bint slab_reassign=False, unsigned int slab_automove=0, unsigned int slab_automove_window=3,
-                 double slab_automove_ratio=0.8, bint preallocate=False, slab_sizes=(), bint track_sizes=False,
-                 uint64_t initial_malloced=0, direct=None, bint direct_remote=False,
-                 uint32_t direct_linger=60, bint huge_pages=True, memory_file=None, int restart=st.RESTART_ALWAYS):
+                 unsigned int tail_repair_time=0, bint slab_reassign=False, unsigned int slab_automove=0,
+                 unsigned int slab_automove_window=3, double slab_automove_ratio=0.8, bint preallocate=False,
+                 slab_sizes=(), bint track_sizes=False, uint64_t initial_malloced=0, direct=None,
+                 bint direct_remote=False, uint32_t direct_linger=60, bint huge_pages=True, memory_file=None,
+                 int restart=st.RESTART_ALWAYS):
         cdef store_config config
         cdef const char *error = NULL
         memset(&config, 0, sizeof(config))
@@ -372,8 +371,8 @@ cdef class Store:
         config.huge_pages = huge_pages
         config.extent_added = _log_extent
         config.extent_arg = &self.extent_log
-        self.memory_file = os.fsencode(memory_file) if memory_file is not None else None
-        config.memory_file = <const char *>self.memory_file if memory_file is not None else NULL
+        self.memory_file = os.fsencode(memory_file or "")
+        config.memory_file = <const char *>self.memory_file if memory_file else NULL
         config.restart = <st.restart_policy>restart
         self.s = st.store_create(&config, &error)
         if self.s == NULL:

@@ -1,62 +1,19 @@
 cdef enum:
     ADOPT_NS = 50000            # how long the thread works before a rest of the same length
-    ADOPT_ROOM = 64 * SLAB_PAGE_SIZE
-    ADOPT_WAITS = 50            # waits of an allocation, at most, of so many microseconds each
-    ADOPT_ALLOC_US = 100
     ADOPT_WAIT_US = 10000       # before it looks again at items that others use
     ADOPT_SHAPE = ITEM_CAS | ITEM_CFLAGS | ITEM_CHUNKED | ITEM_SEAL_ROOM     # flags of the copy's own,
     ADOPT_STATE = (ITEM_FETCHED | ITEM_ACTIVE | ITEM_TOKEN_SENT | ITEM_STALE | ITEM_KEY_BINARY     # ... of the item's
                    | ITEM_FREQUENCY)
 
 
-cdef bint adopt_init(store *s) noexcept nogil:
-    s.adopt.live = <uint16_t *>calloc(s.slabs.arena_used // SLAB_PAGE_SIZE, sizeof(uint16_t))
-    return s.adopt.live != NULL
-
-
-cdef void adopt_destroy(store *s) noexcept nogil:
-    free(s.adopt.live)
-
-
-cdef void adopt_count(store *s) noexcept nogil:
-    cdef uint32_t page, i, size
-    cdef item *chunk
-    for page in range(<uint32_t>(s.slabs.arena_used // SLAB_PAGE_SIZE) if s.adopt.pages else 0):
-        size = page_chunk_size(s, page) if _is_foreign_page(s, page) else 0
-        for i in range(SLAB_PAGE_SIZE // size if size else 0):
-            chunk = <item *>(page_address(s, page) + <size_t>i * size)
-            s.adopt.live[page] += not chunk.it_flags & ITEM_SLABBED
-
-
-cdef inline uint64_t adopt_room(store *s) noexcept nogil:
-    return min(<uint64_t>ADOPT_ROOM, s.config.maxbytes // 4) if s.adopt.pages != 0 else 0
-
-
-cdef bint adopt_wait(store *s, unsigned int *waits) noexcept nogil:
-    cdef timespec pause = ns_timespec(<int64_t>ADOPT_ALLOC_US * 1000)
-    if relaxed_load(&s.adopt.pages) == 0 or waits[0] == ADOPT_WAITS or thread_id() == s.adopt.owner:
-        return False
-    waits[0] += 1
-    nanosleep(&pause, NULL)
-    return True
-
-
 cdef bint _is_crowded(store *s) noexcept nogil:
-    """Whether more than half of adopt_room is used up."""
+    """Whether more than half of foreign_room is used up."""
     cdef bint crowded
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     crowded = s.config.slab_reassign and s.config.evict_to_free \
-        and s.slabs.malloced > s.config.maxbytes + adopt_room(s) // 2
+        and s.slabs.malloced > s.config.maxbytes + foreign_room(s) // 2
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
     return crowded
-
-
-cdef inline void do_foreign_free(store *s, item *chunk) noexcept nogil:
-    assert_held(&s.slabs.lock)
-    cdef uint32_t page = <uint32_t>(<size_t>(<char *>chunk - s.slabs.arena) // SLAB_PAGE_SIZE)
-    assert_that(s.adopt.live[page] != 0)
-    relaxed_store(&chunk.it_flags, ITEM_SLABBED)
-    relaxed_store(&s.adopt.live[page], s.adopt.live[page] - 1)
 
 
 cdef item *_adopt_look(store *s, item *chunk, uint32_t *hv) noexcept nogil:
@@ -149,7 +106,7 @@ cdef void _adopt_end_page(store *s, uint32_t page) noexcept nogil:
     """Gives an empty foreign page to the pool."""
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     relaxed_store(&s.slabs.page_class[page], <uint8_t>PAGE_IN_TRANSIT)
-    s.adopt.pages -= 1
+    s.foreign.pages -= 1
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
     memset(page_address(s, page), 0, SLAB_PAGE_SIZE)
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
@@ -162,14 +119,14 @@ cdef void _adopt_end_page(store *s, uint32_t page) noexcept nogil:
 cdef void _adopt_pages(store *s, uint32_t pages) noexcept nogil:
     cdef timespec pause = ns_timespec(<int64_t>ADOPT_WAIT_US * 1000)
     cdef uint32_t page
-    while s.adopt.pages != 0 and not relaxed_load(&s.stopping):
+    while s.foreign.pages != 0 and not relaxed_load(&s.stopping):
         for page in range(pages):
-            if _is_foreign_page(s, page):
-                if relaxed_load(&s.adopt.live[page]):
+            if is_foreign_page(s, page):
+                if relaxed_load(&s.foreign.live[page]):
                     _adopt_page(s, page)
-                if relaxed_load(&s.adopt.live[page]) == 0:
+                if relaxed_load(&s.foreign.live[page]) == 0:
                     _adopt_end_page(s, page)
-        if s.adopt.pages != 0:
+        if s.foreign.pages != 0:
             nanosleep(&pause, NULL)
 
 
@@ -195,7 +152,7 @@ cdef void _adopt_limit(store *s) noexcept nogil:
 
 cdef void *_adopt_thread(void *arg) noexcept nogil:
     cdef store *s = <store *>arg
-    s.adopt.owner = thread_id()
+    s.foreign.owner = thread_id()
     _adopt_pages(s, <uint32_t>(relaxed_load(&s.slabs.arena_used) // SLAB_PAGE_SIZE))
     if s.config.slab_reassign:
         _adopt_limit(s)
@@ -203,7 +160,7 @@ cdef void *_adopt_thread(void *arg) noexcept nogil:
 
 
 cdef bint adopt_start(store *s) noexcept nogil:
-    if not s.file.fresh and (s.adopt.pages != 0 or s.slabs.malloced > s.config.maxbytes):
+    if not s.file.fresh and (s.foreign.pages != 0 or s.slabs.malloced > s.config.maxbytes):
         s.adopt.joinable = start_thread(&s.adopt.thread, b"mc-adopt", _adopt_thread, s)
         return s.adopt.joinable
     return True

@@ -26,7 +26,7 @@ cdef bint _arena_make_file(store *s) noexcept nogil:
 
 
 cdef bint _arena_map(store *s) noexcept nogil:
-    """Maps a file over the arena's address space and the head, if there is to be one. False: the system refuses."""
+    """Maps the arena's file, if any, over the address space of head and arena. False: the system refuses."""
     cdef size_t length = s.slabs.head_length + s.slabs.arena_length
     if s.config.direct or s.file.fd >= 0:
         if not _arena_make_file(s):
@@ -87,7 +87,9 @@ cdef void *_arena_reserve_file(store *s, size_t before, size_t total) noexcept n
 
 
 cdef bint _is_clear_of_bases(store *s) noexcept nogil:
-    """Whether no address of the arena is one of an earlier run's at another place: a chain could not tell which."""
+    """Whether no address of the arena stood for another place in an earlier run. Otherwise an address in a chain could
+    mean two places.
+    """
     cdef uint64_t base = <uint64_t>s.slabs.arena
     cdef uint64_t other
     cdef int i

@@ -56,7 +56,7 @@ cdef item *_alloc_pull(store *s, unsigned int clsid, bint outward) noexcept nogi
             break
         if pulls - kept == most:
             # The items evicted may have lain on foreign pages, and then their memory is of no use here.
-            if not adopt_wait(s, &waits):
+            if not foreign_wait(s, &waits):
                 break
             continue
         if outward and _evict_outward(s, clsid):

@@ -51,4 +51,5 @@ cdef struct store:
     page_mover mover
     memory_file file
     recovered recovered
+    foreign_pages foreign
     adoption adopt

@@ -46,6 +46,9 @@ cdef const char *_create_parts(store *s) noexcept nogil:
         if s.file.fd >= 0 and errno == ENOSPC:
             return b"the file system of the memory file (-e) is full"
         return b"cannot reserve address space for the memory limit"
+    if not s.file.fresh:
+        memory_file_claim(s)
+        recover_mark_foreign(s)
     memory_file_begin(s)
     if not huge_init(s):
         return b"out of memory"
@@ -146,7 +149,7 @@ cdef void store_destroy(store *s) noexcept nogil:
     direct_destroy(s)
     assoc_destroy(s)
     huge_destroy(s)
-    adopt_destroy(s)
+    foreign_destroy(s)
     memory_file_end(s)
     slabs_destroy(s)
     clock_destroy(s)

@@ -71,6 +71,10 @@ cdef void do_item_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept
 # there is do_item_remove.
 cdef void do_item_unref(store *s, item *it) noexcept nogil
 
+# Counts an item linked, or no longer linked. The caller holds the item lock of hv.
+cdef void do_count_linked(store *s, item *it, uint32_t hv) noexcept nogil
+cdef void do_count_unlinked(store *s, item *it, uint32_t hv) noexcept nogil
+
 # --- queues ---
 # The queue's part of slabs_clsid: HOT_LRU, ...
 cdef unsigned int ITEM_lruid(const item *it) noexcept nogil

@@ -99,7 +99,7 @@ cdef uint32_t store_sizes(store *s, uint32_t bucket) noexcept nogil:
     return <uint32_t>relaxed_load(&s.sizes.count[bucket])
 
 
-cdef inline void _count_linked(store *s, item *it, uint32_t hv) noexcept nogil:
+cdef inline void do_count_linked(store *s, item *it, uint32_t hv) noexcept nogil:
     assert_held(item_mutex(s, hv))
     cdef item_stripe *stripe = &s.assoc.item_locks[hv & s.assoc.item_lock_mask]
     relaxed_store(&stripe.items, stripe.items + 1)
@@ -107,7 +107,7 @@ cdef inline void _count_linked(store *s, item *it, uint32_t hv) noexcept nogil:
     _sizes_add(s, it)
 
 
-cdef inline void _count_unlinked(store *s, item *it, uint32_t hv) noexcept nogil:
+cdef inline void do_count_unlinked(store *s, item *it, uint32_t hv) noexcept nogil:
     assert_held(item_mutex(s, hv))
     cdef item_stripe *stripe = &s.assoc.item_locks[hv & s.assoc.item_lock_mask]
     relaxed_store(&stripe.items, stripe.items - 1)
@@ -155,7 +155,7 @@ cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept n
             relaxed_store(&it.it_flags, it.it_flags | ITEM_FREQUENCY_ONE)
     q = &s.queues[it.slabs_clsid]
     change_link(s, it, hv, cas)
-    _count_linked(s, it, hv)
+    do_count_linked(s, it, hv)
     lock_ranked(&q.lock, LRU_LOCK)
     crowded = _link_counted(s, q, it)
     unlock_ranked(&q.lock, LRU_LOCK)
@@ -170,7 +170,7 @@ cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil:
     if it.it_flags & ITEM_LINKED:
         q = &s.queues[it.slabs_clsid]
         change_unlink(s, it, hv)
-        _count_unlinked(s, it, hv)
+        do_count_unlinked(s, it, hv)
         lock_ranked(&q.lock, LRU_LOCK)
         do_item_unlink_q(s, q, it)
         unlock_ranked(&q.lock, LRU_LOCK)
@@ -182,7 +182,7 @@ cdef void do_item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) n
     assert_held(&q.lock)
     if it.it_flags & ITEM_LINKED:
         change_unlink(s, it, hv)
-        _count_unlinked(s, it, hv)
+        do_count_unlinked(s, it, hv)
         do_item_unlink_q(s, q, it)
         do_item_unref(s, it)
 
@@ -203,8 +203,8 @@ cdef void do_item_supersede(store *s, item *old, item *it, uint32_t hv, uint64_t
         _inherit(old, it)
     q = &s.queues[it.slabs_clsid]
     change_replace(s, old, it, hv, cas)
-    _count_unlinked(s, old, hv)
-    _count_linked(s, it, hv)
+    do_count_unlinked(s, old, hv)
+    do_count_linked(s, it, hv)
     # Mostly both items have the same queue: take its lock once.
     lock_ranked(&old_q.lock, LRU_LOCK)
     do_item_unlink_q(s, old_q, old)

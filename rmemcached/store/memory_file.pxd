@@ -69,6 +69,8 @@ cdef struct memory_file:
 # memory_file_problem says why.
 cdef bint memory_file_open(store *s) noexcept nogil
 cdef const char *memory_file_problem() noexcept nogil
+# Takes the mark of an end in order away from a file with items, before its first change.
+cdef void memory_file_claim(store *s) noexcept nogil
 # Notes a new run in the head, once the arena is mapped: from now on the file belongs to this run. For memory that is
 # fresh, fills in the head first.
 cdef void memory_file_begin(store *s) noexcept nogil

@@ -1,10 +1,10 @@
 cdef enum:
     HEAD_VERSION = 1            # changes with the layout of head, items or chunks
     HEAD_MOST_BYTES = 1 << 30   # of a head: for an arena of a petabyte
-    HEAD_TIME_MOST = 0x7fffffff # seconds of the clock; a larger time in a file is damage
+    HEAD_TIME_MOST = 0x7fffffff     # seconds of the clock; a larger time in a file is damage
 
 cdef const char *HEAD_MAGIC = b"RMCITEMS"
-# Of the last start; a process makes one store at a time.
+# Texts about the last start: a process makes a single store at a time.
 cdef char _file_problem[512]
 cdef char _file_note[512]
 cdef bint _keep_note = False
@@ -72,10 +72,11 @@ cdef bint _has_foreign_meta(store *s) noexcept nogil:
 
 
 cdef bint _lock_file(store *s, int flags) noexcept nogil:
-    """Opens and locks the file. A file that another daemon removes meanwhile is opened anew."""
+    """Opens and locks the file. If another daemon removes the file meanwhile, opens a new file."""
     cdef struct_stat status
     while True:
-        s.file.fd = open(s.config.memory_file, flags | O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, <unsigned int>0o600)
+        s.file.fd = open(s.config.memory_file, flags | O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
+                         <unsigned int>0o600)
         if s.file.fd < 0:
             return _refuse_error(s, b"open it")
         if fstat(s.file.fd, &status) != 0:
@@ -96,7 +97,7 @@ cdef bint _lock_file(store *s, int flags) noexcept nogil:
 
 
 cdef bint _replace_file(store *s) noexcept nogil:
-    """Puts an empty file in the file's place. Others may have mapped the old file, so it is not cut."""
+    """Puts an empty file in the file's place. Clients may have mapped the old file, so nobody cuts the old file."""
     cdef int old = s.file.fd
     cdef bint done = unlink(s.config.memory_file) == 0 and _lock_file(s, O_CREAT | O_EXCL)
     if not done and _file_problem[0] == 0:
@@ -166,7 +167,7 @@ cdef bint memory_file_is_watched(store *s) noexcept nogil:
 
 
 cdef const char *_judge_head(store *s, const arena_head *head, size_t length) noexcept nogil:
-    """What is wrong with a file of this length, or NULL."""
+    """The fault of a file of this length, or NULL."""
     if memcmp(head.magic, HEAD_MAGIC, sizeof(head.magic)) != 0:
         return b"is of another program: remove it, name another file, or start with -o restart=fresh"
     if head.version != HEAD_VERSION:
@@ -182,7 +183,7 @@ cdef const char *_judge_head(store *s, const arena_head *head, size_t length) no
 
 
 cdef void _take_last_run(store *s, const arena_head *head, const struct_stat *status) noexcept nogil:
-    """Notes what the last run has left."""
+    """Notes the last run's clock, lengths and address."""
     s.file.fresh = False
     s.file.run = s.file.last.number
     s.file.last_time = head.current_time
@@ -269,8 +270,8 @@ cdef void _warn_of_room(store *s) noexcept nogil:
     room = <uint64_t>system.f_bavail * <uint64_t>system.f_bsize + s.file.reserved
     # A tmpfs without a limit has no blocks at all.
     if room < s.config.maxbytes and system.f_blocks != 0:
-        snprintf(_file_note, sizeof(_file_note), b"memory file %s: its file system has room for %llu MB, and -m is %llu: "
-                 b"items will be evicted earlier", s.config.memory_file, <unsigned long long>(room >> 20),
+        snprintf(_file_note, sizeof(_file_note), b"memory file %s: its file system has room for %llu MB, and -m is "
+                 b"%llu: items will be evicted earlier", s.config.memory_file, <unsigned long long>(room >> 20),
                  <unsigned long long>(s.config.maxbytes >> 20))
 
 
@@ -297,6 +298,13 @@ cdef void _write_run(store *s, head_run *run) noexcept nogil:
     full_fence()
 
 
+cdef void memory_file_claim(store *s) noexcept nogil:
+    _note_start(s.head)
+    relaxed_store(&s.head.clean, 0)
+    # A file system that outlives the machine must not keep the mark of an end in order beside later changes.
+    msync(s.head, HEAD_LIFE_AT, MS_SYNC)
+
+
 cdef void memory_file_begin(store *s) noexcept nogil:
     cdef arena_head *head = s.head
     cdef head_run run
@@ -306,12 +314,6 @@ cdef void memory_file_begin(store *s) noexcept nogil:
         head.version = HEAD_VERSION
         head.head_length = <uint32_t>s.slabs.head_length
         relaxed_store(&head.cas_id, 1)
-    else:
-        _note_start(head)
-        relaxed_store(&head.clean, 0)
-        # A file system that outlives the machine must not keep the mark of an end in order beside later changes.
-        msync(head, SMALL_PAGE, MS_SYNC)
-        recover_mark_foreign(s)
     run.bases[0] = <uint64_t>s.slabs.arena
     _keep_bases(s, &run)
     run.process_started = s.clock.process_started

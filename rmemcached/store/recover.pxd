@@ -7,9 +7,7 @@ killed during recovery, the next recovery finds the same items.
 Of two items with the same key the higher CAS value wins: a killed thread had not yet unlinked the item superseded, so
 no client has an answer to the store, and either item is right. A chained item is taken over whole or not at all.
 
-A page with other chunk sizes than the classes have now (-f, -n, -I, slab_sizes changed) is *foreign*. Its items stay
-where they are, are found and evicted as others, but nobody allocates its chunks, and the index of direct reads has no
-names for them. adopt.pxd empties such pages.
+Pages with old chunk sizes become foreign (foreign.pxd).
 """
 
 cdef enum:
@@ -19,9 +17,8 @@ cdef enum:
 
 cdef struct recovered:          # constant after store_create
     uint64_t items              # taken over
-    uint64_t dropped            # items that did not hold together, are too large now, or were superseded by a killed
-                                # thread
-    uint64_t expired            # items that had expired, or were flushed
+    uint64_t dropped            # damaged, too large now, or superseded by a killed thread
+    uint64_t expired            # expired or flushed meanwhile
     int64_t ns                  # how long the recovery took
 
 # For store_create, after all parts are made. False: no memory, or the file system has no space for a part of the file
@@ -29,7 +26,3 @@ cdef struct recovered:          # constant after store_create
 cdef bint recover(store *s) noexcept nogil
 # Marks the pages of classes whose chunk size has changed as foreign, before memory_file_begin writes the new sizes.
 cdef void recover_mark_foreign(store *s) noexcept nogil
-# Bytes of a chunk of a page, by the page's class; 0: the page has no chunks.
-cdef uint32_t page_chunk_size(store *s, uint32_t page) noexcept nogil
-# Whether a chunk lies on a foreign page.
-cdef bint is_foreign(store *s, const void *chunk) noexcept nogil

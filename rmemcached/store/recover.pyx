@@ -17,25 +17,8 @@ cdef struct recovery:
 
 # --- pages ---
 
-cdef inline uint32_t page_chunk_size(store *s, uint32_t page) noexcept nogil:
-    cdef unsigned int clsid = s.slabs.page_class[page]
-    if clsid < MAX_NUMBER_OF_SLAB_CLASSES:
-        return s.slabs.class_size[clsid]
-    return s.head.foreign[clsid - PAGE_FOREIGN] if clsid >= PAGE_FOREIGN else 0
-
-
-cdef inline bint _is_foreign_page(store *s, uint32_t page) noexcept nogil:
-    return relaxed_load(&s.slabs.page_class[page]) >= PAGE_FOREIGN
-
-
-cdef inline bint is_foreign(store *s, const void *chunk) noexcept nogil:
-    # A page loses this class only when none of its chunks is in use any more.
-    return relaxed_load(&s.adopt.pages) != 0 \
-        and _is_foreign_page(s, <uint32_t>(<size_t>(<const char *>chunk - s.slabs.arena) // SLAB_PAGE_SIZE))
-
-
 cdef void _forget_foreign(store *s) noexcept nogil:
-    """Empties the entries for chunk sizes that no page has any more."""
+    """Empties the entries for chunk sizes without pages."""
     cdef uint8_t used[HEAD_FOREIGN]
     cdef uint32_t page
     cdef unsigned int clsid
@@ -70,7 +53,7 @@ cdef inline bint _is_chunk_size(uint32_t size) noexcept nogil:
 
 
 cdef void _count_lost(store *s, uint32_t page, uint32_t size) noexcept nogil:
-    """Counts the items of a page that cannot be kept."""
+    """Counts the lost items of a page."""
     cdef uint32_t i
     for i in range(SLAB_PAGE_SIZE // size if _is_chunk_size(size) else 0):
         s.recovered.dropped += ((<item *>(page_address(s, page) + <size_t>i * size)).it_flags & ITEM_LINKED) != 0
@@ -114,14 +97,14 @@ cdef bint _recover_pages(store *s) noexcept nogil:
     done = _recover_arena(s)
     for page in range(<uint32_t>(s.slabs.arena_used // SLAB_PAGE_SIZE)):
         clsid = s.slabs.page_class[page]
-        if s.file.has_holes and page_chunk_size(s, page) != 0 and not _page_reserve(s, page):
+        if s.file.has_holes and page_chunk_size(s, page) != 0 and not page_reserve(s, page):
             done = False
         if SLAB_GLOBAL_PAGE_POOL < clsid <= s.slabs.power_largest:
             do_page_append(s, &s.slabs.classes[clsid].pages, page)
             s.slabs.malloced += page_bytes(s, clsid)
         elif clsid >= PAGE_FOREIGN and clsid < PAGE_FOREIGN + HEAD_FOREIGN \
                 and _is_chunk_size(s.head.foreign[clsid - PAGE_FOREIGN]):
-            s.adopt.pages += 1
+            s.foreign.pages += 1
             s.slabs.malloced += SLAB_PAGE_SIZE
         else:
             if watched or madvise(page_address(s, page), SLAB_PAGE_SIZE, MADV_REMOVE) != 0:
@@ -129,7 +112,7 @@ cdef bint _recover_pages(store *s) noexcept nogil:
             s.slabs.page_class[page] = PAGE_RELEASED
             do_page_append(s, &s.slabs.released, page)
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
-    return done and (s.adopt.pages == 0 or adopt_init(s))
+    return done and (s.foreign.pages == 0 or foreign_init(s))
 
 
 cdef void _recover_free(store *s, void *chunk) noexcept nogil:
@@ -143,10 +126,10 @@ cdef void _recover_free(store *s, void *chunk) noexcept nogil:
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
 
 
-# --- what holds together ---
+# --- sound items ---
 
 cdef bint _item_is_sound(item *it, uint32_t size) noexcept nogil:
-    """Whether an item, or the head of a chained item, lies within its chunk and has only flags that items have."""
+    """Whether an item, or the head of a chained item, lies within its chunk and has only known flags."""
     cdef size_t data = <size_t>(ITEM_data(it) - <char *>it)
     if it.it_flags & ~KNOWN_FLAGS or not 1 <= it.nkey <= KEY_MAX_LENGTH or it.nbytes < 2 or data >= size:
         return False
@@ -176,7 +159,9 @@ cdef void *_at_home(store *s, const void *address) noexcept nogil:
 
 
 cdef bint _chain_is_sound(store *s, recovery *r, item *head, item *claimed_by) noexcept nogil:
-    """Whether the chain of an item is whole, and its chunks are unclaimed, or claimed by another item that goes."""
+    """Whether the chain of an item is whole, and its chunks are unclaimed, or claimed by the item `claimed_by`, which
+    goes.
+    """
     cdef item_chunk *ch = ITEM_schunk(head)
     cdef uint64_t found = 0
     cdef bint is_last = False
@@ -186,7 +171,8 @@ cdef bint _chain_is_sound(store *s, recovery *r, item *head, item *claimed_by) n
     while found < <uint64_t>head.nbytes:
         ch = <item_chunk *>_at_home(s, ch.next)
         # Damaged chains that meet themselves have no more steps together than whole chains could have.
-        if ch == NULL or is_last or r.steps > 2 * s.slabs.arena_used // CHUNK_LEAST_DATA or ch.it_flags != ITEM_CHUNK or (ch.refcount != 0 and ch.head != claimed_by):
+        if ch == NULL or is_last or r.steps > 2 * s.slabs.arena_used // CHUNK_LEAST_DATA \
+                or ch.it_flags != ITEM_CHUNK or (ch.refcount != 0 and ch.head != claimed_by):
             return False
         room = page_chunk_size(s, <uint32_t>(<size_t>(<char *>ch - s.slabs.arena) // SLAB_PAGE_SIZE)) \
             - <uint32_t>sizeof(item_chunk)
@@ -272,7 +258,7 @@ cdef bint _recover_enqueue(store *s, recovery *r, item *it) noexcept nogil:
 
 
 cdef void _recover_unlink(store *s, recovery *r, item *it, uint32_t hv) noexcept nogil:
-    """Takes an item out that has been linked, and loses its key to another."""
+    """Takes a linked item out: an item found later gets the key."""
     cdef item **lists = r.queues[it.slabs_clsid]
     if it.prev != NULL:
         it.prev.next = it.next
@@ -281,7 +267,7 @@ cdef void _recover_unlink(store *s, recovery *r, item *it, uint32_t hv) noexcept
     if it.next != NULL:
         it.next.prev = it.prev
     change_unlink(s, it, hv)
-    _count_unlinked(s, it, hv)
+    do_count_unlinked(s, it, hv)
     if it.it_flags & ITEM_CHUNKED:
         _chain_disclaim(it)
     _recover_free(s, it)
@@ -306,7 +292,7 @@ cdef bint _recover_link(store *s, recovery *r, item *it, uint32_t hv) noexcept n
         sound = _chain_claim(s, it)
     if sound:
         change_restore(s, it, hv)
-        _count_linked(s, it, hv)
+        do_count_linked(s, it, hv)
         s.recovered.items += 1
         done = _recover_enqueue(s, r, it)
     else:
@@ -334,7 +320,7 @@ cdef bint _recover_ahead(store *s, recovery *r) noexcept nogil:
 # --- the passes ---
 
 cdef bint _recover_item(store *s, recovery *r, item *it, uint32_t page) noexcept nogil:
-    """Looks at an item that says that it is linked. False: no memory."""
+    """Looks at an item with ITEM_LINKED. False: no memory."""
     cdef rel_time_t now = store_time(s)
     cdef unsigned int clsid = s.slabs.page_class[page]
     if not _item_is_sound(it, page_chunk_size(s, page)) or not _item_fits(s, it):
@@ -369,7 +355,7 @@ cdef inline bint _item_fits(store *s, item *it) noexcept nogil:
 
 
 cdef bint _recover_page(store *s, recovery *r, uint32_t page) noexcept nogil:
-    """The first pass: links unchained items, collects the others, and frees what is not in use. False: no memory."""
+    """The first pass: links unchained items, collects the chained items, and frees unused chunks. False: no memory."""
     cdef uint32_t size = page_chunk_size(s, page)
     cdef item *chunk
     cdef uint32_t i
@@ -388,7 +374,7 @@ cdef bint _recover_page(store *s, recovery *r, uint32_t page) noexcept nogil:
 
 
 cdef bint _recover_chained(store *s, recovery *r) noexcept nogil:
-    """The second pass: links the chained items, then frees the chunks that belong to none."""
+    """The second pass: links the chained items, then frees chunks without an item."""
     cdef item *it = r.chained
     cdef item *after
     cdef item *chunk
@@ -429,6 +415,17 @@ cdef void _recover_queues(store *s, recovery *r) noexcept nogil:
         unlock_ranked(&q.lock, LRU_LOCK)
 
 
+cdef void _count_live(store *s) noexcept nogil:
+    """Counts the chunks in use on foreign pages, after all items have been linked."""
+    cdef uint32_t page, i, size
+    cdef item *chunk
+    for page in range(<uint32_t>(s.slabs.arena_used // SLAB_PAGE_SIZE) if s.foreign.pages else 0):
+        size = page_chunk_size(s, page) if is_foreign_page(s, page) else 0
+        for i in range(SLAB_PAGE_SIZE // size if size else 0):
+            chunk = <item *>(page_address(s, page) + <size_t>i * size)
+            s.foreign.live[page] += not chunk.it_flags & ITEM_SLABBED
+
+
 cdef bint _recover_items(store *s, recovery *r) noexcept nogil:
     cdef uint32_t page
     cdef uint32_t pages = <uint32_t>(s.slabs.arena_used // SLAB_PAGE_SIZE)
@@ -447,7 +444,7 @@ cdef bint _recover_items(store *s, recovery *r) noexcept nogil:
         do_join_pages(s, page_address(s, page))
         page += HUGE_PAGE // SLAB_PAGE_SIZE
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
-    adopt_count(s)
+    _count_live(s)
     memory_file_forget_bases(s)
     return True
 

@@ -13,7 +13,7 @@ store.pxd declares item_pin, item_unpin, store_pin_memory and store_set_memory_l
 cdef enum:
     PAGE_RELEASED = MAX_NUMBER_OF_SLAB_CLASSES      # page_class of a page given back to the system
     PAGE_IN_TRANSIT                                 # ... of a page in no list
-    PAGE_FOREIGN = 128                              # ... and more: of a page with other chunk sizes (recover.pxd)
+    PAGE_FOREIGN = 128                              # ... and more: of a page with other chunk sizes (foreign.pxd)
     NO_PAGE = 0xffffffff
 
 cdef struct page_list:          # pages by number, linked by slabs.page_next. The slabs lock
@@ -104,6 +104,13 @@ cdef bint on_moving_page(store *s, void *chunk) noexcept nogil
 cdef uint32_t move_chunk_index(store *s, void *chunk) noexcept nogil
 
 # --- pages ---
+# How much a page of the class adds to total_malloced.
+cdef uint64_t page_bytes(store *s, unsigned int clsid) noexcept nogil
+# Takes space in the memory file for a page. The caller holds the slabs lock. False: the file system is full.
+cdef bint page_reserve(store *s, uint32_t page) noexcept nogil
+# Asks for a huge page around the slab page `last`, if all chunks of its slab pages have been used. The caller holds the
+# slabs lock.
+cdef void do_join_pages(store *s, char *last) noexcept nogil
 cdef char *page_address(store *s, uint32_t page) noexcept nogil
 # Whether a page has pinned chunks, and so cannot be emptied.
 cdef bint page_is_pinned(store *s, uint32_t page) noexcept nogil

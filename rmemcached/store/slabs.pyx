@@ -148,7 +148,7 @@ cdef bint do_slabs_can_grow(store *s, unsigned int clsid) noexcept nogil:
     assert_held(&s.slabs.lock)
     cdef uint64_t pool = s.slabs.classes[SLAB_GLOBAL_PAGE_POOL].pages.count
     if s.slabs.classes[clsid].pages.count == 0 \
-            or s.slabs.malloced + page_bytes(s, clsid) <= s.config.maxbytes + adopt_room(s):
+            or s.slabs.malloced + page_bytes(s, clsid) <= s.config.maxbytes + foreign_room(s):
         return True
     if s.slabs.pinned or s.slabs.sealed:
         return pool != 0 and s.slabs.malloced - pool * SLAB_PAGE_SIZE + page_bytes(s, clsid) <= s.config.maxbytes
@@ -173,7 +173,7 @@ cdef uint32_t _page_of_arena(store *s) noexcept nogil:
     return page
 
 
-cdef bint _page_reserve(store *s, uint32_t page) noexcept nogil:
+cdef bint page_reserve(store *s, uint32_t page) noexcept nogil:
     """Takes space in the memory file for a page. False: the file system is full."""
     cdef size_t at = <size_t>page * SLAB_PAGE_SIZE
     return memory_file_reserve(s, at, at + SLAB_PAGE_SIZE)
@@ -183,7 +183,7 @@ cdef uint32_t _page_released(store *s) noexcept nogil:
     """Takes a page given back to the system before. NO_PAGE: the memory file's file system is full."""
     assert_held(&s.slabs.lock)
     cdef uint32_t page = do_page_take(s, &s.slabs.released)
-    if s.file.fd >= 0 and not _page_reserve(s, page):
+    if s.file.fd >= 0 and not page_reserve(s, page):
         do_page_append(s, &s.slabs.released, page)
         return NO_PAGE
     return page

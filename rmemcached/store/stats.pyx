@@ -78,7 +78,7 @@ cdef void store_get_stats(store *s, store_stats *out) noexcept nogil:
     out.restored_dropped = s.recovered.dropped
     out.restored_expired = s.recovered.expired
     out.restored_us = <uint64_t>s.recovered.ns // 1000
-    out.foreign_pages = relaxed_load(&s.adopt.pages)
+    out.foreign_pages = relaxed_load(&s.foreign.pages)
     out.foreign_dropped = relaxed_load(&s.adopt.dropped)
 
 

@@ -35,8 +35,8 @@ from rmemcached.sys.linux cimport (
     MAP_FAILED, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, MFD_ALLOW_SEALING, MFD_CLOEXEC,
     MS_SYNC, O_CLOEXEC, O_CREAT, O_EXCL, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, O_RDWR, PROT_NONE, PROT_READ, PROT_WRITE,
     RLIMIT_AS, RLIM_INFINITY, c_time, close, fallocate, fcntl, flock, fstatfs, ftruncate, getrandom, getrlimit,
-    has_locked_byte, lock_byte, lock_for_life, madvise, memfd_create, mincore, mmap, mprotect, msync, munmap, open, populate,
-    populate_write, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal,
+    has_locked_byte, lock_byte, lock_for_life, madvise, memfd_create, mincore, mmap, mprotect, msync, munmap, open,
+    populate, populate_write, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal,
     pthread_cond_timedwait, pthread_cond_wait, pthread_condattr_destroy, pthread_condattr_init,
     pthread_condattr_setclock, pthread_condattr_t, pthread_join, pthread_mutex_destroy, pthread_mutex_init,
     pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, read_only, rlimit, sched_yield, snprintf,
@@ -47,8 +47,9 @@ from rmemcached.sys.linux cimport (
 include "hash.pyx"
 include "threads.pyx"
 include "tell.pyx"
-include "clock.pyx"
 include "memory_file.pyx"
+include "clock.pyx"
+include "foreign.pyx"
 include "arena.pyx"
 include "huge.pyx"
 include "slabs.pyx"

@@ -47,6 +47,7 @@ cdef extern from *:
     void store_release_pointer "rmc_store_release"(void *p, const void *value) nogil
     uint64_t exchange "rmc_exchange"(void *p, uint64_t value) nogil
     bint compare_exchange "rmc_compare_exchange"(uint64_t *p, uint64_t *expected, uint64_t value) nogil
+    bint compare_exchange_pointer "rmc_compare_exchange"(void *p, void *expected, const void *value) nogil
     void full_fence "rmc_full_fence"() nogil
     void read_fence "rmc_read_fence"() nogil
     void write_fence "rmc_write_fence"() nogil

@@ -200,6 +200,7 @@ watcher_logbuf_size rmemcached_setting_watcher_log_buffer_bytes Buffer of a watc
 worker_logbuf_size rmemcached_setting_worker_log_buffer_bytes Buffer of a worker's log.
 read_buf_mem_limit rmemcached_setting_read_buffer_limit_bytes Memory of read buffers at most; 0: without limit.
 track_sizes rmemcached_setting_track_sizes 1: stats sizes counts items by size.
+auth_enabled_sasl rmemcached_setting_sasl 1: clients authenticate themselves by SASL (-S).
 ssl_enabled rmemcached_setting_tls 1: connections have TLS (-Z).
 ssl_verify_mode rmemcached_setting_tls_verify_mode Client certificates, in OpenSSL's bits; 0: none.
 ssl_wbuf_size rmemcached_setting_tls_write_buffer_bytes Replies gathered before they are encrypted.
@@ -370,7 +371,6 @@ _OF_FLASH = (
     *("item_size", "item_age", "low_ttl", "recache_rate", "wbuf_size"),
     *("compact_under", "drop_under", "max_sleep", "max_frag", "drop_unread"),
 )
-_OF_TLS = ("enabled", "verify_mode", "keyformat", "wbuf_size", "session_cache", "kernel_tls")
 LEFT_OUT = {
     ("", "pid"): "the number of a process is no measure; memcached_uptime_seconds shows a restart",
     ("", "pointer_size"): "it is 64 always",
@@ -385,12 +385,10 @@ LEFT_OUT = {
     ("settings", "oldest"): "the time of the last flush, on a clock of the daemon's own",
     ("settings", "num_threads_per_udp"): "it is rmemcached_threads always",
     ("settings", "ssl_keyformat"): "the format of a file, and no measure",
-    ("settings", "auth_enabled_sasl"): "SASL is not built in",
     ("settings", "auth_enabled_ascii"): "the name of a file, where it is not off",
     ("settings", "inline_ascii_response"): "it is off always",
     ("settings", "slab_automove_freeratio"): "a threshold of storage on flash, and no measure",
     **{("settings", f"ext_{name}"): "a size or threshold of storage on flash, and no measure" for name in _OF_FLASH},
-    **{("settings", f"ssl_{name}"): "TLS is not built in" for name in _OF_TLS},
     ("settings", "proxy_enabled"): "the proxy is not built in",
     ("settings", "proxy_uring_enabled"): "the proxy is not built in",
     ("slabs", "cmd_set"): "memcached_slab_commands_total: sets and cas together",

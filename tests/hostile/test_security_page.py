@@ -50,6 +50,7 @@ CONSTANTS = {
     "a line without end": ["LINE_MAX_LENGTH"],
     "datagrams": ["DATAGRAMS_PER_TURN"],
     "watchers": ["WATCHER_LIMIT"],
+    "authentications by SASL (`-S`)": ["SASL_DATA_MAX"],
     "`stats cachedump`, `stats detail dump`": ["CACHEDUMP_MAX"],
     "the same for one queue pair": ["PAIR_REGIONS"],
     "time for an offer": ["SHM_SLICE"],

@@ -50,7 +50,6 @@ LEFT_OUT = {
     "tls": "only with --tls",
     "sasl": "only with --sasl",
     "proxy": "no proxy",
-    "restart": "no warm restart",
     "seccomp": "no system call filter",
     "source": "looks at memcached's source code",
     "dead": "skips itself everywhere",

@@ -1,8 +1,8 @@
-"""Kills a daemon with a memory file under load, again and again, and checks from outside what the next daemon has.
+"""Kills a daemon with a memory file under load, again and again, and checks the items of the next daemon from outside.
 
-Each worker has keys of its own, so it knows what each key may hold: the last acknowledged state or, for the operation
-under way when the daemon died, the state before or after. A key that holds anything else is an error: a store lost or
-undone, a delete undone, a value torn. `python restarts.py KILLS` runs it alone.
+Each worker has keys of its own, and knows the states possible for each key: the last acknowledged state or, for the
+operation under way when the daemon died, the state before or after. Any other value is an error: a store lost or
+undone, a delete undone, a value torn. `python restarts.py KILLS` runs the check alone.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -36,7 +37,7 @@ State = bytes | None
 
 
 def value_of(key: str, version: int, size: int) -> bytes:
-    """A value that tells its key and version, and shows a torn copy."""
+    """A value with its key and version in front; a torn copy is no such value."""
     head = b"%s:%d:%d:" % (key.encode(), version, size)
     seed = zlib.crc32(head)
     body = random.Random(seed).randbytes(min(size, 4096))
@@ -45,7 +46,7 @@ def value_of(key: str, version: int, size: int) -> bytes:
 
 @dataclass
 class Known:
-    """What a key may hold; more than one state while an operation's outcome is unknown."""
+    """The states possible for a key; several while an operation's outcome is unknown."""
 
     states: list[State] = field(default_factory=lambda: [ABSENT])
 
@@ -67,8 +68,8 @@ class Worker:
         self.problems: list[str] = []
         self.gate = flushing
 
-    def change(self, key: str, to: State, act: Callable[[], bool]) -> None:
-        """Makes a change that leads to the state `to`. act: whether the server has acknowledged the change."""
+    def change(self, key: str, to: State, act: Callable[[], object]) -> None:
+        """Makes a change to the state `to`. act: whether the server has acknowledged the change."""
         known = self.known[key]
         before = known.state
         known.states = [before, to]
@@ -93,7 +94,7 @@ class Worker:
                 # As memcached: a shorter number is padded with spaces.
                 down = b"%d" % max(0, int(number) - 7)
                 after = down.ljust(len(number))
-                self.change(key, after, lambda after=after: client.decr(key, 7, noreply=False) == int(after))
+                self.change(key, after, partial(self.count_down, client, key, int(after)))
                 number = after
         elif what == "cas":
             found, token = client.gets(key)
@@ -105,9 +106,16 @@ class Worker:
         elif what == "append" and before is not ABSENT and len(before) < 1000:
             self.change(key, before + b"more", lambda: client.append(key, b"more", noreply=False))
         elif what == "add":
-            self.change(key, before if before is not ABSENT else value, lambda: bool(client.add(key, value, noreply=False)) == (before is ABSENT))
+            self.change(
+                key,
+                before if before is not ABSENT else value,
+                lambda: bool(client.add(key, value, noreply=False)) == (before is ABSENT),
+            )
         else:
             self.compare(key, client.get(key))
+
+    def count_down(self, client: Client, key: str, after: int) -> bool:
+        return client.decr(key, 7, noreply=False) == after
 
     def compare(self, key: str, found: State) -> None:
         if found not in self.known[key].states:
@@ -124,11 +132,11 @@ class Worker:
                             return
                         self.step(client)
         except (OSError, MemcacheError, EOFError):
-            # The daemon has gone: what was under way is in `known`.
+            # The daemon has gone; `known` has the operation under way.
             return
 
     def settle(self, client: Client) -> None:
-        """After a restart: checks each key, and takes what it holds for its state."""
+        """After a restart: checks each key, and takes the value found for its state."""
         for key, known in self.known.items():
             found = client.get(key)
             self.compare(key, found)
@@ -157,8 +165,29 @@ class Run:
 
     def start(self, shape: Sequence[str] = ()) -> Server:
         user = ["-u", "root"] if os.geteuid() == 0 else []
-        command = [sys.executable, "-P", "-m", "rmemcached", *user, "-p", str(self.port), "-l", "127.0.0.1", "-U", "0",
-                   "-m", "512", "-t", "3", "-e", str(self.path), "-o", "restart=always", *self.options, *shape]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "rmemcached",
+            *user,
+            "-p",
+            str(self.port),
+            "-l",
+            "127.0.0.1",
+            "-U",
+            "0",
+            "-m",
+            "512",
+            "-t",
+            "3",
+            "-e",
+            str(self.path),
+            "-o",
+            "restart=always",
+            *self.options,
+            *shape,
+        ]
         return Server(command, self.port)
 
     def client(self, transport: str) -> Client:
@@ -183,7 +212,7 @@ class Run:
                 worker.gate.release()
 
     def once(self, shape: Sequence[str] = ()) -> None:
-        """A daemon's life: checks what it has, loads it, kills it."""
+        """A daemon's life: checks the items, loads the daemon, kills it."""
         with self.start(shape) as server:
             with self.client(self.rng.choice(self.transports)) as client:
                 for worker in self.workers:
@@ -193,7 +222,7 @@ class Run:
             threads = []
             for worker in self.workers:
                 transport = self.rng.choice(self.transports)
-                thread = threading.Thread(target=worker.run, args=(lambda transport=transport: self.client(transport),))
+                thread = threading.Thread(target=worker.run, args=(partial(self.client, transport),))
                 thread.start()
                 threads.append(thread)
             time.sleep(self.rng.uniform(0.02, 0.4))  # the kill comes at any moment
@@ -236,8 +265,11 @@ def main() -> None:
             run.once([] if args.same_shape else run.rng.choice(SHAPES))
             if kill % 50 == 49 or kill == args.kills - 1:
                 done = sum(worker.done for worker in run.workers)
-                print(f"{kill + 1} kills, {done} acknowledged changes, {run.restored} items taken over, "
-                      f"{time.monotonic() - began:.0f} s", flush=True)
+                print(
+                    f"{kill + 1} kills, {done} acknowledged changes, {run.restored} items taken over, "
+                    f"{time.monotonic() - began:.0f} s",
+                    flush=True,
+                )
     except (AssertionError, StartError) as error:
         sys.exit(f"after {kill} kills: {error}")
     finally:

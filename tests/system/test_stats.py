@@ -74,7 +74,8 @@ APART = {
 # Statistics of 1.6.45, which an older installed memcached lacks.
 NEWER = {
     *("slab_reassign_busy_nomem", "slab_reassign_last_busy_status", "store_too_large", "store_no_memory"),
-    *("client_flags_size", "proxy_enabled", "proxy_uring_enabled"),
+    "client_flags_size",
+    *("proxy_enabled", "proxy_uring_enabled"),
 }
 # A statistic of our own (docs/compatibility.md).
 NEWER.add("rmemcached_version")

@@ -21,7 +21,7 @@ from daemon_tools import READY, TIMEOUT, Conversation, Peer, eventually, residen
 from program import run_program
 from servers import HOST, Server, free_port
 from tls_peers import ByRecord, OpenSsl, TlsConversation, client_context, options
-from transport import VARIABLE
+from transport import VARIABLE, within
 
 from rmemcached.tools import metrics
 
@@ -282,6 +282,71 @@ def test_a_storm_of_renewed_keys(server: Server, control: TlsConversation) -> No
     eventually(lambda: control.number("curr_connections") == 1, what="the end of the connection")
 
 
+@pytest.mark.parametrize("ask", [False, True])
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("count", [4, 5])
+def test_the_limit_of_renewed_keys(
+    server: Server, newest: ssl.SSLContext, control: TlsConversation, count: int, at_once: bool, ask: bool
+) -> None:
+    """Four renewals without data are taken, as often as data comes in between; a fifth ends the connection."""
+    with OpenSsl(server) as peer:
+        peer.gather()
+        # The daemon closes the connection: the next write or read meets the end, sooner or later.
+        with suppress(ConnectionError, ssl.SSLEOFError):
+            for _ in range(3):
+                for _ in range(count):
+                    assert peer.renew_keys(ask)
+                    if not at_once:
+                        peer.leave()
+                        control.ask(b"mn\r\n")
+                assert peer.write(b"get none\r\n")
+                peer.leave()
+        assert peer.read(15) == (b"END\r\n" * 3 if count == 4 else b"")
+    with TlsConversation(server, newest) as later:
+        assert later.number("ssl_proto_errors") == (count == 5)
+
+
+def working(pid: int) -> float:
+    """Seconds of processor time of all threads."""
+    found = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        found += int((thread / "schedstat").read_text().split()[0])
+    return found / 1e9
+
+
+def test_renewals_at_once_cost_no_time(server: Server, control: TlsConversation) -> None:
+    """OpenSSL gets hundreds of renewals in a single read, and stops at the fifth: all took 60 ms and more."""
+    peers = [OpenSsl(server) for _ in range(5)]
+    for peer in peers:
+        peer.gather()
+        for _ in range(590):
+            assert peer.renew_keys(False)
+    before = working(server.pid)
+    for peer in peers:
+        peer.leave()
+    eventually(lambda: control.number("curr_connections") == 1, what="the end of the connections")
+    assert working(server.pid) - before < within(0.1)
+    for peer in peers:
+        peer.__exit__()
+
+
+def test_renewed_keys_beside_a_full_socket(server: Server) -> None:
+    """The daemon's own renewals wait for room in the socket, and no wake-up is lost."""
+    size, count = 10_000, 600
+    expected = answer("a", value(size))
+    with OpenSsl(server, receive_buffer=4096) as peer:
+        peer.gather()
+        assert peer.write(b"set a 0 0 %d\r\n%s\r\n" % (size, value(size)))
+        peer.leave()
+        assert peer.read(8) == b"STORED\r\n"
+        for _ in range(count):
+            assert peer.renew_keys(True)
+            assert peer.write(b"get a\r\n")
+            peer.leave()
+        for _ in range(count):
+            assert peer.read(len(expected)) == expected
+
+
 # ---- certificates ----------------------------------------------------------------------------------------------------
 
 
@@ -415,6 +480,37 @@ def test_resumed_sessions(
             assert not third.tls.session_reused
 
 
+@pytest.mark.parametrize("mode", range(4))
+@pytest.mark.parametrize("cache", [False, True])
+def test_a_session_opens_no_stricter_listener(
+    rmemcached_server: ServerFactory,
+    authority: Authority,
+    certificate: Signed,
+    context: ssl.SSLContext,
+    cache: bool,
+    mode: int,
+) -> None:
+    """A client without a certificate resumes its session at listeners that ask for none, and is refused by others."""
+    ports = {kind: free_port() for kind in ("btls", "mtls")}
+    addresses = ",".join(f"{kind}:{HOST}:{port}" for kind, port in ports.items())
+    more = [f"ssl_verify_mode={mode}", f"ssl_ca_cert={authority.trusted}", *["ssl_session_cache"] * cache]
+    server = rmemcached_server("-l", f"{addresses},{HOST}", *options(certificate, *more))
+    strict = {ports["btls"]: False, ports["mtls"]: True, server.port: mode >= 2}
+    for first, refuses in strict.items():
+        if refuses:
+            continue
+        with TlsConversation(server, context, port=first) as peer:
+            assert peer.ask(b"version\r\n").startswith(b"VERSION")
+            session = peer.tls.session
+        for second in strict:
+            try:
+                with TlsConversation(server, context, port=second, session=session) as peer:
+                    assert peer.ask(b"version\r\n").startswith(b"VERSION") != strict[second]
+                    assert peer.tls.session_reused or first != second
+            except ENDED:
+                assert strict[second], (first, second)
+
+
 @pytest.mark.parametrize(("least", "spoken"), [(2, "1.2"), (3, "1.3")])
 def test_least_version(
     rmemcached_server: ServerFactory, authority: Authority, certificate: Signed, least: int, spoken: str
@@ -450,11 +546,24 @@ def test_dumps_and_watchers(server: Server, newest: ssl.SSLContext, control: Tls
         assert re.search(rb"type=conntlserr fd=\d+ msg=error:\w+:SSL routines:", lines), lines
 
 
+def test_a_watcher_with_a_broken_session(server: Server, newest: ssl.SSLContext, control: TlsConversation) -> None:
+    """The thread of the watchers logs the error, its own first entry, and goes on."""
+    with ByRecord(server, newest).shake() as watcher:
+        watcher.send(watcher.records([b"watch connevents\r\n"]))
+        assert watcher.read(4) == b"OK\r\n"
+        watcher.send(b"\x17\x03\x03\x00\x20" + bytes(32))
+        eventually(lambda: control.number("curr_connections") == 1, what="the end of the watcher")
+    with TlsConversation(server, newest) as other:
+        assert other.ask(b"watch connevents\r\n") == b"OK\r\n"
+        with server.connect() as plain:
+            plain.sendall(b"version\r\n" * 3)
+            assert b"conntlserr" in b"".join(other.line() for _ in range(3))
+
+
 def test_a_thousand_connections(rmemcached_server: ServerFactory, certificate: Signed, newest: ssl.SSLContext) -> None:
     """Each is served, and an idle session costs 20 KB at most."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < 1200:
-        pytest.skip("too few descriptors")
+    assert hard >= 1200, "the test needs 1200 descriptors: ulimit -Hn"
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
     server = rmemcached_server("-c", "1200", *options(certificate))
     with ExitStack() as stack:

@@ -139,13 +139,15 @@ class OpenSsl:
     TLS1_3 = 0x304
     SET_MOST = 124  # SSL_CTRL_SET_MAX_PROTO_VERSION
 
-    def __init__(self, server: Server, most: int = TLS1_3) -> None:
+    def __init__(self, server: Server, most: int = TLS1_3, receive_buffer: int | None = None) -> None:
         library = ctypes.CDLL("libssl.so.3")
         for name in ("TLS_client_method", "SSL_CTX_new", "SSL_new"):
             getattr(library, name).restype = ctypes.c_void_p
         self.library = library
-        self.plain = server.connect(TIMEOUT)
-        self.plain.setblocking(True)
+        self.plain = socket.socket()
+        if receive_buffer is not None:
+            self.plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.plain.connect((HOST, server.port))
         self.plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(TIMEOUT), 0))
         self.context = ctypes.c_void_p(library.SSL_CTX_new(ctypes.c_void_p(library.TLS_client_method())))
         assert library.SSL_CTX_ctrl(self.context, self.SET_MOST, ctypes.c_long(most), None) == 1
@@ -160,6 +162,20 @@ class OpenSsl:
         """Sends a KeyUpdate. ask: the server is to renew its keys, too."""
         self.library.SSL_key_update(self.ssl, int(ask))
         return self.library.SSL_do_handshake(self.ssl) == 1
+
+    def gather(self) -> None:
+        """From now on encrypted bytes wait for `leave`."""
+        crypto = ctypes.CDLL("libcrypto.so.3")
+        crypto.BIO_new.restype = crypto.BIO_s_mem.restype = ctypes.c_void_p
+        self.crypto = crypto
+        self.waiting = ctypes.c_void_p(crypto.BIO_new(ctypes.c_void_p(crypto.BIO_s_mem())))
+        self.library.SSL_set0_wbio(self.ssl, self.waiting)
+
+    def leave(self) -> None:
+        """Sends the gathered bytes at once."""
+        room = ctypes.create_string_buffer(1 << 20)
+        length = self.crypto.BIO_read(self.waiting, room, len(room))
+        self.plain.sendall(room.raw[: max(0, length)])
 
     def renegotiate(self) -> bool:
         """Asks for another handshake, in TLS 1.2. False: the server refuses."""

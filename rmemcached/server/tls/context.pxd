@@ -33,6 +33,7 @@ cdef struct tls_context:
     const tls_options *options
     logger *log                  # errors of connections
     BIO_METHOD *method           # of sockets (tls/session)
+    pthread_mutex_t refresh      # held while files are read and become `current`: the last reading stays. Before lock
     # under lock
     pthread_mutex_t lock
     SSL_CTX *current

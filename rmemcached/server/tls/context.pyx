@@ -45,15 +45,19 @@ cdef int count_session(SSL *ssl, SSL_SESSION *session) noexcept nogil:
     return 0
 
 
-cdef void state_changed(const SSL *ssl, int where, int value) noexcept nogil:
-    """OpenSSL's info_fn: the handshake takes a step, or the peer renews its keys."""
-    if where == SSL_CB_ACCEPT_LOOP:
+cdef void message_passed(int written, int version, int kind, const void *data, size_t length, SSL *ssl,
+                         void *arg) noexcept nogil:
+    """OpenSSL's message_fn, called once for each whole message: of a handshake, or another. After the handshake, the
+    peer's messages of this kind renew keys. An attempt at renegotiation is no such message, but has an alert as the
+    answer."""
+    if kind == SSL3_RT_ALERT if written else kind == SSL3_RT_HANDSHAKE:
         session_renewed(ssl)
 
 
 cdef bint load_files(SSL_CTX *ctx, const tls_options *o, char *why) noexcept nogil:
     """Reads certificates and key into the SSL_CTX. False: `why` has memcached's words for the reason."""
     cdef char reason[TLS_REASON_MAX]
+    openssl.ERR_clear_error()
     if openssl.SSL_CTX_use_certificate_chain_file(ctx, o.chain_cert) != 1:
         tls_take_error(reason)
         snprintf(why, TLS_TEXT_MAX, b"Error loading the certificate chain: %s : %s", o.chain_cert, reason)
@@ -83,17 +87,15 @@ cdef void set_modes(SSL_CTX *ctx, tls_context *t) noexcept nogil:
     # An idle connection keeps no buffers. A record is retried from wherever the reply lies then.
     openssl.SSL_CTX_ctrl(ctx, SSL_CTRL_MODE, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE
                          | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, NULL)
-    # One read of the socket takes a whole record, and more. The kernel's TLS decrypts only what is asked for.
+    # One read of the socket takes a whole record, and more. The kernel's TLS decrypts as many bytes as were requested.
     openssl.SSL_CTX_ctrl(ctx, SSL_CTRL_SET_READ_AHEAD, not o.kernel, NULL)
     openssl.SSL_CTX_ctrl(ctx, SSL_CTRL_SET_MIN_PROTO_VERSION, o.min_version, NULL)
     openssl.SSL_CTX_ctrl(ctx, SSL_CTRL_SET_SESS_CACHE_MODE,
                          SSL_SESS_CACHE_SERVER if o.session_cache else SSL_SESS_CACHE_OFF, NULL)
-    # Without a name, clients with a certificate cannot resume a session by its ticket.
-    openssl.SSL_CTX_set_session_id_context(ctx, <const unsigned char *>b"memcached", 9)
     openssl.SSL_CTX_set_ex_data(ctx, OUR_DATA, t)
     if o.session_cache:
         openssl.SSL_CTX_sess_set_new_cb(ctx, count_session)
-    openssl.SSL_CTX_set_info_callback(ctx, state_changed)
+    openssl.SSL_CTX_set_msg_callback(ctx, message_passed)
     openssl.SSL_CTX_set_verify(ctx, o.verify_mode, NULL)
 
 
@@ -129,6 +131,7 @@ cdef tls_context *tls_create(const tls_options *options, char *why) noexcept nog
     t.options = options
     t.method = session_method()
     pthread_mutex_init(&t.lock, NULL)
+    pthread_mutex_init(&t.refresh, NULL)
     snprintf(why, TLS_TEXT_MAX, b"Error: out of memory")
     if t.method != NULL:
         t.current = make_ctx(t, True, why)
@@ -143,21 +146,25 @@ cdef void tls_destroy(tls_context *t) noexcept nogil:
     if t.current != NULL:
         openssl.SSL_CTX_free(t.current)
     pthread_mutex_destroy(&t.lock)
+    pthread_mutex_destroy(&t.refresh)
     free(t)
 
 
 cdef bint tls_refresh(tls_context *t, char *why) noexcept nogil:
-    cdef SSL_CTX *fresh = make_ctx(t, False, why)
-    cdef SSL_CTX *old
-    if fresh == NULL:
-        return False
-    pthread_mutex_lock(&t.lock)
-    old = t.current
-    t.current = fresh
-    t.refreshed = now_ns()
-    pthread_mutex_unlock(&t.lock)
-    openssl.SSL_CTX_free(old)
-    return True
+    cdef SSL_CTX *fresh
+    cdef SSL_CTX *old = NULL
+    pthread_mutex_lock(&t.refresh)
+    fresh = make_ctx(t, False, why)
+    if fresh != NULL:
+        pthread_mutex_lock(&t.lock)
+        old = t.current
+        t.current = fresh
+        t.refreshed = now_ns()
+        pthread_mutex_unlock(&t.lock)
+    pthread_mutex_unlock(&t.refresh)
+    if old != NULL:
+        openssl.SSL_CTX_free(old)
+    return fresh != NULL
 
 
 cdef uint64_t tls_certificate_age(tls_context *t) noexcept nogil:
@@ -166,6 +173,14 @@ cdef uint64_t tls_certificate_age(tls_context *t) noexcept nogil:
     refreshed = t.refreshed
     pthread_mutex_unlock(&t.lock)
     return <uint64_t>((now_ns() - refreshed) // SECOND)
+
+
+cdef bint name_sessions(SSL *ssl) noexcept nogil:
+    """Names the SSL's sessions by the demands on the client's certificate: OpenSSL resumes a session only under its
+    first name, and looks at no certificate then. So a session from a lenient listener opens no strict listener. False:
+    out of memory."""
+    cdef unsigned char[2] name = [c'v', <unsigned char>openssl.SSL_get_verify_mode(ssl)]
+    return openssl.SSL_set_session_id_context(ssl, name, sizeof(name)) == 1
 
 
 cdef SSL *tls_new_ssl(tls_context *t, tls_mode mode) noexcept nogil:
@@ -184,5 +199,9 @@ cdef SSL *tls_new_ssl(tls_context *t, tls_mode mode) noexcept nogil:
         openssl.SSL_set_verify(ssl, SSL_VERIFY_NONE, NULL)
     elif mode == TLS_WITH_PEER:
         openssl.SSL_set_verify(ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL)
+    if not name_sessions(ssl):
+        openssl.SSL_free(ssl)
+        openssl.ERR_clear_error()
+        return NULL
     openssl.SSL_set_accept_state(ssl)
     return ssl

@@ -40,7 +40,9 @@ cdef extern from "<openssl/ssl.h>" nogil:
         SSL_MODE_ENABLE_PARTIAL_WRITE
         SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER
         SSL_MODE_RELEASE_BUFFERS
-        SSL_CB_ACCEPT_LOOP
+        SSL_RECEIVED_SHUTDOWN
+        SSL3_RT_ALERT
+        SSL3_RT_HANDSHAKE
         TLS1_VERSION
         TLS1_1_VERSION
         TLS1_2_VERSION
@@ -61,7 +63,8 @@ ctypedef int (*bio_read_fn)(BIO *bio, char *out, int room) noexcept nogil
 ctypedef long (*bio_ctrl_fn)(BIO *bio, int command, long number, void *pointer) noexcept nogil
 ctypedef int (*verify_fn)(int ok, X509_STORE_CTX *store) noexcept nogil
 ctypedef int (*new_session_fn)(SSL *ssl, SSL_SESSION *session) noexcept nogil
-ctypedef void (*info_fn)(const SSL *ssl, int where, int value) noexcept nogil
+ctypedef void (*message_fn)(int written, int version, int kind, const void *data, size_t length, SSL *ssl,
+                            void *arg) noexcept nogil
 ctypedef int (*password_fn)(char *out, int size, int writing, void *arg) noexcept nogil
 
 cdef struct openssl_calls:
@@ -79,9 +82,8 @@ cdef struct openssl_calls:
     void (*SSL_CTX_set_client_CA_list)(SSL_CTX *ctx, X509_NAMES *names) noexcept nogil
     void (*SSL_CTX_set_verify)(SSL_CTX *ctx, int mode, verify_fn callback) noexcept nogil
     int (*SSL_CTX_set_cipher_list)(SSL_CTX *ctx, const char *text) noexcept nogil
-    int (*SSL_CTX_set_session_id_context)(SSL_CTX *ctx, const unsigned char *name, unsigned int length) noexcept nogil
     void (*SSL_CTX_sess_set_new_cb)(SSL_CTX *ctx, new_session_fn callback) noexcept nogil
-    void (*SSL_CTX_set_info_callback)(SSL_CTX *ctx, info_fn callback) noexcept nogil
+    void (*SSL_CTX_set_msg_callback)(SSL_CTX *ctx, message_fn callback) noexcept nogil
     void (*SSL_CTX_set_default_passwd_cb)(SSL_CTX *ctx, password_fn callback) noexcept nogil
     int (*SSL_CTX_set_ex_data)(SSL_CTX *ctx, int index, void *data) noexcept nogil
     void *(*SSL_CTX_get_ex_data)(const SSL_CTX *ctx, int index) noexcept nogil
@@ -90,6 +92,8 @@ cdef struct openssl_calls:
     void (*SSL_free)(SSL *ssl) noexcept nogil
     int (*SSL_set_ex_data)(SSL *ssl, int index, void *data) noexcept nogil
     void *(*SSL_get_ex_data)(const SSL *ssl, int index) noexcept nogil
+    int (*SSL_get_verify_mode)(const SSL *ssl) noexcept nogil
+    int (*SSL_set_session_id_context)(SSL *ssl, const unsigned char *name, unsigned int length) noexcept nogil
     void (*SSL_set_verify)(SSL *ssl, int mode, verify_fn callback) noexcept nogil
     void (*SSL_set_bio)(SSL *ssl, BIO *reading, BIO *writing) noexcept nogil
     int (*SSL_set_fd)(SSL *ssl, int fd) noexcept nogil
@@ -99,6 +103,7 @@ cdef struct openssl_calls:
     int (*SSL_write)(SSL *ssl, const void *data, int length) noexcept nogil
     int (*SSL_has_pending)(const SSL *ssl) noexcept nogil
     int (*SSL_get_error)(const SSL *ssl, int result) noexcept nogil
+    void (*SSL_set_shutdown)(SSL *ssl, int mode) noexcept nogil
     int (*SSL_shutdown)(SSL *ssl) noexcept nogil
     int (*BIO_get_new_index)() noexcept nogil
     BIO_METHOD *(*BIO_meth_new)(int type, const char *name) noexcept nogil

@@ -27,8 +27,7 @@ cdef struct tls_session:         # stream.state
     uint8_t renewals             # of the peer's keys, since its last data
     # bool
     uint8_t ready                # the handshake is done
-    uint8_t sending              # tls_send runs
-    uint8_t more                 # ... and further records follow this one
+    uint8_t more                 # tls_send runs, and further records follow this one
     uint8_t broken               # after an error nothing more may be sent
     uint8_t touched              # the peer has sent something
     uint8_t ended                # the peer has sent the end of its stream
@@ -43,8 +42,9 @@ cdef stream_calls tls_stream
 
 # The kind of the BIOs, made once. NULL: out of memory. The main thread.
 cdef BIO_METHOD *session_method() noexcept nogil
-# The peer has taken a step of the handshake. After the handshake, such steps are renewals of its keys.
-cdef void session_renewed(const SSL *ssl) noexcept nogil
+# A message of the handshake has come. After the handshake this is a renewal of the peer's keys, or an attempt at one:
+# beyond RENEWALS without data, the session reads nothing more.
+cdef void session_renewed(SSL *ssl) noexcept nogil
 # Makes a stream, whose fd is set, one with TLS. False: out of memory. After the handshake the caller may use the calls
 # of the stream; before, only `end`.
 cdef bint tls_begin(tls_context *t, tls_mode mode, stream *s) noexcept nogil

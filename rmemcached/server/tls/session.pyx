@@ -16,18 +16,10 @@ cdef pthread_key_t buffer_key            # ends a thread's buffer with the threa
 
 # ---- the BIO ---------------------------------------------------------------------------------------------------------
 
-cdef inline void count_renewal(tls_session *x) noexcept nogil:
-    if x.ready and x.renewals <= RENEWALS:
-        x.renewals += 1
-
-
 cdef int bio_write(BIO *bio, const char *data, int length) noexcept nogil:
     cdef tls_session *x = <tls_session *>openssl.BIO_get_data(bio)
     cdef ssize_t n
     openssl.BIO_clear_flags(bio, BIO_FLAGS_RWS | BIO_FLAGS_SHOULD_RETRY)
-    if not x.sending:
-        # Answers of OpenSSL's own to what the peer sends cost time as renewals do.
-        count_renewal(x)
     n = send(x.stream.fd, data, <size_t>length, MSG_NOSIGNAL | MSG_MORE if x.more else MSG_NOSIGNAL)
     if n < 0 and (errno == EAGAIN or errno == EINTR):
         openssl.BIO_set_flags(bio, BIO_FLAGS_WRITE | BIO_FLAGS_SHOULD_RETRY)
@@ -38,9 +30,6 @@ cdef int bio_read(BIO *bio, char *out, int room) noexcept nogil:
     cdef tls_session *x = <tls_session *>openssl.BIO_get_data(bio)
     cdef ssize_t n
     openssl.BIO_clear_flags(bio, BIO_FLAGS_RWS | BIO_FLAGS_SHOULD_RETRY)
-    if x.renewals > RENEWALS:
-        set_errno(EPROTO)
-        return -1
     if x.ready and x.reads == 0:
         x.spent = True
         openssl.BIO_set_flags(bio, BIO_FLAGS_READ | BIO_FLAGS_SHOULD_RETRY)
@@ -105,9 +94,14 @@ cdef void report(tls_session *x, uint64_t *counter, int error, int system_error)
 
 # ---- the handshake ---------------------------------------------------------------------------------------------------
 
-cdef void session_renewed(const SSL *ssl) noexcept nogil:
+cdef void session_renewed(SSL *ssl) noexcept nogil:
     cdef tls_session *x = <tls_session *>openssl.SSL_get_ex_data(ssl, OUR_DATA)
-    count_renewal(x)
+    if not x.ready or x.renewals > RENEWALS:
+        return
+    x.renewals += 1
+    if x.renewals > RENEWALS:
+        # OpenSSL may hold many more renewals, read from the socket already. This stops it before the next one.
+        openssl.SSL_set_shutdown(ssl, SSL_RECEIVED_SHUTDOWN)
 
 
 cdef bint open_ssl(tls_session *x) noexcept nogil:
@@ -136,6 +130,7 @@ cdef handshake_result tls_handshake(tls_session *x) noexcept nogil:
         fetch_add(&x.context.handshake_errors, 1)
         return HANDSHAKE_FAILED
     set_errno(0)
+    openssl.ERR_clear_error()
     n = openssl.SSL_do_handshake(x.ssl)
     system_error = errno
     if n == 1:
@@ -180,9 +175,15 @@ cdef void tls_abandon(stream *s) noexcept nogil:
 cdef ssize_t receive_failed(tls_session *x, int n, int system_error) noexcept nogil:
     """The result of a receive after a read of OpenSSL's without data."""
     cdef int error = openssl.SSL_get_error(x.ssl, n)
+    if x.renewals > RENEWALS:
+        report(x, &x.context.proto_errors, SSL_ERROR_SSL, EPROTO)
+        set_errno(EPROTO)
+        return -1
     if error == SSL_ERROR_ZERO_RETURN:
         return 0
     if error == SSL_ERROR_WANT_READ or error == SSL_ERROR_WANT_WRITE:
+        # An answer of OpenSSL's own, to a renewal of keys, may wait for room in the socket.
+        x.stream.blocked = error == SSL_ERROR_WANT_WRITE
         openssl.ERR_clear_error()
         set_errno(EAGAIN)
         return -1
@@ -192,14 +193,16 @@ cdef ssize_t receive_failed(tls_session *x, int n, int system_error) noexcept no
 
 
 cdef ssize_t tls_receive_into(stream *s, const iovec *iov, int count) noexcept nogil:
-    """stream_calls.receive_into. Takes all records at hand, RECORDS_IN at most."""
+    """stream_calls.receive_into. Takes all records at hand, RECORDS_IN at most, and fewer if keys are renewed between
+    them."""
     cdef tls_session *x = <tls_session *>s.state
     cdef size_t total = 0
     cdef size_t at = 0
     cdef ssize_t end
     cdef int n
     cdef int i = 0
-    s.held = False
+    cdef int renewals = 0
+    s.held = s.blocked = False
     if x.broken:
         set_errno(EPROTO)
         return -1
@@ -207,19 +210,21 @@ cdef ssize_t tls_receive_into(stream *s, const iovec *iov, int count) noexcept n
         x.reads = READS
         x.spent = False
         set_errno(0)
+        openssl.ERR_clear_error()
         n = openssl.SSL_read(x.ssl, <char *>iov[i].iov_base + at, <int>min(iov[i].iov_len - at, <size_t>TLS_RECORD))
         if n <= 0:
             end = receive_failed(x, n, errno)
             # The next receive meets the end, or the error, again.
-            s.held = x.spent or (total != 0 and (end == 0 or errno != EAGAIN))
+            s.held = x.spent or s.blocked or (total != 0 and (end == 0 or errno != EAGAIN))
             return <ssize_t>total if total else end
+        renewals += x.renewals
         x.renewals = 0
         total += <size_t>n
         at += <size_t>n
         if at == iov[i].iov_len:
             at = 0
             i += 1
-        if i == count:
+        if i == count or renewals >= RENEWALS:
             break
         if not openssl.SSL_has_pending(x.ssl):
             return <ssize_t>total
@@ -272,9 +277,10 @@ cdef size_t look(const output *o, char *gather, size_t room, const void **chunk)
 cdef int encrypt(tls_session *x, const void *chunk, size_t length) noexcept nogil:
     """Sends a record. Returns the bytes in it; 0: the socket is full; -1: errno. OpenSSL keeps a record that the socket
     has not taken whole, and the next call, with the same bytes or more, sends the rest."""
-    cdef int n = openssl.SSL_write(x.ssl, chunk, <int>length)
-    cdef int system_error = errno
-    cdef int error
+    cdef int n, error, system_error
+    openssl.ERR_clear_error()
+    n = openssl.SSL_write(x.ssl, chunk, <int>length)
+    system_error = errno
     if n > 0:
         return n
     error = openssl.SSL_get_error(x.ssl, n)
@@ -303,7 +309,6 @@ cdef ssize_t tls_send(stream *s, const iovec *iov, int count) noexcept nogil:
         return -1
     for n in range(count):
         total += iov[n].iov_len
-    x.sending = True
     while sent < total:
         length = look(&o, gather, room, &chunk)
         x.more = sent + length < total
@@ -312,7 +317,7 @@ cdef ssize_t tls_send(stream *s, const iovec *iov, int count) noexcept nogil:
             break
         sent += <size_t>n
         advance(&o, <size_t>n)
-    x.sending = x.more = False
+    x.more = False
     if sent:
         return <ssize_t>sent
     if n == 0:
@@ -326,6 +331,7 @@ cdef void tls_end(stream *s) noexcept nogil:
     """stream_calls.end"""
     cdef tls_session *x = <tls_session *>s.state
     if x.ssl != NULL:
+        openssl.ERR_clear_error()
         if x.ready and not x.broken:
             openssl.SSL_shutdown(x.ssl)
         openssl.ERR_clear_error()

@@ -342,6 +342,8 @@ cdef void connection_readable(connection *cn) noexcept nogil:
             connection_end(cn, True)
         elif n == 0:
             connection_gone(cn)
+        elif cn.stream.blocked:
+            connection_block(cn)
         else:
             read_held(cn)
         return
