@@ -11,7 +11,7 @@ from posix.uio cimport iovec
 
 from rmemcached.flash.flash cimport (
     RECORD_HEAD, SPACE_OK, flash, flash_config, flash_create, flash_destroy, flash_get_page, flash_get_stats,
-    flash_record, flash_source, flash_space, flash_stats, flash_stop, flash_write_errors, io_start, page_evict,
+    flash_record, flash_source, flash_space, flash_stats, flash_stop, io_start, page_evict,
     page_stats, read_all, record_fits, record_length, record_write, source_find, source_release, space_take,
     space_written, value_exists, value_gone,
 )
@@ -142,7 +142,7 @@ cdef class Engine:
         return value_exists(self.f, &where)
 
     def evict(self, page, version):
-        page_evict(self.f, page, version)
+        page_evict(self.f, page, version, False)
 
     def stats(self):
         cdef flash_stats st
@@ -153,6 +153,3 @@ cdef class Engine:
         cdef page_stats st
         flash_get_page(self.f, number, &st)
         return st
-
-    def write_errors(self):
-        return flash_write_errors(self.f)

@@ -37,17 +37,21 @@ cdef void _look_at_pages(flash *f, bucket_pages *buckets) noexcept nogil:
     cdef uint64_t limit = <uint64_t>(f.tuning.max_frag * f.config.page_size)
     cdef bucket_pages *b
     cdef flash_page *p
+    cdef int64_t now = now_ns()
     cdef unsigned int i
     for i in range(<unsigned int>BUCKETS):
         buckets[i] = bucket_pages(0, 0, -1, 0, 0, -1, 0)
     pthread_mutex_lock(&f.lock)
     for i in range(f.page_count):
+        walk_pause(f, i)
         p = &f.pages[i]
         b = &buckets[p.free_bucket]
         b.total += 1
         if p.version == 0:
-            # A page refused by the device is neither free nor in use.
-            b.free += p.retry == 0
+            # A page refused by the device, or with an I/O error, is neither free nor in use.
+            b.free += not p.failed and (p.reserved or f.files[p.path].full_until == 0)
+        elif page_is_coming(p, now):
+            b.free += 1
         elif not p.active and not p.closed:
             if b.oldest < 0 or p.version < b.oldest_version:
                 b.oldest = <int>i
@@ -93,7 +97,7 @@ cdef bint _choose(flash *f, compaction *out) noexcept nogil:
     out.has_old = buckets[BUCKET_OLD].total != 0
     for i in range(<unsigned int>BUCKET_COLDCOMPACT, <unsigned int>BUCKETS):
         if buckets[i].total and buckets[i].free == 0 and buckets[i].oldest >= 0:
-            page_evict(f, <unsigned int>buckets[i].oldest, buckets[i].oldest_version)
+            page_evict(f, <unsigned int>buckets[i].oldest, buckets[i].oldest_version, False)
             return False
     for i in range(<unsigned int>BUCKETS):
         # Values with short lives expire together: their pages become free by themselves.
@@ -263,8 +267,8 @@ cdef void _compact(flash *f, const compaction *c, char *data) noexcept nogil:
         # The page becomes the next compaction's, as in memcached: values kept by compactions lie together.
         bucket_open(f, BUCKET_OLD if c.use_old else BUCKET_COMPACT, False)
     if not done and not relaxed_load(&f.stop_writing):
-        complain(f, f.pages[c.page].file, b"cannot be read; a page of values is lost", EIO)
-        page_evict(f, c.page, c.version)
+        complain(f, page_file(f, &f.pages[c.page]), b"cannot be read; a page of values is lost", EIO)
+        page_evict(f, c.page, c.version, True)
     space_wait(f, COOL_USEC)
 
 

@@ -73,6 +73,8 @@ cdef struct flash_stats:         # of `stats`, without the counters in thread_st
     uint64_t bytes_fragmented
     uint64_t limit_maxbytes
     uint64_t io_queue
+    uint64_t io_errors           # failed writes, and pages that a compaction could not read
+    uint64_t pages_resting       # after such an error, without a use for a while
 
 cdef struct page_stats:          # of `stats extstore`
     uint64_t version             # 0: free
@@ -106,7 +108,6 @@ cdef void flash_get_stats(flash *f, flash_stats *out) noexcept nogil
 cdef void flash_reset_stats(flash *f) noexcept nogil
 cdef unsigned int flash_page_count(flash *f) noexcept nogil
 cdef void flash_get_page(flash *f, unsigned int number, page_stats *out) noexcept nogil
-cdef uint64_t flash_write_errors(flash *f) noexcept nogil
 
 include "record.pxd"
 include "pages.pxd"

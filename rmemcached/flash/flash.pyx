@@ -23,7 +23,7 @@ from rmemcached.sys.debug cimport assert_held
 from rmemcached.sys.files cimport O_CREAT, RWF_NOWAIT, allocate_file, lock_file, preadv, preadv2, pwrite
 from rmemcached.sys.linux cimport (
     CLOCK_MONOTONIC, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, O_CLOEXEC, O_RDWR, PROT_READ, PROT_WRITE,
-    close, ftruncate, mmap, munmap, open, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init,
+    close, ftruncate, mmap, munmap, nanosleep, open, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init,
     pthread_cond_signal, pthread_cond_timedwait, pthread_cond_wait, pthread_condattr_destroy, pthread_condattr_init,
     pthread_condattr_setclock, pthread_condattr_t, pthread_join, pthread_mutex_destroy, pthread_mutex_init,
     pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, start_quiet_thread, strerror, timespec,

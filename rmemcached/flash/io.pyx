@@ -138,7 +138,7 @@ cdef void *_write_thread(void *arg) noexcept nogil:
     while wbuf != NULL:
         error = _write_wbuf(f, wbuf)
         if error:
-            complain(f, wbuf.page.file, b"cannot be written; a page of values is lost", error)
+            complain(f, page_file(f, wbuf.page), b"cannot be written; a page of values is lost", error)
         wbuf_done(f, wbuf, error)
         wbuf = wbuf_next(f)
     return NULL

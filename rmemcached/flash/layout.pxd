@@ -19,8 +19,7 @@ cdef struct flash:
     pthread_cond_t compact_cond  # compact_asked
     flash_page *pages            # the array is constant
     unsigned int page_count      # constant
-    uint64_t pages_free
-    flash_page *free_pages[BUCKETS]
+    flash_file files[PATHS]
     flash_page *active[BUCKETS]  # the pages that give out space
     uint32_t version             # of the next page
     flash_wbuf wbufs[BUCKETS + 2]
@@ -28,7 +27,6 @@ cdef struct flash:
     flash_wbuf *to_write
     flash_wbuf **to_write_tail
     flash_stats stats            # amounts and counters
-    uint64_t write_errors
     int64_t complained           # now_ns() of the last line on stderr
     bint compact_asked
     # written under f.lock, read with relaxed loads

@@ -17,9 +17,9 @@ cdef struct flash_wbuf:
     flash_wbuf *next             # in the list of free buffers, or of buffers to be written
 
 cdef struct flash_page:
-    int fd                       # constant, as are id, file, offset, free_bucket
+    int fd                       # constant, as are id, path, offset, free_bucket
     uint16_t id
-    const char *file
+    unsigned int path            # the file's number
     uint64_t offset              # in the file
     unsigned int free_bucket
     uint32_t version             # of the present use; 0: free
@@ -33,9 +33,21 @@ cdef struct flash_page:
     bint closed                  # its values are gone: free when nothing refers to it
     bint compacting              # kept by page_keep: not dropped
     bint reserved                # the file has space on the device for the page
-    int64_t retry                # now_ns() when to try again for this space; 0: not refused
+    bint failed                  # after an I/O error: rests before its next use
+    int64_t closed_at            # now_ns(), of a closed page
+    int64_t rests_until          # now_ns(), of a resting page
     flash_wbuf *filling          # the buffer that gives out space
-    flash_page *next             # in the list of free pages
+    flash_page *next             # in a list of its file
+
+cdef struct flash_file:          # the pages of a file that have no use now
+    flash_page *free             # with space on the device
+    flash_page *fresh            # without
+    uint64_t free_count
+    uint64_t fresh_count
+    flash_page *resting          # in the order of their errors
+    flash_page **resting_tail
+    int64_t full_until           # now_ns() when to ask the device for space again; 0: not refused
+    int64_t bad_until            # ... when to open a page again, after an I/O error
 
 cdef enum space_result:
     SPACE_OK
@@ -83,5 +95,11 @@ cdef void wbuf_done(flash *f, flash_wbuf *wbuf, int error) noexcept nogil
 cdef bint page_keep(flash *f, unsigned int number, uint32_t version) noexcept nogil
 # dropped: its values are gone, and the page is free when no read refers to it.
 cdef void page_release(flash *f, unsigned int number, bint dropped) noexcept nogil
-# Drops a page with its values, as an eviction.
-cdef void page_evict(flash *f, unsigned int number, uint32_t version) noexcept nogil
+# Drops a page with its values, as an eviction. failed: after an I/O error.
+cdef void page_evict(flash *f, unsigned int number, uint32_t version, bint failed) noexcept nogil
+# The name of the page's file.
+cdef const char *page_file(flash *f, const flash_page *p) noexcept nogil
+# Whether a closed page is about to be free. The caller holds the lock, as of walk_pause.
+cdef bint page_is_coming(const flash_page *p, int64_t now) noexcept nogil
+# Lets other threads have the lock at times, in a walk over all pages; called with each page's number.
+cdef void walk_pause(flash *f, unsigned int i) noexcept nogil

@@ -1,6 +1,10 @@
 cdef enum:
     WBUFS = BUCKETS + 2          # a buffer for each bucket, and buffers being written
-    RETRY_NS = 10000000000       # after a refusal of space by the device
+    RETRY_NS = 10000000000       # after a refusal of space by the device, or an I/O error: the whole file
+    REST_NS = 600000000000       # ... and the page with the error
+    CLOSING_NS = 1000000000      # a closed page is expected to be free so soon
+    WALK_PAGES = 1024            # pages looked at before other threads may have the lock
+    WALK_PAUSE_NS = 10000        # more than a waiting thread needs to wake up
 
 
 cdef bint pages_init(flash *f, const int *fds) noexcept nogil:
@@ -26,12 +30,14 @@ cdef bint pages_init(flash *f, const int *fds) noexcept nogil:
         p = &f.pages[i]
         p.id = <uint16_t>i
         p.fd = fds[path]
-        p.file = f.config.paths[path].file
+        p.path = path
         p.offset = offsets[path]
         p.free_bucket = f.config.paths[path].bucket
         offsets[path] += f.config.page_size
         left[path] -= 1
         path = (path + 1) % f.config.npaths
+    for i in range(f.config.npaths):
+        f.files[i].resting_tail = &f.files[i].resting
     i = f.page_count
     while i:
         i -= 1
@@ -63,9 +69,42 @@ cdef void pages_destroy(flash *f) noexcept nogil:
 # ---- free pages ------------------------------------------------------------------------------------------------------
 
 cdef inline void _push_free(flash *f, flash_page *p) noexcept nogil:
-    p.next = f.free_pages[p.free_bucket]
-    f.free_pages[p.free_bucket] = p
-    f.pages_free += 1
+    cdef flash_file *file = &f.files[p.path]
+    if p.reserved:
+        p.next = file.free
+        file.free = p
+        file.free_count += 1
+    else:
+        p.next = file.fresh
+        file.fresh = p
+        file.fresh_count += 1
+
+
+cdef inline uint64_t _free_in(const flash_file *file) noexcept nogil:
+    """The number of free pages in the file. A page without space on a full device is not free."""
+    return file.free_count + (file.fresh_count if file.full_until == 0 else 0)
+
+
+cdef inline void _push_resting(flash *f, flash_page *p) noexcept nogil:
+    cdef flash_file *file = &f.files[p.path]
+    p.next = NULL
+    p.rests_until = now_ns() + <int64_t>REST_NS
+    file.resting_tail[0] = p
+    file.resting_tail = &p.next
+    f.stats.pages_resting += 1
+
+
+cdef inline void _end_rests(flash *f, flash_file *file, int64_t now) noexcept nogil:
+    """Returns pages to the free pages, the time after their error being over."""
+    cdef flash_page *p = file.resting
+    while p != NULL and now >= p.rests_until:
+        file.resting = p.next
+        if p.next == NULL:
+            file.resting_tail = &file.resting
+        p.failed = False
+        f.stats.pages_resting -= 1
+        _push_free(f, p)
+        p = file.resting
 
 
 cdef void _free_if_unused(flash *f, flash_page *p) noexcept nogil:
@@ -88,103 +127,187 @@ cdef void _free_if_unused(flash *f, flash_page *p) noexcept nogil:
     p.active = False
     p.closed = False
     p.filling = NULL
-    _push_free(f, p)
+    if p.failed:
+        _push_resting(f, p)
+    else:
+        _push_free(f, p)
     pthread_cond_broadcast(&f.space_cond)
 
 
-cdef void _close_evicted(flash *f, flash_page *p) noexcept nogil:
+cdef void _close(flash *f, flash_page *p) noexcept nogil:
     """The page's values are gone."""
     assert_held(&f.lock)
     p.closed = True
+    p.closed_at = now_ns()
+    _free_if_unused(f, p)
+
+
+cdef void _close_evicted(flash *f, flash_page *p) noexcept nogil:
+    """The page's values are lost."""
     f.stats.page_evictions += 1
     f.stats.objects_evicted += p.objects
     f.stats.bytes_evicted += p.bytes
-    _free_if_unused(f, p)
+    _close(f, p)
+
+
+cdef void _close_failed(flash *f, flash_page *p) noexcept nogil:
+    """The device has failed with the page: the page rests, and no page of the file is opened for a while. So a bad
+    place, or a whole bad device, costs few values."""
+    p.failed = True
+    f.files[p.path].bad_until = now_ns() + <int64_t>RETRY_NS
+    f.stats.io_errors += 1
+    _close_evicted(f, p)
+
+
+cdef inline bint page_is_coming(const flash_page *p, int64_t now) noexcept nogil:
+    """Whether the page is about to be free, after its last reads. A read may hang: then the page is not counted on."""
+    return p.closed and not p.failed and now - p.closed_at < <int64_t>CLOSING_NS
+
+
+cdef flash_page *_pop_free_of(flash *f, unsigned int bucket) noexcept nogil:
+    """A free page of the files with this bucket, from the file with most free pages. NULL: none."""
+    assert_held(&f.lock)
+    cdef flash_file *best = NULL
+    cdef flash_file *file
+    cdef flash_page *p
+    cdef uint64_t count
+    cdef uint64_t most = 0
+    cdef int64_t now = now_ns()
+    cdef unsigned int i
+    for i in range(f.config.npaths):
+        file = &f.files[i]
+        if f.config.paths[i].bucket != bucket or now < file.bad_until:
+            continue
+        _end_rests(f, file, now)
+        count = file.free_count + (file.fresh_count if now >= file.full_until else 0)
+        if count > most:
+            most = count
+            best = file
+    if best == NULL:
+        return NULL
+    p = best.free
+    if p != NULL:
+        best.free = p.next
+        best.free_count -= 1
+    else:
+        p = best.fresh
+        best.fresh = p.next
+        best.fresh_count -= 1
+    p.next = NULL
+    return p
 
 
 cdef flash_page *_pop_free(flash *f, unsigned int bucket) noexcept nogil:
     """A free page of the bucket, or of the pages for all buckets. NULL: none."""
-    assert_held(&f.lock)
-    cdef flash_page *p
-    if f.free_pages[bucket] == NULL:
-        bucket = BUCKET_DEFAULT
-    p = f.free_pages[bucket]
-    if p != NULL:
-        f.free_pages[bucket] = p.next
-        p.next = NULL
-        f.pages_free -= 1
+    cdef flash_page *p = _pop_free_of(f, bucket)
+    if p == NULL and bucket != BUCKET_DEFAULT:
+        p = _pop_free_of(f, BUCKET_DEFAULT)
     return p
 
 
-cdef void _drop_oldest(flash *f, unsigned int bucket) noexcept nogil:
-    """Drops the oldest page among the pages for the bucket. Before, returns pages refused by the device to the free
-    pages, when their time has come."""
+cdef void walk_pause(flash *f, unsigned int i) noexcept nogil:
+    """At times lets other threads have the lock, in a walk over all pages. The thread sleeps a moment: else it would
+    have the lock again before a woken thread."""
+    cdef timespec pause = ns_timespec(WALK_PAUSE_NS)
+    assert_held(&f.lock)
+    if i % WALK_PAGES == WALK_PAGES - 1:
+        pthread_mutex_unlock(&f.lock)
+        nanosleep(&pause, NULL)
+        pthread_mutex_lock(&f.lock)
+
+
+cdef inline bint _is_droppable(const flash_page *p) noexcept nogil:
+    return p.version != 0 and not (p.active or p.closed or p.compacting)
+
+
+cdef flash_page *_find_oldest(flash *f, unsigned int bucket) noexcept nogil:
+    """The page to be dropped for the bucket: the oldest page without reads under way, since it is free at once; or else
+    the oldest of all. NULL: none, or another page will be free soon. Lets other threads have the lock in between."""
     assert_held(&f.lock)
     cdef flash_page *oldest = NULL
     cdef flash_page *p
+    cdef uint32_t version = 0
+    cdef bint in_use = False
     cdef int64_t now = now_ns()
     cdef unsigned int i
     for i in range(f.page_count):
+        walk_pause(f, i)
         p = &f.pages[i]
-        if p.free_bucket != BUCKET_DEFAULT and p.free_bucket != bucket:
+        # A page of a failed file would not be opened.
+        if (p.free_bucket != BUCKET_DEFAULT and p.free_bucket != bucket) or now < f.files[p.path].bad_until:
             continue
-        if p.retry != 0:
-            if now >= p.retry:
-                p.retry = 0
-                _push_free(f, p)
-        elif p.version != 0 and not (p.active or p.closed or p.compacting) \
-                and (oldest == NULL or p.version < oldest.version):
+        if page_is_coming(p, now):
+            return NULL
+        if _is_droppable(p) and (oldest == NULL or (p.refs != 0) < in_use
+                                 or ((p.refs != 0) == in_use and p.version < version)):
             oldest = p
-    if f.free_pages[bucket] == NULL and f.free_pages[BUCKET_DEFAULT] == NULL and oldest != NULL:
-        _close_evicted(f, oldest)
+            version = p.version
+            in_use = p.refs != 0
+    return oldest if oldest != NULL and oldest.version == version and _is_droppable(oldest) else NULL
 
 
-cdef bint _has_space(flash *f, flash_page *p) noexcept nogil:
+cdef int _reserve(flash *f, flash_page *p) noexcept nogil:
     """Reserves space for a page taken from the free pages: no write of its values fails for lack of space then.
-    False: the device is full."""
+    Returns 0, or an errno: the device is full."""
     cdef int error
     if p.reserved:
-        return True
+        return 0
     error = allocate_file(p.fd, <int64_t>p.offset, <int64_t>f.config.page_size)
     # A file system without this call gives its space write by write.
     p.reserved = error == 0 or (error != ENOSPC and error != EDQUOT and error != EIO and error != EFBIG)
-    return p.reserved
+    return 0 if p.reserved else error
+
+
+cdef flash_page *_take_page(flash *f, unsigned int bucket, bint may_drop) noexcept nogil:
+    """Takes a page from the free pages. NULL: none is free now."""
+    cdef flash_page *p
+    cdef flash_page *oldest
+    pthread_mutex_lock(&f.lock)
+    p = _pop_free(f, bucket)
+    if p == NULL and may_drop:
+        oldest = _find_oldest(f, bucket)
+        p = _pop_free(f, bucket)
+        if p == NULL and oldest != NULL:
+            _close_evicted(f, oldest)
+            p = _pop_free(f, bucket)
+    pthread_mutex_unlock(&f.lock)
+    return p
+
+
+cdef void _begin_use(flash *f, flash_page *p, unsigned int bucket) noexcept nogil:
+    assert_held(&f.lock)
+    p.version = f.version
+    f.version += 1
+    if f.version == 0:
+        f.version = 1
+    p.bucket = bucket
+    p.active = True
+    f.active[bucket] = p
+    f.stats.page_allocs += 1
 
 
 cdef bint _open_page(flash *f, unsigned int bucket, bint may_drop) noexcept nogil:
     """Gives the bucket a new page. False: none is free now."""
     cdef flash_page *p
-    cdef bint fits
+    cdef int error
     while True:
-        pthread_mutex_lock(&f.lock)
-        p = _pop_free(f, bucket)
-        if p == NULL and may_drop:
-            _drop_oldest(f, bucket)
-            p = _pop_free(f, bucket)
-        pthread_mutex_unlock(&f.lock)
+        p = _take_page(f, bucket, may_drop)
         if p == NULL:
             return False
         # Nobody else knows the page now.
-        fits = _has_space(f, p)
+        error = _reserve(f, p)
         pthread_mutex_lock(&f.lock)
-        if fits and f.active[bucket] != NULL:
-            # Another thread was faster.
+        # A refusal is the whole file's: its other pages are not tried one by one.
+        f.files[p.path].full_until = now_ns() + <int64_t>RETRY_NS if error else 0
+        if error or f.active[bucket] != NULL:
+            # Without an error, another thread was faster.
             _push_free(f, p)
-        elif fits:
-            p.version = f.version
-            f.version += 1
-            if f.version == 0:
-                f.version = 1
-            p.bucket = bucket
-            p.active = True
-            f.active[bucket] = p
-            f.stats.page_allocs += 1
         else:
-            p.retry = now_ns() + RETRY_NS
+            _begin_use(f, p, bucket)
         pthread_mutex_unlock(&f.lock)
-        if fits:
+        if not error:
             return True
-        complain(f, p.file, b"has no space on its device", ENOSPC)
+        complain(f, page_file(f, p), b"has no space on its device", error)
 
 
 # ---- space -----------------------------------------------------------------------------------------------------------
@@ -404,13 +527,21 @@ cdef void _free_wbuf(flash *f, flash_wbuf *wbuf) noexcept nogil:
 cdef flash_wbuf *wbuf_next(flash *f) noexcept nogil:
     cdef flash_wbuf *wbuf
     pthread_mutex_lock(&f.lock)
-    while f.to_write == NULL and not f.stop_io:
-        pthread_cond_wait(&f.wbuf_cond, &f.lock)
-    wbuf = f.to_write
-    if wbuf != NULL:
+    while True:
+        while f.to_write == NULL and not f.stop_io:
+            pthread_cond_wait(&f.wbuf_cond, &f.lock)
+        if f.stop_io:
+            # The values are worth nothing after the end.
+            wbuf = NULL
+            break
+        wbuf = f.to_write
         f.to_write = wbuf.next
         if f.to_write == NULL:
             f.to_write_tail = &f.to_write
+        if not wbuf.page.closed:
+            break
+        wbuf.written = True
+        _free_wbuf(f, wbuf)
     pthread_mutex_unlock(&f.lock)
     return wbuf
 
@@ -418,11 +549,9 @@ cdef flash_wbuf *wbuf_next(flash *f) noexcept nogil:
 cdef void wbuf_done(flash *f, flash_wbuf *wbuf, int error) noexcept nogil:
     pthread_mutex_lock(&f.lock)
     wbuf.written = True
-    if error:
-        f.write_errors += 1
-        # The page gives out no more space: space_take sees `closed`.
-        if not wbuf.page.closed:
-            _close_evicted(f, wbuf.page)
+    # The page gives out no more space: space_take sees `closed`.
+    if error and not wbuf.page.closed:
+        _close_failed(f, wbuf.page)
     _free_wbuf(f, wbuf)
     pthread_mutex_unlock(&f.lock)
 
@@ -447,27 +576,37 @@ cdef void page_release(flash *f, unsigned int number, bint dropped) noexcept nog
     p.refs -= 1
     p.compacting = False
     if dropped:
-        p.closed = True
-    _free_if_unused(f, p)
+        _close(f, p)
+    else:
+        _free_if_unused(f, p)
     pthread_mutex_unlock(&f.lock)
 
 
-cdef void page_evict(flash *f, unsigned int number, uint32_t version) noexcept nogil:
+cdef void page_evict(flash *f, unsigned int number, uint32_t version, bint failed) noexcept nogil:
     cdef flash_page *p = &f.pages[number]
     pthread_mutex_lock(&f.lock)
     if p.version == version and not p.closed and not p.active:
-        _close_evicted(f, p)
+        if failed:
+            _close_failed(f, p)
+        else:
+            _close_evicted(f, p)
     pthread_mutex_unlock(&f.lock)
+
+
+cdef const char *page_file(flash *f, const flash_page *p) noexcept nogil:
+    return f.config.paths[p.path].file
 
 
 # ---- statistics ------------------------------------------------------------------------------------------------------
 
 cdef void flash_get_stats(flash *f, flash_stats *out) noexcept nogil:
+    cdef unsigned int i
     pthread_mutex_lock(&f.lock)
     out[0] = f.stats
-    out.pages_free = f.pages_free
-    out.pages_used = f.page_count - f.pages_free
+    for i in range(f.config.npaths):
+        out.pages_free += _free_in(&f.files[i])
     pthread_mutex_unlock(&f.lock)
+    out.pages_used = f.page_count - out.pages_free
     out.limit_maxbytes = f.page_count * f.config.page_size
     out.bytes_fragmented = out.pages_used * f.config.page_size - out.bytes_used
     out.memory_pressure = store_memory_pressure(f.store)
@@ -480,6 +619,7 @@ cdef void flash_reset_stats(flash *f) noexcept nogil:
     pthread_mutex_lock(&f.lock)
     kept.objects_used = f.stats.objects_used
     kept.bytes_used = f.stats.bytes_used
+    kept.pages_resting = f.stats.pages_resting
     f.stats = kept
     pthread_mutex_unlock(&f.lock)
 
@@ -497,11 +637,3 @@ cdef void flash_get_page(flash *f, unsigned int number, page_stats *out) noexcep
     out.free_bucket = p.free_bucket
     out.active = p.active
     pthread_mutex_unlock(&f.lock)
-
-
-cdef uint64_t flash_write_errors(flash *f) noexcept nogil:
-    cdef uint64_t errors
-    pthread_mutex_lock(&f.lock)
-    errors = f.write_errors
-    pthread_mutex_unlock(&f.lock)
-    return errors

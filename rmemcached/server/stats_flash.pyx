@@ -43,6 +43,8 @@ cdef void flash_text(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"extstore_bytes_fragmented", st.bytes_fragmented)
     stat_append(out, b"extstore_limit_maxbytes", st.limit_maxbytes)
     stat_append(out, b"extstore_io_queue", st.io_queue)
+    stat_append(out, b"extstore_io_errors", st.io_errors)
+    stat_append(out, b"extstore_pages_resting", st.pages_resting)
 
 
 cdef void flash_pages_text(server *s, stat_buf *out) noexcept nogil:

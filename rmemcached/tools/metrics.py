@@ -150,6 +150,8 @@ extstore_bytes_used memcached_extstore_bytes_used Bytes of values on flash.
 extstore_bytes_fragmented memcached_extstore_bytes_fragmented Bytes of used pages without a value.
 extstore_limit_maxbytes memcached_extstore_limit_bytes Bytes of all pages (ext_path).
 extstore_io_queue memcached_extstore_io_queue Reads that wait for a thread.
+extstore_io_errors rmemcached_extstore_io_errors_total Failed writes, and pages that a compaction could not read.
+extstore_pages_resting rmemcached_extstore_pages_resting Pages without a use for a while, after such an error.
 ghost_hits rmemcached_ghost_hits_total Stores of keys that S3-FIFO had evicted lately.
 ghost_bytes rmemcached_ghost_bytes Memory of what S3-FIFO remembers of evicted keys.
 small_lru_pct*0.01 rmemcached_small_lru_ratio Part of the memory for S3-FIFO's small queue.

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import resource
+import subprocess
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -121,6 +125,41 @@ def test_a_page_is_not_used_again_while_a_read_keeps_it(make: EngineFactory) -> 
     eventually(lambda: engine.page(page)["version"] != version)
 
 
+def keep_oldest(engine: Engine, places: dict[bytes, tuple[int, int, int]]) -> int:
+    """Begins a read of the oldest value whose page is complete."""
+    key = next(key for key, place in places.items() if engine.exists(place))
+    eventually(lambda: not engine.page(places[key][0])["active"])
+    kept = engine.keep(places[key], key, 400_000)
+    assert kept
+    return kept
+
+
+def test_a_slow_read_drops_no_further_page(make: EngineFactory) -> None:
+    engine = make(6)
+    kept = keep_oldest(engine, fill(engine, 70))
+    before = engine.stats()
+    fill(engine, 20)
+    after = engine.stats()
+    assert after["page_allocs"] > before["page_allocs"]
+    assert after["page_evictions"] - before["page_evictions"] <= after["page_allocs"] - before["page_allocs"]
+    engine.release(kept)
+
+
+def test_where_each_page_is_read_a_single_page_is_dropped(make: EngineFactory) -> None:
+    engine = make(6)
+    places = fill(engine, 60)
+    eventually(lambda: sum(engine.page(n)["active"] for n in range(6)) <= 1)
+    held = [engine.keep(place, key, 400_000) for key, place in places.items() if engine.exists(place)]
+    before = engine.stats()["page_evictions"]
+    tries = [engine.put(b"key", bytes(400_000), COMPACT) for _ in range(20)]
+    assert tries == [None] * 20
+    assert engine.stats()["page_evictions"] == before + 1
+    for kept in held:
+        engine.release(kept)
+    assert eventually(lambda: engine.put(b"key", bytes(400_000), COMPACT))
+    assert engine.stats()["page_evictions"] == before + 1
+
+
 def test_pages_of_a_bucket_are_for_it_alone(make: EngineFactory) -> None:
     engine = make(4, 2, buckets=(0, COMPACT))
     own = {n for n in range(6) if engine.page(n)["free_bucket"] == COMPACT}
@@ -181,3 +220,71 @@ def test_two_engines_cannot_have_a_file(make: EngineFactory) -> None:
 def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file or directory"):
         Engine([(str(tmp_path / "none" / "file"), 2, 0)], PAGE, WBUF)
+
+
+@contextmanager
+def failing_writes(above: int) -> Iterator[None]:
+    """Writes of this process fail beyond this place of a file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (above, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_page_rests_after_a_write_error(make: EngineFactory) -> None:
+    pages = 24
+    engine = make(pages)
+    fill(engine, 250)
+    with failing_writes(MEGABYTE):
+
+        def fails() -> bool:
+            """Whether all open pages have failed: with eight write buffers some pages are open before the first error."""
+            engine.put(b"key", bytes(400_000))
+            return engine.stats()["pages_resting"] > 0 and not any(
+                engine.page(n)["active"] for n in range(pages)
+            )
+
+        eventually(fails)
+        before = engine.stats()
+        assert [engine.put(b"key", bytes(400_000)) for _ in range(50)] == [None] * 50
+        # No page is dropped for a file that is not written.
+        assert engine.stats() == before
+        assert before["io_errors"] == before["pages_resting"] <= 8
+    # The file is tried again, with another page.
+    resting = [n for n in range(pages) if not engine.page(n)["version"]]
+    place = eventually(lambda: engine.put(b"key", b"value"), 20.0)
+    assert place[0] not in resting
+    assert engine.get(place, b"key", 5) == b"value"
+    assert engine.stats()["pages_resting"] == len(resting)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small tmpfs")
+def test_a_full_device_is_asked_once_for_all_pages(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m,huge=never", "tmpfs", str(small)], check=True)
+    try:
+        engine = Engine([(str(small / "file"), 65534, 0)], PAGE, WBUF)
+        assert written(engine, b"first", b"value")
+        begin = time.monotonic()
+        assert engine.put(b"second", b"value", COMPACT) is None
+        # The device takes a millisecond to find out: the time of a minute for 65533 pages.
+        assert time.monotonic() - begin < 5
+        assert engine.stats()["pages_free"] == 0
+        engine.close()
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+def test_the_mode_of_files(make: EngineFactory, tmp_path: Path) -> None:
+    """A new file is its user's alone, and a file that was there keeps its mode."""
+    (tmp_path / "0").touch()
+    (tmp_path / "0").chmod(0o644)
+    before = os.umask(0)
+    try:
+        make(2, 2)
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o7777 for name in ("0", "1")] == [0o644, 0o600]
