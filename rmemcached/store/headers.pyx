@@ -15,12 +15,25 @@ cdef item *_header_alloc(store *s, item *it, const item_hdr *where) noexcept nog
     return fresh
 
 
+cdef void _take_place(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil:
+    """Puts fresh, whose value is elsewhere, in the item's place. The move is no use of the item: so a flush_all that
+    meets the item meets fresh, too."""
+    cdef rel_time_t used = it.time
+    do_item_supersede(s, it, fresh, hv, ITEM_get_cas(it))
+    direct_set_times(s, fresh, used, fresh.exptime)
+
+
+cdef inline bint _is_over(store *s, const item *it) noexcept nogil:
+    """Whether the item has expired, or was flushed, or a running flush may have to unlink the item."""
+    return item_is_expired(s, it) or _is_before_flush(s, it)
+
+
 cdef bint do_victim_to_header(store *s, const victim *v, const item_hdr *where) noexcept nogil:
     assert_held(item_mutex(s, v.hv))
     cdef item *fresh = _header_alloc(s, v.it, where)
     if fresh == NULL:
         return False
-    do_item_supersede(s, v.it, fresh, v.hv, ITEM_get_cas(v.it))
+    _take_place(s, v.it, fresh, v.hv)
     do_item_remove(s, fresh)
     return True
 
@@ -39,7 +52,7 @@ cdef item *header_find_locked(store *s, const char *key, size_t nkey, uint32_t h
     cdef item *it
     item_lock(s, hv)
     it = assoc_find(s, key, nkey, hv)
-    if it != NULL and _is_at(it, where) and not item_is_expired(s, it):
+    if it != NULL and _is_at(it, where) and not _is_over(s, it):
         return it
     item_unlock(s, hv)
     return NULL
@@ -47,7 +60,6 @@ cdef item *header_find_locked(store *s, const char *key, size_t nkey, uint32_t h
 
 cdef header_moved do_header_move(store *s, item *it, uint32_t hv, const item_hdr *where) noexcept nogil:
     assert_held(item_mutex(s, hv))
-    cdef rel_time_t used = it.time
     cdef item *fresh
     if load_acquire(&it.refcount) == 1:
         change_place(s, it, where)
@@ -55,9 +67,7 @@ cdef header_moved do_header_move(store *s, item *it, uint32_t hv, const item_hdr
     fresh = _header_alloc(s, it, where)
     if fresh == NULL:
         return HEADER_NO_MEMORY
-    do_item_supersede(s, it, fresh, hv, ITEM_get_cas(it))
-    # The move is no use of the item.
-    direct_set_times(s, fresh, used, fresh.exptime)
+    _take_place(s, it, fresh, hv)
     do_item_remove(s, fresh)
     return HEADER_COPIED
 
@@ -104,12 +114,12 @@ cdef bint header_recache(store *s, item *it, item *value) noexcept nogil:
     cdef bint hot
     if not item_trylock(s, hv):
         return False
-    # A header that was replaced meanwhile is not linked any more.
-    hot = header_is_hot(s, it)
+    # A header that was deleted or replaced meanwhile is not linked any more.
+    hot = header_is_hot(s, it) and not _is_over(s, it)
     if hot:
         value.exptime = it.exptime
         item_set_flags(value, it.it_flags & KEPT_FLAGS)
-        do_item_supersede(s, it, value, hv, ITEM_get_cas(it))
+        _take_place(s, it, value, hv)
     item_unlock(s, hv)
     return hot
 

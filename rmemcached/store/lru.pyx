@@ -590,11 +590,10 @@ cdef void _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil
                 item_unlock(s, hv)
             else:
                 _flush_locked(s, q, it, hv)
-        elif s.config.s3fifo or relaxed_load(&s.config.lru_segmented):
-            q.flush = it.next
         else:
-            # The queue is sorted by time. In the modes above, a fetched item keeps its place.
-            break
+            # Items behind this one may be younger: in no mode is a queue sorted by time. A fetched item keeps its place,
+            # and an item that moves to another queue, or between memory and external storage, keeps its time.
+            q.flush = it.next
         looked += 1
         if looked >= FLUSH_MOST:
             looked = 0

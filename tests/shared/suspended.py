@@ -1,11 +1,16 @@
-"""Child processes that stand still for a while."""
+"""Child processes, and single threads of them, that stand still for a while."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
+
+PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
+WALL = 0x40000000
 
 
 def suspend(pid: int) -> None:
@@ -28,3 +33,23 @@ def suspended(pid: int) -> Iterator[None]:
         yield
     finally:
         resume(pid)
+
+
+def threads_named(pid: int, name: str) -> list[int]:
+    """The numbers of a process's threads with this name."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sorted(int(task.name) for task in tasks if (task / "comm").read_text() == f"{name}\n")
+
+
+@contextlib.contextmanager
+def stopped(tid: int) -> Iterator[None]:
+    """A thread of a child process stands still, and the others go on."""
+    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+    ptrace.argtypes = [ctypes.c_long] * 4
+    assert ptrace(PTRACE_SEIZE, tid, 0, 0) == 0, os.strerror(ctypes.get_errno())
+    assert ptrace(PTRACE_INTERRUPT, tid, 0, 0) == 0
+    os.waitpid(tid, WALL)
+    try:
+        yield
+    finally:
+        assert ptrace(PTRACE_DETACH, tid, 0, 0) == 0
