@@ -407,6 +407,8 @@ cdef bint conn_memory(conn_thread *t, size_t more) noexcept nogil
 cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcept nogil
 # The first n bytes described by conn_gather have left: releases the completed replies.
 cdef void conn_sent(conn *c, size_t n) noexcept nogil
+# Releases the reply at the head of the output, sent or not: a reply that waits, for an engine without a receiver.
+cdef void resp_finish(conn *c, mc_resp *resp) noexcept nogil
 # The reply at the head of the output, if its value must be written to its sink before its line leaves; else NULL.
 # NULL also while that reply waits. Source and target are in item, data_offset, data_length and sink. The engine posts
 # the RDMA WRITE, and then calls conn_write_posted.

@@ -144,7 +144,6 @@ cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil:
 
 
 cdef void resp_finish(conn *c, mc_resp *resp) noexcept nogil:
-    """Removes the oldest reply."""
     c.resp_head = resp.next
     if c.resp == resp:
         c.resp = NULL

@@ -28,7 +28,7 @@ cdef enum lane_place:            # what a lane waits for, apart from its READs u
     LANE_WANTS_WRITE             # for room for a WRITE in the send queue
     LANE_WANTS_READ              # for room for a READ in the send queue
     LANE_WANTS_ROOM              # for room at the client
-    LANE_WANTS_RESULT            # for the result of a reply that waits (protocol/conn.pxd, resp_wait): in no list
+    LANE_WANTS_RESULT            # for the result of a reply that waits (protocol/conn.pxd, resp_wait)
 
 cdef struct rdma_lane:
     conn c                       # the drive machine's connection; the first field, so its address is the lane's

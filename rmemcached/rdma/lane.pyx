@@ -271,6 +271,8 @@ cdef inline lane_list *place_list(rdma_conn *rc, lane_place place) noexcept nogi
         return &rc.want_write
     if place == LANE_WANTS_ROOM:
         return &rc.want_room
+    if place == LANE_WANTS_RESULT:
+        return &rc.want_result
     return &rc.want_read if place == LANE_WANTS_READ else NULL
 
 
@@ -635,6 +637,10 @@ cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
                 return False
             continue
         if conn_waits(c):
+            if drops_output(lane):
+                # The commands behind need not wait for a result that nobody takes.
+                resp_finish(c, c.resp_head)
+                continue
             lane_wait(lane, LANE_WANTS_RESULT)
             return False
         if lane_room(lane) == 0:
