@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from rmemcached import VERSIONS
 from rmemcached.host import read_text
-from rmemcached.settings import DIRECT_READERS, EXT_BUCKETS, MEGABYTE, RESTARTS, VIEWS, Settings, of_device
+from rmemcached.settings import DIRECT_READERS, EXT_BUCKETS, EXT_IO, MEGABYTE, RESTARTS, VIEWS, Settings, of_device
 from rmemcached.usage import usage
 
 CHUNK_ALIGN_BYTES = 8
@@ -279,6 +279,12 @@ def ext_path(text: str) -> list[tuple[str, int, str]]:
     return [(os.path.abspath(file), int(found[1]) * EXT_UNITS[found[2].lower()], bucket)]
 
 
+def ext_io(text: str) -> str:
+    if text not in EXT_IO:
+        raise UsageError(f"ext_io must be {', '.join(EXT_IO[:-1])} or {EXT_IO[-1]}, not {text!r}", os.EX_USAGE)
+    return text
+
+
 def share(name: str) -> Callable[[str], float]:
     """A parser of numbers that are not negative."""
 
@@ -491,6 +497,7 @@ EXTENDED = {
             ("ext_max_sleep", 1),
         )
     },
+    "ext_io": Option("ext_io", ext_io),
     "ext_max_frag": Option("ext_max_frag", share("ext_max_frag")),
     "ext_drop_unread": Option(sets={"ext_drop_unread": True}),
     "restart": Option("restart", restart_policy),

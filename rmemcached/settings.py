@@ -20,6 +20,8 @@ DIRECT_OFF = {
     "overcommit_memory": "vm.overcommit_memory is 2, so that pages may be missing where clients read",
 }
 """Why no client on this host has direct reads, by the word in `stats rdma`."""
+EXT_IO = ("auto", "threads", "uring")
+"""Who reads values on flash, in the order of the engine's numbers (io_kind)."""
 EXT_BUCKETS = ("default", "compact", "chunked", "lowttl", "coldcompact", "old")
 """Names of ext_path for the buckets of pages, in the order of their numbers."""
 HASH_ALGORITHM = "xxh3"
@@ -137,6 +139,8 @@ class Settings:
     """Threads that read values."""
     ext_io_depth: int = 1
     """Reads that a thread takes at once."""
+    ext_io: str = "auto"
+    """Who reads: those threads, or a thread with many reads by io_uring (EXT_IO)."""
     ext_item_size: int = 512
     """Bytes; smaller items stay in memory. This and the next settings are of storage on flash."""
     ext_item_age: int = 2**32 - 1

@@ -100,6 +100,8 @@ The process
                           [none: all values stay in memory]
    ext_page_size=<mb>, ext_wbuf_size=<mb>   pages [{ext_page_megabytes}], write buffers [{ext_wbuf_megabytes}]
    ext_threads=<n>, ext_io_depth=<n>   reading threads [{d.ext_threads}], reads taken by each at once [{d.ext_io_depth}]
+   ext_io=<who>           who reads: the threads, or uring: a thread with many reads by io_uring, if the kernel
+                          allows it; auto [{d.ext_io}]
    ext_item_size=<n>, ext_item_age=<s>   values of larger items leave memory [{d.ext_item_size}], of items not
                           used for so long [when memory is short]
    ext_low_ttl=<s>        values with less time to live have their own pages [{d.ext_low_ttl}]

@@ -154,7 +154,7 @@ cdef void _rescue(flash *f, const char *data, const item_hdr *where, unsigned in
     if not _take_space(f, bucket, record.length, &space, waits):
         counts.lost += 1
         return
-    memcpy(space.to, data, record.length)
+    record_copy(space.to, record, space.where.page_version)
     space_written(f, &space)
     it = header_find_locked(f.store, data + sizeof(flash_record), record.nkey, record.hv, where)
     if it == NULL:
@@ -190,7 +190,7 @@ cdef void _compact_part(flash *f, const compaction *c, const char *data, uint32_
     while at + sizeof(flash_record) < size and not relaxed_load(&f.stop_writing):
         record = <const flash_record *>(data + at)
         # A damaged record hides the records behind it: their gets will miss.
-        if record.length == 0 or not record_is_whole(data + at, size - at):
+        if record.length == 0 or not record_is_whole(data + at, size - at, c.version):
             break
         where.offset = offset + at
         it = header_find_locked(f.store, data + at + sizeof(flash_record), record.nkey, record.hv, &where)

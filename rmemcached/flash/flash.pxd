@@ -21,6 +21,7 @@ from posix.uio cimport iovec
 from rmemcached.logger cimport logger
 from rmemcached.protocol.conn cimport conn, external_result, external_values, mc_resp, resp_wait
 from rmemcached.store.store cimport external_storage, flash_settings, item, item_hdr, store, victim
+from rmemcached.sys.io_uring cimport io_uring_params, io_uring_sqe
 from rmemcached.sys.linux cimport pthread_cond_t, pthread_mutex_t, pthread_t
 
 cdef enum:                       # memcached's buckets of pages
@@ -41,13 +42,20 @@ cdef struct flash_path:          # a file, constant
     uint64_t pages
     unsigned int bucket          # its pages are kept for this bucket. BUCKET_DEFAULT: for all buckets
 
+cdef enum io_kind:               # who reads
+    IO_AUTO                      # the ring, if the kernel has one
+    IO_THREADS                   # the pool
+    IO_URING
+
 cdef struct flash_config:
     flash_path paths[PATHS]
     unsigned int npaths
     uint64_t page_size           # bytes of a page
     uint64_t wbuf_size           # bytes of a write buffer; page_size is a multiple
-    unsigned int io_threads
-    unsigned int io_depth        # reads taken by a thread at once
+    io_kind io
+    unsigned int io_threads      # of the pool
+    unsigned int io_depth        # reads taken by a thread of the pool at once
+    bint verbose                 # a line on stderr says which readers there are
     logger *log
 
 cdef struct flash_stats:         # of `stats`, without the counters in thread_stats
@@ -97,7 +105,8 @@ cdef const external_values *flash_values(flash *f) noexcept nogil
 cdef bint flash_start(flash *f, store *s) noexcept nogil
 # Ends the writer and the compactor, while workers still run: nothing is written any more, and reads go on.
 cdef void flash_stop_writing(flash *f) noexcept nogil
-# Ends the other threads, after the workers: reads under way end first, and are posted. A second call is harmless.
+# Ends the other threads, after the workers. Reads under way end first, and queued reads are given up; the results are
+# posted. A second call is harmless.
 cdef void flash_stop(flash *f) noexcept nogil
 # Frees everything, after the store. The files stay, without meaning.
 cdef void flash_destroy(flash *f) noexcept nogil
@@ -111,6 +120,8 @@ cdef void flash_get_page(flash *f, unsigned int number, page_stats *out) noexcep
 
 include "record.pxd"
 include "pages.pxd"
+include "queue.pxd"
+include "ring.pxd"
 include "io.pxd"
 include "fetch.pxd"
 include "compactor.pxd"

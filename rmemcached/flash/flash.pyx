@@ -1,6 +1,7 @@
 """External storage: flash.pxd has the interface, layout.pxd the whole."""
 
-from libc.errno cimport EDQUOT, EFBIG, EINTR, EINVAL, EIO, ENOSPC, errno
+from libc.errno cimport EAGAIN, EDQUOT, EFBIG, EINTR, EINVAL, EIO, ENOMEM, ENOSPC, ENOSYS, errno
+from libc.stdint cimport uintptr_t
 from libc.stdio cimport fprintf, snprintf, stderr
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
@@ -17,13 +18,17 @@ from rmemcached.store.store cimport (
     store_class_room, store_free_pages, store_get_config, store_memory_pressure, store_pool_least, store_take_victim,
     store_time, victim_release,
 )
-from rmemcached.sys.atomics cimport counter_add, fetch_add, relaxed_load, relaxed_store
+from rmemcached.sys.atomics cimport counter_add, fetch_add, load_acquire, relaxed_load, relaxed_store, store_release
 from rmemcached.sys.clock cimport now_ns, ns_timespec
 from rmemcached.sys.debug cimport assert_held
 from rmemcached.sys.files cimport O_CREAT, RWF_NOWAIT, allocate_file, lock_file, preadv, preadv2, pwrite
+from rmemcached.sys.io_uring cimport (
+    IORING_ENTER_GETEVENTS, IORING_FEAT_NODROP, IORING_FEAT_SINGLE_MMAP, IORING_FEAT_SUBMIT_STABLE, IORING_OFF_SQ_RING,
+    IORING_OFF_SQES, IORING_OP_READV, io_uring_cqe, io_uring_enter, io_uring_setup, io_uring_sqe,
+)
 from rmemcached.sys.linux cimport (
-    CLOCK_MONOTONIC, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, O_CLOEXEC, O_RDWR, PROT_READ, PROT_WRITE,
-    close, ftruncate, mmap, munmap, nanosleep, open, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init,
+    CLOCK_MONOTONIC, EFD_CLOEXEC, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, O_CLOEXEC, O_RDWR, PROT_READ, PROT_WRITE,
+    close, eventfd, eventfd_signal, ftruncate, mmap, munmap, nanosleep, open, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init,
     pthread_cond_signal, pthread_cond_timedwait, pthread_cond_wait, pthread_condattr_destroy, pthread_condattr_init,
     pthread_condattr_setclock, pthread_condattr_t, pthread_join, pthread_mutex_destroy, pthread_mutex_init,
     pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, start_quiet_thread, strerror, timespec,
@@ -41,6 +46,8 @@ cdef extern from *:
 # In the order of the headers in flash.pxd.
 include "record.pyx"
 include "pages.pyx"
+include "queue.pyx"
+include "ring.pyx"
 include "io.pyx"
 include "fetch.pyx"
 include "compactor.pyx"

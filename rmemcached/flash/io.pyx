@@ -3,6 +3,7 @@ cdef enum:
 
 
 cdef void io_init(flash *f) noexcept nogil:
+    ring_init(&f.ring)
     pthread_mutex_init(&f.io.lock, NULL)
     flash_cond_init(&f.io.cond)
     f.io.tail = &f.io.head
@@ -10,6 +11,7 @@ cdef void io_init(flash *f) noexcept nogil:
 
 cdef void io_destroy(flash *f) noexcept nogil:
     free(f.io_threads)
+    ring_close(&f.ring)
     pthread_cond_destroy(&f.io.cond)
     pthread_mutex_destroy(&f.io.lock)
 
@@ -55,57 +57,30 @@ cdef bint read_all(int fd, iovec *iov, int count, uint64_t offset) noexcept nogi
     return True
 
 
-cdef void io_submit(flash *f, flash_request *r) noexcept nogil:
-    r.next = NULL
-    pthread_mutex_lock(&f.io.lock)
-    f.io.tail[0] = r
-    f.io.tail = &r.next
-    f.io.depth += 1
-    pthread_mutex_unlock(&f.io.lock)
-    pthread_cond_signal(&f.io.cond)
-
-
-cdef uint64_t io_queued(flash *f) noexcept nogil:
-    cdef uint64_t depth
-    pthread_mutex_lock(&f.io.lock)
-    depth = f.io.depth
-    pthread_mutex_unlock(&f.io.lock)
-    return depth
-
-
-cdef flash_request *_take(flash *f) noexcept nogil:
-    """Takes up to io_depth requests, in a list. NULL: the pool ends."""
-    cdef flash_request *first
-    cdef flash_request *last
-    cdef unsigned int n = 1
-    pthread_mutex_lock(&f.io.lock)
-    while f.io.head == NULL and not relaxed_load(&f.stop_io):
-        pthread_cond_wait(&f.io.cond, &f.io.lock)
-    first = last = f.io.head
-    if first != NULL:
-        while n < f.config.io_depth and last.next != NULL:
-            last = last.next
-            n += 1
-        f.io.head = last.next
-        if f.io.head == NULL:
-            f.io.tail = &f.io.head
-        last.next = NULL
-        f.io.depth -= n
-    pthread_mutex_unlock(&f.io.lock)
-    return first
+cdef void _run(flash *f, flash_request *r) noexcept nogil:
+    """Does a request, or gives it up at the end of the daemon. The request may be gone afterwards."""
+    cdef iovec iov[RECORD_IOV]
+    cdef bint goes_on = not relaxed_load(&f.stop_io) and r.calls.begin(r)
+    cdef ssize_t n
+    while goes_on and r.left:
+        n = preadv(r.fd, iov, r.calls.extents(r, iov, RECORD_IOV), <int64_t>r.place)
+        goes_on = request_got(r, n if n >= 0 else -errno)
+    r.calls.end(r)
 
 
 cdef void *_read_thread(void *arg) noexcept nogil:
     cdef flash *f = <flash *>arg
-    cdef flash_request *r = _take(f)
+    cdef flash_request *r = io_take(f, 0, f.config.io_depth, True)
     cdef flash_request *following
+    cdef uint64_t done
     while r != NULL:
+        done = 0
         while r != NULL:
             following = r.next
-            # The request may be gone afterwards.
-            r.run(r)
+            done += r.bytes
+            _run(f, r)
             r = following
-        r = _take(f)
+        r = io_take(f, done, f.config.io_depth, True)
     return NULL
 
 
@@ -146,6 +121,22 @@ cdef void *_write_thread(void *arg) noexcept nogil:
 
 # ---- beginning and end -----------------------------------------------------------------------------------------------
 
+cdef bint io_open(flash *f, char *why, size_t size) noexcept nogil:
+    cdef int error = ring_open(&f.ring) if f.config.io != IO_THREADS else 0
+    if f.config.verbose:
+        if f.ring.fd >= 0:
+            fprintf(stderr, b"ext_io: values are read by io_uring\n")
+        elif error:
+            fprintf(stderr, b"ext_io: values are read by threads; io_uring: %s\n", strerror(error))
+        else:
+            fprintf(stderr, b"ext_io: values are read by threads\n")
+    if error and f.config.io == IO_URING:
+        snprintf(why, size, b"ext_io=uring: the kernel refuses io_uring: %s. Choose ext_io=auto or threads",
+                 strerror(error))
+        return False
+    return True
+
+
 cdef bint _start(pthread_t *thread, const char *name, void *(*run)(void *) noexcept nogil, flash *f) noexcept nogil:
     if start_quiet_thread(thread, run, f) != 0:
         return False
@@ -154,11 +145,12 @@ cdef bint _start(pthread_t *thread, const char *name, void *(*run)(void *) noexc
 
 
 cdef bint io_start(flash *f) noexcept nogil:
+    queue_init(f)
     f.io_threads = <pthread_t *>calloc(f.config.io_threads, sizeof(pthread_t))
     if f.io_threads == NULL:
         return False
-    while f.io_started < f.config.io_threads:
-        if not _start(&f.io_threads[f.io_started], b"mc-ext-io", _read_thread, f):
+    while f.io_started < (1 if f.ring.fd >= 0 else f.config.io_threads):
+        if not _start(&f.io_threads[f.io_started], b"mc-ext-io", ring_thread if f.ring.fd >= 0 else _read_thread, f):
             return False
         f.io_started += 1
     f.write_started = _start(&f.write_thread, b"mc-ext-bgio", _write_thread, f)
@@ -173,9 +165,12 @@ cdef void io_stop(flash *f) noexcept nogil:
     pthread_mutex_unlock(&f.lock)
     pthread_cond_broadcast(&f.io.cond)
     pthread_mutex_unlock(&f.io.lock)
+    if f.ring.fd >= 0:
+        eventfd_signal(f.ring.wake_fd)
     while f.io_started:
         f.io_started -= 1
         pthread_join(f.io_threads[f.io_started], NULL)
+    io_give_up(f)
     if f.write_started:
         pthread_join(f.write_thread, NULL)
         f.write_started = False

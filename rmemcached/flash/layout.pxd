@@ -1,5 +1,5 @@
 """External storage as a whole. flash.pxd includes the parts from the lowest to the highest; a part calls only earlier
-parts, except io, whose requests have functions of their owners.
+parts, except that requests have functions of their owners.
 
 There are two locks: f.lock (pages.pxd), and io_queue.lock, which comes before f.lock. The store's locks come before
 both.
@@ -35,6 +35,7 @@ cdef struct flash:
     # atomic
     uint64_t recache_counter
     io_queue io
+    flash_ring ring
     # the main thread's
     pthread_t *io_threads
     unsigned int io_started

@@ -45,6 +45,7 @@ cdef flash *flash_create(const flash_config *config, char *why, size_t size) noe
     io_init(f)
     for i in range(config.npaths):
         made = made and _open_file(f, i, why, size)
+    made = made and io_open(f, why, size)
     # Makes the locks in any case, for flash_destroy.
     if not pages_init(f, f.fds) or not made:
         flash_destroy(f)

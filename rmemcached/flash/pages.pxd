@@ -84,7 +84,10 @@ cdef struct flash_source:        # where to read a value
     flash_wbuf *wbuf             # of data
 # Finds a value and keeps it for a read, which source_release ends. False: the value is gone.
 cdef bint source_find(flash *f, const item_hdr *where, uint32_t length, flash_source *out) noexcept nogil
-cdef void source_release(flash *f, const flash_source *source) noexcept nogil
+cdef void source_release(flash *f, flash_source *source) noexcept nogil
+# Gives back the buffer of a value to be read later, and keeps the page; looks for the buffer again.
+cdef void source_close(flash *f, flash_source *source) noexcept nogil
+cdef void source_open(flash *f, const item_hdr *where, flash_source *source) noexcept nogil
 
 # The next buffer to be written, taken from the list; NULL: the threads are to stop, and none is left. Waits.
 cdef flash_wbuf *wbuf_next(flash *f) noexcept nogil

@@ -473,6 +473,23 @@ cdef inline flash_wbuf *_wbuf_of(flash *f, const flash_page *p, uint32_t offset)
     return NULL
 
 
+cdef void _open_source(flash *f, const item_hdr *where, flash_source *source) noexcept nogil:
+    assert_held(&f.lock)
+    source.wbuf = _wbuf_of(f, source.page, where.offset)
+    if source.wbuf != NULL:
+        source.wbuf.reads += 1
+        source.data = source.wbuf.buf + (where.offset - source.wbuf.offset)
+
+
+cdef void _close_source(flash *f, flash_source *source) noexcept nogil:
+    assert_held(&f.lock)
+    if source.wbuf != NULL:
+        source.wbuf.reads -= 1
+        _free_wbuf(f, source.wbuf)
+    source.wbuf = NULL
+    source.data = NULL
+
+
 cdef bint source_find(flash *f, const item_hdr *where, uint32_t length, flash_source *out) noexcept nogil:
     cdef flash_page *p
     pthread_mutex_lock(&f.lock)
@@ -484,21 +501,28 @@ cdef bint source_find(flash *f, const item_hdr *where, uint32_t length, flash_so
     out.wbuf = NULL
     if p != NULL:
         p.refs += 1
-        out.wbuf = _wbuf_of(f, p, where.offset)
-        if out.wbuf != NULL:
-            out.wbuf.reads += 1
-            out.data = out.wbuf.buf + (where.offset - out.wbuf.offset)
+        _open_source(f, where, out)
         f.stats.objects_read += 1
         f.stats.bytes_read += length
     pthread_mutex_unlock(&f.lock)
     return p != NULL
 
 
-cdef void source_release(flash *f, const flash_source *source) noexcept nogil:
+cdef void source_close(flash *f, flash_source *source) noexcept nogil:
     pthread_mutex_lock(&f.lock)
-    if source.wbuf != NULL:
-        source.wbuf.reads -= 1
-        _free_wbuf(f, source.wbuf)
+    _close_source(f, source)
+    pthread_mutex_unlock(&f.lock)
+
+
+cdef void source_open(flash *f, const item_hdr *where, flash_source *source) noexcept nogil:
+    pthread_mutex_lock(&f.lock)
+    _open_source(f, where, source)
+    pthread_mutex_unlock(&f.lock)
+
+
+cdef void source_release(flash *f, flash_source *source) noexcept nogil:
+    pthread_mutex_lock(&f.lock)
+    _close_source(f, source)
     source.page.refs -= 1
     _free_if_unused(f, source.page)
     pthread_mutex_unlock(&f.lock)

@@ -3,10 +3,11 @@
 import os
 
 from rmemcached.server.sockets import overflow_uid
-from rmemcached.settings import DIRECT_READERS, EXT_BUCKETS, HASH_ALGORITHM, RESTARTS
+from rmemcached.settings import DIRECT_READERS, EXT_BUCKETS, EXT_IO, HASH_ALGORITHM, RESTARTS
 
 from libc.string cimport memset
 
+from rmemcached.flash.flash cimport io_kind
 from rmemcached.protocol.conn cimport ascii_prot, binary_prot, negotiating_prot
 from rmemcached.rdma.device cimport rdma_limits
 from rmemcached.rdma.wire cimport RDMA_LANES_MAX
@@ -114,6 +115,8 @@ cdef object fill_flash_config(flash_config *out, wanted):
         out.paths[<size_t>index].bucket = EXT_BUCKETS.index(bucket)
     out.page_size = wanted.ext_page_size
     out.wbuf_size = wanted.ext_wbuf_size
+    out.io = <io_kind><int>EXT_IO.index(wanted.ext_io)
+    out.verbose = wanted.verbose != 0
     out.io_threads = wanted.ext_threads
     out.io_depth = wanted.ext_io_depth
     return files

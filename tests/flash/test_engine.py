@@ -8,7 +8,7 @@ import resource
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,20 +23,42 @@ COMPACT = 1
 EngineFactory = Callable[..., Engine]
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[EngineFactory]:
-    """make(pages, ...) makes an engine whose files have so many pages."""
+@pytest.fixture(params=["threads", "uring"])
+def reader(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Each way of reading. A container may have no io_uring."""
+    if request.param == "uring":
+        try:
+            Engine([(str(tmp_path / "tried"), 2, 0)], PAGE, WBUF, io="uring").close()
+        except OSError as refused:
+            assert str(refused).startswith("ext_io=uring: the kernel refuses io_uring: ")  # noqa: PT017
+            pytest.skip(str(refused))
+    return str(request.param)
+
+
+def engines(folder: Path, reader: str) -> Iterator[EngineFactory]:
     made: list[Engine] = []
 
-    def engine(*pages: int, buckets: tuple[int, ...] = ()) -> Engine:
+    def engine(*pages: int, buckets: tuple[int, ...] = (), threads: int = 1) -> Engine:
         kinds = buckets or (0,) * len(pages)
-        paths = [(str(tmp_path / str(n)), count, kinds[n]) for n, count in enumerate(pages)]
-        made.append(Engine(paths, PAGE, WBUF))
+        paths = [(str(folder / str(n)), count, kinds[n]) for n, count in enumerate(pages)]
+        made.append(Engine(paths, PAGE, WBUF, threads, reader))
         return made[-1]
 
     yield engine
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def make(tmp_path: Path, reader: str) -> Iterator[EngineFactory]:
+    """make(pages, ...) makes an engine whose files have so many pages."""
+    yield from engines(tmp_path, reader)
+
+
+@pytest.fixture
+def make_for_writes(tmp_path: Path) -> Iterator[EngineFactory]:
+    """The same, with one way of reading."""
+    yield from engines(tmp_path, "threads")
 
 
 def written(engine: Engine, key: bytes, value: bytes, bucket: int = 0) -> tuple[int, int, int]:
@@ -188,8 +210,8 @@ def test_every_changed_byte_is_found(make: EngineFactory, tmp_path: Path) -> Non
     eventually(lambda: b"mark" in (tmp_path / "0").read_bytes())
     del places
     with (tmp_path / "0").open("r+b") as file:
-        at = (tmp_path / "0").read_bytes().find(b"mark") - 20
-        for place in range(at, at + 20 + 4 + 50):
+        at = (tmp_path / "0").read_bytes().find(b"mark") - 24
+        for place in range(at, at + 24 + 4 + 50):
             file.seek(place)
             (byte,) = file.read(1)
             file.seek(place)
@@ -233,9 +255,9 @@ def failing_writes(above: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_page_rests_after_a_write_error(make: EngineFactory) -> None:
+def test_a_page_rests_after_a_write_error(make_for_writes: EngineFactory) -> None:
     pages = 24
-    engine = make(pages)
+    engine = make_for_writes(pages)
     fill(engine, 250)
     with failing_writes(MEGABYTE):
 
@@ -288,3 +310,78 @@ def test_the_mode_of_files(make: EngineFactory, tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert [(tmp_path / name).stat().st_mode & 0o7777 for name in ("0", "1")] == [0o644, 0o600]
+
+
+LONG = 900_000
+
+
+def places_of(engine: Engine, count: int, length: int = LONG) -> list[tuple[int, int, int]]:
+    """Writes so many values with the key `key`."""
+    return [written(engine, b"key", b"%08d" % n * (length // 8)) for n in range(count)]
+
+
+def test_many_reads_at_a_time(make: EngineFactory) -> None:
+    engine = make(64, threads=4)
+    places = places_of(engine, 60)
+    rounds = [random.Random(n).sample(range(60), 60) for n in range(5)]
+    for numbers in rounds:
+        found = engine.get_many([places[n] for n in numbers], b"key", LONG)
+        assert found == [b"%08d" % n * (LONG // 8) for n in numbers]
+
+
+def test_values_under_way_have_little_memory(make: EngineFactory) -> None:
+    """Of 64 MB an eighth, whatever clients ask for, and all reads come to their end."""
+    engine = make(64, threads=16)
+    places = places_of(engine, 40)
+    assert None not in engine.get_many(places, b"key", LONG)
+    begun, peak = engine.reads()
+    assert begun == 40
+    assert LONG < peak <= 8 * MEGABYTE
+
+
+def test_a_read_above_the_bound_is_alone(tmp_path: Path, reader: str) -> None:
+    length = 2_000_000
+    with closing(Engine([(str(tmp_path / "file"), 16, 0)], PAGE, WBUF, io=reader, memory=8 * MEGABYTE)) as engine:
+        places = places_of(engine, 4, length)
+        for _ in range(3):
+            assert None not in engine.get_many(places[:2], b"key", length)
+        assert MEGABYTE < engine.reads()[1] < 2 * length
+
+
+def test_an_end_gives_up_queued_reads(make: EngineFactory) -> None:
+    engine = make(8)
+    places = places_of(engine, 4)
+    eventually(lambda: not engine.page(places[0][0])["active"] or engine.put(b"more", bytes(LONG)) is None)
+    found = engine.get_many(places * 1000, b"key", LONG, stop=True)
+    assert len(found) == 4000
+    assert engine.reads()[0] < 1000
+    assert found.count(None) > 3000
+
+
+def test_a_record_of_an_earlier_use_is_not_taken_for_the_present(make: EngineFactory, tmp_path: Path) -> None:
+    """A device that loses a write has the bytes of before: the same key, the same length, a right checksum."""
+    engine = make(4)
+    file = tmp_path / "0"
+
+    def on_device(place: tuple[int, int, int], value: bytes) -> int:
+        """Stores more, until the value leaves its buffer. Returns its record's place in the file."""
+        eventually(lambda: engine.put(b"more", bytes(400_000)) and value in file.read_bytes())
+        eventually(lambda: not engine.page(place[0])["active"] or engine.put(b"more", bytes(400_000)) is None)
+        return file.read_bytes().find(value) - 27
+
+    first = written(engine, b"key", b"old value")
+    at = on_device(first, b"old value")
+    before = file.read_bytes()[at : at + 38]
+    assert engine.get(first, b"key", 9) == b"old value"
+    place = first
+    while place[0] != first[0] or place[1] == first[1] or place[2] != first[2]:
+        engine.put(b"more", bytes(400_000))
+        place = written(engine, b"key", b"%09d" % place[1])
+    value = engine.get(place, b"key", 9)
+    assert value
+    assert on_device(place, value) == at
+    with file.open("r+b") as stream:
+        stream.seek(at)
+        stream.write(before)
+    assert engine.exists(place)
+    assert engine.get(place, b"key", 9) is None
