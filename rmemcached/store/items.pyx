@@ -14,13 +14,24 @@ cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noe
     return slabs_clsid(s, _item_ntotal(s, nkey, flags, nbytes)) != 0
 
 
-cdef bint _evict_outward(store *s, unsigned int clsid) noexcept nogil:
-    """Has external storage take the item that would be evicted next. False: the item has to be evicted."""
+cdef inline bint may_leave(store *s, unsigned int clsid) noexcept nogil:
+    return s.config.external != NULL and s.slabs.classes[clsid].size >= relaxed_load(&s.config.flash.item_size)
+
+
+cdef bint do_move_outward(store *s, const victim *v) noexcept nogil:
+    assert_held(item_mutex(s, v.hv))
+    return may_leave(s, ITEM_clsid(v.it)) and s.config.external.take(s.config.external.arg, v)
+
+
+cdef int evict_outward(store *s, unsigned int clsid) noexcept nogil:
     cdef victim v
-    cdef bint taken
-    if s.slabs.classes[clsid].size < relaxed_load(&s.config.flash.item_size) or not store_take_victim(s, clsid, &v):
-        return False
-    taken = s.config.external.take(s.config.external.arg, &v)
+    cdef int taken
+    if not may_leave(s, clsid) or not store_take_victim(s, clsid, &v):
+        return 0
+    taken = do_move_outward(s, &v)
+    if taken and relaxed_load(&v.it.refcount) != 1:
+        # Others have references: they free the memory.
+        taken = PULL_KEPT
     victim_release(s, &v)
     return taken
 
@@ -59,10 +70,10 @@ cdef item *_alloc_pull(store *s, unsigned int clsid, bint outward) noexcept nogi
             if not foreign_wait(s, &waits):
                 break
             continue
-        if outward and _evict_outward(s, clsid):
-            pulls += 1
-            continue
-        if s.config.s3fifo:
+        pulled = evict_outward(s, clsid) if outward else 0
+        if pulled:
+            kept += pulled == PULL_KEPT
+        elif s.config.s3fifo:
             evicted = s3_evict(s, clsid, NULL)
             if evicted == S3_STAYED and <uint64_t>(pulls + 1) * S3_LOOKED >= s3_items(s, clsid):
                 break
@@ -106,15 +117,14 @@ cdef item_chunk *_alloc_chunk(store *s, item_chunk *ch, size_t remain) noexcept 
     cdef size_t size = remain + sizeof(item_chunk)
     cdef unsigned int clsid
     cdef item_chunk *chained
-    cdef bint outward = s.config.external != NULL
     if size > largest:
         size = largest
     clsid = slabs_clsid(s, size)
-    chained = <item_chunk *>_alloc_pull(s, clsid, outward)
+    chained = <item_chunk *>_alloc_pull(s, clsid, True)
     if chained == NULL and clsid != s.slabs.power_largest:
         # The small class may have nothing to evict while the largest has.
         clsid = s.slabs.power_largest
-        chained = <item_chunk *>_alloc_pull(s, clsid, outward)
+        chained = <item_chunk *>_alloc_pull(s, clsid, True)
     if chained == NULL:
         return NULL
     chained.head = ch.head
@@ -170,7 +180,7 @@ cdef item *item_alloc_as(store *s, const char *key, size_t nkey, uint32_t flags,
     if relaxed_load(&s.direct.bucket_count):
         # The processor fetches the bucket while the value arrives.
         direct_ahead(s, store_hash(key, nkey))
-    it = _alloc_pull(s, head_clsid, sealed and s.config.external != NULL)
+    it = _alloc_pull(s, head_clsid, sealed)
     if it != NULL:
         if s.config.use_cas:
             it_flags |= ITEM_CAS

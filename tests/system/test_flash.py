@@ -23,6 +23,7 @@ from rmemcached.options import UsageError, parse
 
 ServerFactory = Callable[..., Server]
 
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "flash"

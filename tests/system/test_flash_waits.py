@@ -36,9 +36,11 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "flash"
 
 
-@pytest.fixture(params=["segmented", "s3fifo"])
+@pytest.fixture(
+    params=["", ",lru_algorithm=s3fifo", ",slab_chunk_max=16,rdma_direct=all"], ids=["", "s3fifo", "chunks"]
+)
 def server(request: pytest.FixtureRequest, rmemcached_server: ServerFactory, file: Path) -> Server:
-    more = f",debug_commands,lru_algorithm={request.param}" if request.param != "segmented" else ",debug_commands"
+    more = f",debug_commands{request.param}"
     return rmemcached_server(*SETTINGS, options(file, ext_threads=1, ext_item_size=512) + more)
 
 
