@@ -10,7 +10,7 @@ from pathlib import Path
 from daemon_tools import Conversation, tcp_client
 from polling import eventually
 from servers import Server
-from suspended import stopped, threads_named
+from suspended import stopped, stopped_without_lock, threads_named
 
 SIZES = (100, 500, 1000, 4000, 16000, 60000, 200_000, 600_000, 1_000_000)
 PAGE = 8  # megabytes
@@ -66,9 +66,17 @@ def fill(server: Server, control: Conversation, flags: int = 0) -> dict[str, byt
 
 
 @contextmanager
-def held(server: Server, name: str = "mc-ext-io") -> Iterator[None]:
-    """Threads of external storage stand still: by default the readers, so values from the device do not come."""
+def held(server: Server) -> Iterator[None]:
+    """The readers of external storage stand still, so values from the device do not come."""
     with ExitStack() as stack:
-        for tid in threads_named(server.pid, name):
+        for tid in threads_named(server.pid, "mc-ext-io"):
             stack.enter_context(stopped(tid))
+        yield
+
+
+@contextmanager
+def writer_held(server: Server) -> Iterator[None]:
+    """The writer of external storage stands still."""
+    (tid,) = threads_named(server.pid, "mc-ext-write")
+    with stopped_without_lock(tid):
         yield

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 from daemon_tools import Conversation, rdma_client, tcp_client
-from flash_tools import held, options, settle, value_of
+from flash_tools import options, settle, value_of, writer_held
 from polling import eventually
 from servers import Server
 
 ServerFactory = Callable[..., Server]
 
 SIZE = 60_000
-WRITER = "mc-ext-write"
 
 
 @pytest.fixture(params=["", ",lru_algorithm=s3fifo", ",rdma_direct=all"], ids=["segmented", "s3fifo", "direct"])
@@ -71,7 +70,7 @@ def test_a_moved_page_loses_no_value(rmemcached_server: ServerFactory, file: Pat
         wanted = moved
         while wanted < moved + 6:
             # At first the writer has a page's worth of chunks free.
-            with held(server, WRITER):
+            with writer_held(server):
                 short = control.number("slab_reassign_busy_nomem")
                 while not is_short(control, short):
                     wanted += 1
@@ -96,7 +95,7 @@ def test_items_with_readers_leave_without_effect(rmemcached_server: ServerFactor
         for key, value in values.items():
             assert client.set(key, value)
         views = {key: viewer.get_view(key) for key in values}
-        with held(server, WRITER):
+        with writer_held(server):
             for n in range(1500):
                 assert client.set(f"more{n}", b"x" * SIZE)
         assert control.number("extstore_objects_written") > written
