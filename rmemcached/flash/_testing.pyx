@@ -5,21 +5,22 @@ without writer and compactor.
 import os
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 from posix.uio cimport iovec
 
 from rmemcached.flash.flash cimport (
-    IO_THREADS, IO_URING, RECORD_HEAD, SPACE_OK, flash, flash_config, flash_create, flash_destroy, flash_get_page, flash_get_stats,
-    flash_record, flash_request, flash_request_calls, flash_source, flash_space, flash_stats, flash_stop, io_start,
-    io_submit, page_evict, page_stats, record_fits, record_length, record_write, source_close, source_find, source_open,
-    source_release, space_take, space_written, value_exists, value_gone,
+    IO_THREADS, IO_URING, RECORD_HEAD, SPACE_OK, flash, flash_config, flash_create, flash_destroy, flash_get_page,
+    flash_get_stats, flash_record, flash_request, flash_request_calls, flash_source, flash_space, flash_stats,
+    flash_stop, io_start, io_submit, page_evict, page_stats, record_fits, record_length, record_write, source_close,
+    source_find, source_open, source_release, space_take, space_written, value_exists, value_gone,
 )
 from rmemcached.store.store cimport (
     item, item_alloc, item_hdr, item_iov, item_remove, store, store_config, store_create, store_destroy,
 )
 from rmemcached.sys.atomics cimport fetch_add, fetch_sub
+from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.linux cimport sem_init, sem_post, sem_t, sem_wait
 
 cdef enum:
@@ -30,6 +31,7 @@ cdef struct read_counts:         # of an Engine; atomic
     uint64_t begun
     uint64_t bytes               # of values under way
     uint64_t peak                # of bytes
+    int64_t ns                   # of get_many, from the first submission to the last end
     sem_t ended
 
 cdef struct test_read:
@@ -182,8 +184,7 @@ cdef class Engine:
         return self.get_many([place], key, length)[0]
 
     def get_many(self, places, bytes key, length, stop=False):
-        """Reads values of a length, whose records have the same key, at the same time. stop: ends the threads meanwhile.
-        """
+        """Reads values of a key and a length at the same time. stop: ends the threads meanwhile."""
         cdef test_read *reads = <test_read *>calloc(READS_MOST, sizeof(test_read))
         cdef test_read *t
         cdef size_t i
@@ -206,6 +207,7 @@ cdef class Engine:
                 source_close(self.f, &t.source)
                 t.request.fd = t.source.page.fd
                 t.request.place = t.source.page.offset + t.where.offset
+        self.counts.ns -= now_ns()
         with nogil:
             for i in range(count):
                 if reads[i].source.page != NULL:
@@ -213,9 +215,9 @@ cdef class Engine:
                     submitted += 1
             if stops:
                 flash_stop(self.f)
-            for i in range(submitted):
-                while sem_wait(&self.counts.ended) != 0:
-                    pass
+            while submitted:
+                submitted -= sem_wait(&self.counts.ended) == 0
+        self.counts.ns += now_ns()
         found = []
         for i in range(count):
             found.append(self.take_value(reads[i].value))
@@ -237,8 +239,8 @@ cdef class Engine:
         return value
 
     def reads(self):
-        """How many reads have begun, and the most bytes of values under way at a time."""
-        return self.counts.begun, self.counts.peak
+        """How many reads have begun, the most bytes of values under way at a time, and the nanoseconds of all reads."""
+        return self.counts.begun, self.counts.peak, self.counts.ns
 
     def keep(self, place, bytes key, length):
         """Keeps a value's page, as a read under way. The result is for `release`; 0: the value is gone."""

@@ -27,11 +27,12 @@ from rmemcached.sys.io_uring cimport (
     IORING_OFF_SQES, IORING_OP_READV, io_uring_cqe, io_uring_enter, io_uring_setup, io_uring_sqe,
 )
 from rmemcached.sys.linux cimport (
-    CLOCK_MONOTONIC, EFD_CLOEXEC, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, O_CLOEXEC, O_RDWR, PROT_READ, PROT_WRITE,
-    close, eventfd, eventfd_signal, ftruncate, mmap, munmap, nanosleep, open, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init,
-    pthread_cond_signal, pthread_cond_timedwait, pthread_cond_wait, pthread_condattr_destroy, pthread_condattr_init,
-    pthread_condattr_setclock, pthread_condattr_t, pthread_join, pthread_mutex_destroy, pthread_mutex_init,
-    pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, start_quiet_thread, strerror, timespec,
+    CLOCK_MONOTONIC, EFD_CLOEXEC, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, O_CLOEXEC, O_RDWR,
+    PROT_READ, PROT_WRITE, close, eventfd, eventfd_signal, ftruncate, mmap, munmap, nanosleep, open,
+    pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_timedwait,
+    pthread_cond_wait, pthread_condattr_destroy, pthread_condattr_init, pthread_condattr_setclock, pthread_condattr_t,
+    pthread_join, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
+    pthread_setname_np, start_quiet_thread, strerror, timespec,
 )
 
 cdef extern from "isa-l.h":

@@ -7,7 +7,7 @@ client takes a miss for the absence of a value that is there.
 """
 
 cdef struct flash_request
-cdef struct flash_request_calls: # in a reader's thread
+cdef struct flash_request_calls:  # in a reader's thread
     # Takes the memory for the value. False: no read is needed, or possible.
     bint (*begin)(flash_request *r) noexcept nogil
     # The memory for the bytes missing, in up to `most` extents. Returns their number.

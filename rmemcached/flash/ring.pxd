@@ -1,7 +1,7 @@
-"""The reader by io_uring: a thread that has many reads under way at a time, in place of a thread for each (io.pxd).
+"""The reader by io_uring: a thread with many reads under way at a time, in place of a pool (io.pxd).
 
-The thread sleeps in io_uring_enter, for completions. An eventfd is always being read, too: io_submit wakes the thread by
-it.
+The thread sleeps in io_uring_enter, for completions. A read of an eventfd is always under way, too: io_submit wakes the
+thread by the eventfd.
 """
 
 cdef struct ring_slot:           # a read under way
@@ -20,7 +20,7 @@ cdef struct flash_ring:          # the thread's, except the constants fd and wak
     ring_slot *free_slots
     unsigned int unsubmitted
     unsigned int under_way
-    uint64_t woken               # what the eventfd's read gives
+    uint64_t woken               # the eventfd's count, as read
     iovec woken_iov
 
 cdef void ring_init(flash_ring *r) noexcept nogil

@@ -23,18 +23,6 @@ COMPACT = 1
 EngineFactory = Callable[..., Engine]
 
 
-@pytest.fixture(params=["threads", "uring"])
-def reader(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Each way of reading. A container may have no io_uring."""
-    if request.param == "uring":
-        try:
-            Engine([(str(tmp_path / "tried"), 2, 0)], PAGE, WBUF, io="uring").close()
-        except OSError as refused:
-            assert str(refused).startswith("ext_io=uring: the kernel refuses io_uring: ")  # noqa: PT017
-            pytest.skip(str(refused))
-    return str(request.param)
-
-
 def engines(folder: Path, reader: str) -> Iterator[EngineFactory]:
     made: list[Engine] = []
 
@@ -262,11 +250,9 @@ def test_a_page_rests_after_a_write_error(make_for_writes: EngineFactory) -> Non
     with failing_writes(MEGABYTE):
 
         def fails() -> bool:
-            """Whether all open pages have failed: with eight write buffers some pages are open before the first error."""
+            """Whether all open pages have failed. With eight write buffers some are open before the first error."""
             engine.put(b"key", bytes(400_000))
-            return engine.stats()["pages_resting"] > 0 and not any(
-                engine.page(n)["active"] for n in range(pages)
-            )
+            return engine.stats()["pages_resting"] > 0 and not any(engine.page(n)["active"] for n in range(pages))
 
         eventually(fails)
         before = engine.stats()
@@ -334,7 +320,7 @@ def test_values_under_way_have_little_memory(make: EngineFactory) -> None:
     engine = make(64, threads=16)
     places = places_of(engine, 40)
     assert None not in engine.get_many(places, b"key", LONG)
-    begun, peak = engine.reads()
+    begun, peak, _ = engine.reads()
     assert begun == 40
     assert LONG < peak <= 8 * MEGABYTE
 
