@@ -39,6 +39,7 @@ PACKAGES = (
     "rmemcached.sys",
     "rmemcached.store",
     "rmemcached.protocol",
+    "rmemcached.flash",
     "rmemcached.verbs",
     "rmemcached.verbs.objects",
     "rmemcached.rdma",
@@ -93,6 +94,7 @@ COVERAGE = "tests/verbs/coverage.c"
 
 # Libraries linked to a module's C code.
 LIBRARIES = {
+    "rmemcached.flash.flash": ["isal"],
     "rmemcached.verbs.soft": ["isal"],
     "rmemcached.server.tls": ["dl"],
     "rmemcached.verbs.system": ["dl"],  # a part of libc since glibc 2.34

@@ -40,6 +40,7 @@ cdef enum direct_item_flag:
     DIRECT_ACTIVE = 16
     DIRECT_CHUNKED = 32
     DIRECT_CHUNK = 64
+    DIRECT_ELSEWHERE = 128       # the value is not in the memory: such items are not in the index
     DIRECT_WITH_FLAGS = 256      # the client's, 4 bytes
     DIRECT_TOKEN_SENT = 512
     DIRECT_STALE = 2048

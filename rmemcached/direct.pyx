@@ -215,7 +215,8 @@ cdef direct_answer take(const direct_clock *clock, const char *end, size_t longe
     cdef uint32_t flags = <uint32_t>relaxed_load(&it.it_flags)
     cdef size_t nbytes = <size_t>relaxed_load(&it.nbytes)
     cdef const char *data = direct_key(it) + it.nkey + 1
-    if flags & (DIRECT_LINKED | DIRECT_SLABBED | DIRECT_CHUNK | DIRECT_STALE | DIRECT_TOKEN_SENT) != DIRECT_LINKED \
+    if flags & (DIRECT_LINKED | DIRECT_SLABBED | DIRECT_CHUNK | DIRECT_ELSEWHERE | DIRECT_STALE
+                | DIRECT_TOKEN_SENT) != DIRECT_LINKED \
             or not is_current(clock.oldest_live, clock.now, it):
         return DIRECT_ASK
     hit.flags = 0
@@ -329,7 +330,8 @@ cdef direct_answer direct_verify(const hash_secrets *secrets, const direct_clock
     cdef size_t at
     cdef uint64_t seal
     if size < sizeof(direct_item) or <uint32_t>it.nbytes > size \
-            or it.it_flags & (DIRECT_LINKED | DIRECT_SLABBED | DIRECT_CHUNK | DIRECT_CHUNKED) != DIRECT_LINKED:
+            or it.it_flags & (DIRECT_LINKED | DIRECT_SLABBED | DIRECT_CHUNK | DIRECT_CHUNKED
+                              | DIRECT_ELSEWHERE) != DIRECT_LINKED:
         return DIRECT_TORN
     at = direct_seal_at(it)
     if at + sizeof(seal) > size:

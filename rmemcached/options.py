@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from rmemcached import VERSIONS
 from rmemcached.host import read_text
-from rmemcached.settings import DIRECT_READERS, MEGABYTE, RESTARTS, VIEWS, Settings, of_device
+from rmemcached.settings import DIRECT_READERS, EXT_BUCKETS, EXT_IO, MEGABYTE, RESTARTS, VIEWS, Settings, of_device
 from rmemcached.usage import usage
 
 CHUNK_ALIGN_BYTES = 8
@@ -31,7 +31,12 @@ VIEWS_MOST = 30000  # all on the same item still leave room for further referenc
 VIEWS_SHARE = 4  # items in views may have a quarter of all memory
 
 # parts of memcached missing in this daemon: the beginnings of names of -o
-NOT_BUILT_IN = {"ext_": "extstore", "proxy_": "proxy"}
+NOT_BUILT_IN = {"proxy_": "proxy"}
+
+EXT_UNITS = {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
+EXT_ALIGN = 2 * MEGABYTE
+EXT_PATHS = 64
+EXT_PAGES = 65534
 
 
 class UsageError(Exception):
@@ -261,6 +266,37 @@ def slab_sizes(text: str) -> list[int]:
     return [int(part) if part.isascii() and part.isdigit() else 0 for part in text.split("-") if part]
 
 
+def ext_path(text: str) -> list[tuple[str, int, str]]:
+    """Parses <file>:<size>[:<bucket>], the size with a unit of EXT_UNITS."""
+    file, _, rest = text.partition(":")
+    size, _, bucket = rest.partition(":")
+    found = re.fullmatch(r"(\d+)([mgtp])", size, re.ASCII | re.IGNORECASE)
+    if not file or found is None:
+        raise UsageError(f"must supply size to ext_path, ie: ext_path=/f/e:64m (m|g|t|p supported), not {text!r}")
+    bucket = bucket or "default"
+    if bucket not in EXT_BUCKETS:
+        raise UsageError(f"Unknown extstore bucket: {bucket} (known: {', '.join(EXT_BUCKETS)})")
+    return [(os.path.abspath(file), int(found[1]) * EXT_UNITS[found[2].lower()], bucket)]
+
+
+def ext_io(text: str) -> str:
+    if text not in EXT_IO:
+        raise UsageError(f"ext_io must be {', '.join(EXT_IO[:-1])} or {EXT_IO[-1]}, not {text!r}", os.EX_USAGE)
+    return text
+
+
+def share(name: str) -> Callable[[str], float]:
+    """A parser of numbers that are not negative."""
+
+    def parse(text: str) -> float:
+        value = atof(text, f"could not parse argument to {name}")
+        if value < 0:
+            raise UsageError(f"could not parse argument to {name}")
+        return value
+
+    return parse
+
+
 def memory_file(text: str) -> str:
     """An absolute path: the daemon of -d has another working folder."""
     if not text or "\0" in text:
@@ -439,6 +475,31 @@ EXTENDED = {
     "slab_sizes": Option("slab_sizes", slab_sizes, default=""),
     "no_chunked_items": Option(sets={"slab_chunk_max": MEGABYTE}),
     "track_sizes": Option(sets={"track_sizes": True}),
+    "ext_path": Option(
+        "ext_paths",
+        ext_path,
+        join=lambda known, more: known + more,
+        missing="missing argument to ext_path, ie: ext_path=/d/file:5G",
+    ),
+    **{
+        name: Option(name, unsigned(f"could not parse argument to {name}", unit))
+        for name, unit in (
+            ("ext_page_size", MEGABYTE),
+            ("ext_wbuf_size", MEGABYTE),
+            ("ext_threads", 1),
+            ("ext_io_depth", 1),
+            ("ext_item_size", 1),
+            ("ext_item_age", 1),
+            ("ext_low_ttl", 1),
+            ("ext_recache_rate", 1),
+            ("ext_compact_under", 1),
+            ("ext_drop_under", 1),
+            ("ext_max_sleep", 1),
+        )
+    },
+    "ext_io": Option("ext_io", ext_io),
+    "ext_max_frag": Option("ext_max_frag", share("ext_max_frag")),
+    "ext_drop_unread": Option(sets={"ext_drop_unread": True}),
     "restart": Option("restart", restart_policy),
     "watcher_logbuf_size": Option(
         "logger_watcher_buf_size", unsigned("could not parse argument to watcher_logbuf_size", 1024, UINT32_MAX)
@@ -557,6 +618,45 @@ def check_item_size(settings: Settings) -> None:
         raise UsageError(message, os.EX_USAGE)
 
 
+def check_flash(settings: Settings) -> None:
+    """Checks the sizes of external storage, and computes memcached's limits of free pages."""
+    wbuf, page = settings.ext_wbuf_size, settings.ext_page_size
+    if not settings.ext_paths:
+        return
+    if settings.memory_file is not None:
+        raise UsageError(
+            "-e and ext_path do not go together yet: values on flash do not outlive the daemon", os.EX_USAGE
+        )
+    if settings.item_size_max > wbuf:
+        raise UsageError(
+            f"-I (item_size_max: {settings.item_size_max}) cannot be larger than ext_wbuf_size: {wbuf}", os.EX_USAGE
+        )
+    if settings.udp_port:
+        raise UsageError("Cannot use UDP with extstore enabled (-U 0 to disable)", os.EX_USAGE)
+    if wbuf % EXT_ALIGN or page % EXT_ALIGN or wbuf == 0 or page % wbuf or not page < 1 << 32:
+        raise UsageError(
+            "ext_page_size and ext_wbuf_size must be even numbers of megabytes, ext_page_size a multiple of"
+            " ext_wbuf_size and less than 4096",
+            os.EX_USAGE,
+        )
+    pages = [size // page for _, size, _ in settings.ext_paths]
+    if 0 in pages:
+        raise UsageError(
+            "supplied ext_path has zero size, cannot use: a file needs at least a page,"
+            f" ext_page_size={page // MEGABYTE} megabytes",
+            os.EX_USAGE,
+        )
+    if sum(pages) > EXT_PAGES or len(pages) > EXT_PATHS:
+        raise UsageError(
+            f"ext_path takes {EXT_PATHS} files and {EXT_PAGES} pages at most: increase ext_page_size, or lower sizes",
+            os.EX_USAGE,
+        )
+    if settings.ext_threads == 0 or settings.ext_io_depth == 0:
+        raise UsageError("ext_threads and ext_io_depth must be at least 1", os.EX_USAGE)
+    if settings.ext_compact_under == 0:
+        settings.ext_compact_under = settings.ext_drop_under = max(sum(pages) // 100, 1)
+
+
 class Parsed:
     """Settings in the making."""
 
@@ -647,6 +747,7 @@ class Parsed:
         if settings.temp_lru and not settings.lru_maintainer:
             raise UsageError("temporary_ttl requires lru_maintainer to be enabled", os.EX_USAGE)
         check_hash_power(settings)
+        check_flash(settings)
         if settings.sasl:
             self.check_sasl()
         if settings.auth_file is not None:

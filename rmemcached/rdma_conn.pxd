@@ -211,6 +211,7 @@ cdef struct rdma_conn:
     lane_list want_write
     lane_list want_read
     lane_list want_room
+    lane_list want_result
     lane_close *first_close      # waiting CLOSE messages
     lane_close *last_close
     int64_t turn_left            # commands left for lanes in this turn; negative: the lanes have done more

@@ -16,7 +16,7 @@ from rmemcached.logger cimport IDLE_TIMEOUT_CLOSE, NORMAL_CLOSE
 from rmemcached.protocol.conn cimport (
     NOT_GIVEN, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn_auth,
     conn_authenticated, conn_engine, conn_gather, conn_init, conn_memory, conn_next_write, conn_payload_piece,
-    conn_payload_received, conn_rdma_read, conn_release, conn_sent, conn_write_posted, mc_resp,
+    conn_payload_received, conn_rdma_read, conn_release, conn_sent, conn_waits, conn_write_posted, mc_resp, resp_finish,
 )
 from rmemcached.rdma.cm cimport rdma_cm_refuse, read_hello, send_welcome
 from rmemcached.rdma.device cimport (
@@ -156,8 +156,9 @@ cdef void request_done(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
 
 
 cdef void peer_gone(rdma_conn *rc, ibv_wc_status status) noexcept nogil:
-    """The queue pair is of no use any more. Lanes that have given way still do their received commands."""
-    if lanes_runnable(rc):
+    """The queue pair is of no use any more. Lanes that have given way, or wait for a result, still do their received
+    commands."""
+    if lanes_runnable(rc) or rc.want_result.first != NULL:
         lanes_client_ended(rc)
         rc.lost = True
     else:

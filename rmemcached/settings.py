@@ -20,6 +20,10 @@ DIRECT_OFF = {
     "overcommit_memory": "vm.overcommit_memory is 2, so that pages may be missing where clients read",
 }
 """Why no client on this host has direct reads, by the word in `stats rdma`."""
+EXT_IO = ("auto", "threads", "uring")
+"""Who reads values on flash, in the order of the engine's numbers (io_kind)."""
+EXT_BUCKETS = ("default", "compact", "chunked", "lowttl", "coldcompact", "old")
+"""Names of ext_path for the buckets of pages, in the order of their numbers."""
 HASH_ALGORITHM = "xxh3"
 """The hash function of keys (store_hash), whatever -o hash_algorithm asks for."""
 
@@ -31,6 +35,7 @@ class Settings:
     def __init__(self) -> None:
         self.interfaces = []
         self.slab_sizes = []
+        self.ext_paths = []
 
     port: int = 11211
     """TCP port; 0: no TCP socket; -1: the system chooses."""
@@ -118,7 +123,7 @@ class Settings:
     slab_automove_ratio: float = 0.8
     slab_automove_window: int = 10
     slab_automove_freeratio: float = 0.01
-    """Shown by `stats settings`, but without effect, as in a memcached without external storage."""
+    """Share of all memory that automove keeps as free pages with ext_paths; else without effect, as in memcached."""
     slab_sizes: list[int]
     """Chunk sizes of the slab classes; none: by factor."""
     preallocate: bool = False
@@ -127,6 +132,15 @@ class Settings:
     """Items get memory pages of 2 MB, where items fill whole pages."""
     track_sizes: bool = False
     """Count items by size for `stats sizes`."""
+    ext_paths: list[tuple[str, int, str]]
+    """Files for values, with their sizes and buckets (EXT_BUCKETS); none: all values stay in memory."""
+    ext_page_size: int = 64 * MEGABYTE
+    ext_threads: int = 1
+    """Threads that read values."""
+    ext_io_depth: int = 1
+    """Reads that a thread takes at once."""
+    ext_io: str = "auto"
+    """Who reads: those threads, or a thread with many reads by io_uring (EXT_IO)."""
     ext_item_size: int = 512
     """Bytes; smaller items stay in memory. This and the next settings are of storage on flash."""
     ext_item_age: int = 2**32 - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rmemcached import VERSIONS
 from rmemcached.server.authfile import MAX_ENTRIES
-from rmemcached.settings import HASH_ALGORITHM, MEGABYTE, VIEWS, Settings
+from rmemcached.settings import EXT_BUCKETS, HASH_ALGORITHM, MEGABYTE, VIEWS, Settings
 
 USAGE = """\
 {versions}
@@ -94,6 +94,22 @@ The process
    no_chunked_items       the largest chunk is a whole page
    huge_pages, no_huge_pages   items get memory pages of 2 MB where they fill them [yes]
    track_sizes            count items by size for "stats sizes"
+   ext_path=<path>        keep values there: file:size, the size with m, g, t or p, or file:size:bucket. Several
+                          ext_path make a storage of several files. The pages of a file with a bucket
+                          are for this bucket: {ext_buckets}
+                          [none: all values stay in memory]
+   ext_page_size=<mb>, ext_wbuf_size=<mb>   pages [{ext_page_megabytes}], write buffers [{ext_wbuf_megabytes}]
+   ext_threads=<n>, ext_io_depth=<n>   reading threads [{d.ext_threads}], reads taken by each at once [{d.ext_io_depth}]
+   ext_io=<who>           who reads: the threads, or uring: a thread with many reads by io_uring, if the kernel
+                          allows it; auto [{d.ext_io}]
+   ext_item_size=<n>, ext_item_age=<s>   values of larger items leave memory [{d.ext_item_size}], of items not
+                          used for so long [when memory is short]
+   ext_low_ttl=<s>        values with less time to live have their own pages [{d.ext_low_ttl}]
+   ext_recache_rate=<n>   one of so many fetches of popular values brings the value back [{d.ext_recache_rate}]
+   ext_compact_under=<n>, ext_drop_under=<n>   with fewer free pages: compact, drop values [1 % of the pages]
+   ext_max_frag=<x>, ext_drop_unread   compact pages filled less than this [{d.ext_max_frag}]; drop values that
+                          nobody has fetched
+   ext_max_sleep=<us>     sleep of the thread that writes [{d.ext_max_sleep}]
    restart=<what>         what a start with -e does with the items: always keep them, start fresh, or auto: keep
                           them, but not after three crashes within a minute [{d.restart}]
    watcher_logbuf_size=<kb>, worker_logbuf_size=<kb>   buffers of "watch" [{watcher_kilobytes}, {worker_kilobytes}]
@@ -154,5 +170,8 @@ def usage() -> str:
         chunk_kilobytes=defaults.slab_chunk_max // 1024,
         watcher_kilobytes=defaults.logger_watcher_buf_size // 1024,
         worker_kilobytes=defaults.logger_buf_size // 1024,
+        ext_buckets=", ".join(EXT_BUCKETS),
+        ext_page_megabytes=defaults.ext_page_size // MEGABYTE,
+        ext_wbuf_megabytes=defaults.ext_wbuf_size // MEGABYTE,
         wbuf_kilobytes=defaults.ssl_wbuf_size // 1024,
     )

@@ -273,6 +273,7 @@ WITHOUT_A_LOCK = {
     "do_item_remove": "memcached's name; the reference count is atomic",
     "do_item_unref": "the same",
     "item_get_locked": "takes the lock, and leaves it to the caller",
+    "header_find_locked": "the same",
 }
 
 

@@ -16,26 +16,26 @@ from rmemcached.protocol.conn cimport (
     conn_output_full, conn_read_keys, conn_resume, conn_set_state, mc_resp, thread_stats,
 )
 from rmemcached.protocol.item_commands cimport (
-    alloc_error, count_cas, count_delta, expect_payload, expiry, fetch_item, fits_copy, log_deleted, resp_value,
-    swallow,
+    alloc_error, count_cas, count_delta, expect_payload, expiry, fetch_item, fits_copy, log_deleted, resp_external,
+    resp_value, swallow,
 )
 from rmemcached.protocol.meta cimport finalize_mset, process_meta_command
 from rmemcached.protocol.parse cimport (
     LINE_TOKENS, itoa_u32, itoa_u64, parse_exptime, parse_flags, parse_i32, parse_u64, token, token_is, tokenize,
 )
 from rmemcached.protocol.reply cimport (
-    BAD_EXPTIME, BAD_FORMAT, NOT_A_NUMBER, OUT_OF_MEMORY, out_line, out_string, resp_add, resp_rollback, resp_text,
+    BAD_EXPTIME, BAD_FORMAT, NOT_A_NUMBER, OUT_OF_MEMORY, out_line, out_string, resp_add, resp_rollback, resp_start,
+    resp_text,
 )
 from rmemcached.protocol.stats_prefix cimport stats_prefix_record_delete, stats_prefix_record_set
 from rmemcached.protocol.views cimport process_release_command, process_view_command
 from rmemcached.rdma.wire cimport EXCHANGE_REQUEST, EXCHANGE_WORD_LENGTH
 from rmemcached.store.store cimport (
-    EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD, NREAD_APPEND,
-    NREAD_CAS, NREAD_PREPEND, NREAD_REPLACE, NREAD_SET, NUMBER_OF_QUEUES, OK, STORED, ITEM_client_flags, ITEM_clsid,
-    ITEM_data, ITEM_get_cas, ITEM_has, ITEM_set_cas, delta_result_type, do_add_delta, do_item_remove, do_item_unlink,
-    item, item_alloc, item_get_locked, item_iov, item_note_read, item_remove, item_touch, item_unlock, items_ahead,
-    key_ahead, store, store_get_config, store_item, store_item_type, store_op, store_time,
-    stored_item,
+    EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, ITEM_HDR, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD,
+    NREAD_APPEND, NREAD_CAS, NREAD_PREPEND, NREAD_REPLACE, NREAD_SET, NUMBER_OF_QUEUES, OK, STORED, ITEM_client_flags,
+    ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_set_cas, delta_result_type, do_add_delta, do_item_remove,
+    do_item_unlink, item, item_alloc, item_get_locked, item_iov, item_note_read, item_remove, item_touch, item_unlock,
+    items_ahead, key_ahead, store, store_get_config, store_item, store_item_type, store_op, store_time, stored_item,
 )
 from rmemcached.sys.atomics cimport counter_add
 from rmemcached.sys.debug cimport assert_that
@@ -62,7 +62,7 @@ cdef bint get_key(conn *c, const key_ahead *k, bint ahead) noexcept nogil:
     cdef mc_resp *resp
     cdef char *p
     cdef size_t n, room
-    cdef bint copy
+    cdef bint copy, external
     if it == NULL:
         c.mget &= ~MGET_HIT
         return True
@@ -70,7 +70,8 @@ cdef bint get_key(conn *c, const key_ahead *k, bint ahead) noexcept nogil:
     n = <size_t>it.nbytes
     room = VALUE_ROOM + nkey
     copy = fits_copy(it, n, room)
-    resp = resp_text(c, room + (n if copy else 0))
+    external = ITEM_has(it, ITEM_HDR)
+    resp = resp_start(c) if external else resp_text(c, room + (n if copy else 0))
     if resp == NULL:
         item_remove(c.thread.store, it)
         return False
@@ -88,7 +89,11 @@ cdef bint get_key(conn *c, const key_ahead *k, bint ahead) noexcept nogil:
         p[0] = c' '
         p = itoa_u64(ITEM_get_cas(it), p + 1)
     memcpy(p, b"\r\n", 2)
-    resp_value(c, resp, p + 2, it, <uint32_t>n, copy)
+    if not external:
+        resp_value(c, resp, p + 2, it, <uint32_t>n, copy)
+    elif not resp_external(c, resp, p + 2, it, <uint32_t>n, NULL, NULL):
+        c.mget |= MGET_OOM
+        return False
     return True
 
 

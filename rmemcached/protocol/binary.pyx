@@ -9,17 +9,17 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport fprintf, fputc, stderr
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memcpy, memset, strlen
+from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 from posix.uio cimport iovec
 
 from rmemcached.logger cimport LOG_MUTATIONS, NORMAL_CLOSE, log_item, log_item_store, log_wants
 from rmemcached.protocol.conn cimport (
     AUTH_DONE, AUTH_WANTED, CONN_NAME, SASL_AUTH, SASL_AUTHENTICATED, SASL_CHALLENGE, SASL_STEP, STATS_UNKNOWN,
     WRITE_BUFFER_SIZE, conn_auth, conn_authenticated, conn_closing, conn_hooks, conn_logs, conn_name, conn_new_cmd,
-    conn_set_state, mc_resp, sasl_command, sasl_hooks, sasl_session, stats_result,
+    conn_set_state, mc_resp, missed_fn, sasl_command, sasl_hooks, sasl_session, stats_result,
 )
 from rmemcached.protocol.item_commands cimport (
-    count_cas, count_delta, expect_payload, fetch_item, fits_copy, resp_value, swallow,
+    count_cas, count_delta, expect_payload, fetch_item, fits_copy, resp_external, resp_value, swallow,
 )
 from rmemcached.protocol.parse cimport U64_TEXT, itoa_u64, parse_u64
 from rmemcached.protocol.protocol_binary cimport (
@@ -37,18 +37,18 @@ from rmemcached.protocol.protocol_binary cimport (
     PROTOCOL_BINARY_RESPONSE_KEY_ENOENT, PROTOCOL_BINARY_RESPONSE_NOT_STORED, PROTOCOL_BINARY_RESPONSE_SUCCESS,
     PROTOCOL_BINARY_RESPONSE_UNKNOWN_COMMAND, protocol_binary_header,
 )
-from rmemcached.protocol.reply cimport resp_add, resp_text, stat_reply, text_reply
+from rmemcached.protocol.reply cimport resp_add, resp_start, resp_text, stat_reply, text_reply
 from rmemcached.protocol.stats_prefix cimport (
     stats_prefix_dump, stats_prefix_record_delete, stats_prefix_record_set, stats_prefixes,
 )
 from rmemcached.protocol.stats_text cimport stat_buf, stat_end, stat_packet
 from rmemcached.store.store cimport (
-    DELTA_ITEM_CAS_MISMATCH, EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND,
-    NO_MEMORY, NREAD_ADD, NREAD_APPEND, NREAD_CAS, NREAD_PREPEND, NREAD_REPLACE, NREAD_SET, OK, STORED, TOO_LARGE,
-    ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_set_cas, delta_result_type, do_add_delta,
-    do_item_remove, do_item_unlink, get_cas_id, item, item_alloc, item_get_locked, item_iov, item_remove, item_size_ok,
-    item_unlink, item_unlock, realtime, store, store_flush_all, store_item, store_item_type, store_op, store_time,
-    stored_item,
+    DELTA_ITEM_CAS_MISMATCH, EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, ITEM_HDR, KEY_MAX_LENGTH, NON_NUMERIC,
+    NOT_FOUND, NO_MEMORY, NREAD_ADD, NREAD_APPEND, NREAD_CAS, NREAD_PREPEND, NREAD_REPLACE, NREAD_SET, OK, STORED,
+    TOO_LARGE, ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_set_cas, delta_result_type,
+    do_add_delta, do_item_remove, do_item_unlink, get_cas_id, item, item_alloc, item_get_locked, item_iov, item_remove,
+    item_size_ok, item_unlink, item_unlock, realtime, store, store_flush_all, store_item, store_item_type, store_op,
+    store_time, stored_item,
 )
 from rmemcached.sys.atomics cimport counter_add, relaxed_load, relaxed_store
 from rmemcached.sys.debug cimport assert_that
@@ -189,6 +189,26 @@ cdef void log_key(const char *title, const char *key, size_t nkey) noexcept nogi
 
 # ---- get, touch, gat -------------------------------------------------------------------------------------------------
 
+cdef void bin_missed(mc_resp *resp) noexcept nogil:
+    """mc_resp.missed: the response has 4 bytes of flags, and a key or none."""
+    cdef protocol_binary_header h
+    cdef const char *text = error_text(PROTOCOL_BINARY_RESPONSE_KEY_ENOENT)
+    cdef size_t length
+    memcpy(&h, resp.wbuf, HEADER)
+    length = be16toh(h.keylen)
+    if length:
+        memmove(resp.wbuf + HEADER, resp.wbuf + HEADER + 4, length)
+    else:
+        length = strlen(text)
+        memcpy(resp.wbuf + HEADER, text, length)
+    h.extlen = 0
+    h.status = htobe16(PROTOCOL_BINARY_RESPONSE_KEY_ENOENT)
+    h.bodylen = htobe32(<uint32_t>length)
+    h.cas = 0
+    memcpy(resp.wbuf, &h, HEADER)
+    resp.wbytes = <uint32_t>(HEADER + length)
+
+
 cdef void process_bin_get_or_touch(conn *c, uint8_t cmd, const char *extras, const char *key,
                                    uint16_t nkey) noexcept nogil:
     cdef char name[CONN_NAME]
@@ -200,7 +220,8 @@ cdef void process_bin_get_or_touch(conn *c, uint8_t cmd, const char *extras, con
     cdef char *p
     cdef size_t room
     cdef uint32_t n, flags
-    cdef bint copy
+    cdef bint copy, external
+    cdef missed_fn missed = NULL
     if conn_logs(c):
         fprintf(stderr, b"<%s ", conn_name(c, name))
         log_key(b"TOUCH " if touch else b"GET ", key, nkey)
@@ -219,7 +240,8 @@ cdef void process_bin_get_or_touch(conn *c, uint8_t cmd, const char *extras, con
         nkey = 0
     room = HEADER + sizeof(flags) + nkey
     copy = n == 0 or fits_copy(it, n, room)
-    resp = resp_text(c, room + (n if copy else 0))
+    external = n != 0 and ITEM_has(it, ITEM_HDR)
+    resp = resp_start(c) if external else resp_text(c, room + (n if copy else 0))
     if resp == NULL:
         item_remove(c.thread.store, it)
         return
@@ -228,7 +250,13 @@ cdef void process_bin_get_or_touch(conn *c, uint8_t cmd, const char *extras, con
     flags = htobe32(ITEM_client_flags(it))
     memcpy(p, &flags, sizeof(flags))
     memcpy(p + sizeof(flags), key, nkey)
-    resp_value(c, resp, p + sizeof(flags) + nkey, it, n, copy)
+    p += sizeof(flags) + nkey
+    if external:
+        if not c.noreply:
+            missed = bin_missed
+        resp_external(c, resp, p, it, n, NULL, missed)
+    else:
+        resp_value(c, resp, p, it, n, copy)
     conn_set_state(c, conn_new_cmd)
 
 

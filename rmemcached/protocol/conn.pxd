@@ -31,8 +31,8 @@ cdef extern from *:
     const char *NOT_GIVEN "RMC_NOT_GIVEN"
 
 cdef struct conn             # complete below
-cdef struct mc_resp
 cdef struct conn_thread
+cdef struct mc_resp
 
 cdef enum conn_states:       # memcached's names, if memcached has the state; see conn_state_name
     conn_new_cmd             # between commands, or between parts of a get (mget)
@@ -61,7 +61,7 @@ cdef enum conn_want:         # the result of drive_machine
     WANT_REMOTE_PAYLOAD      # rlbytes of its data, by RDMA READ from `remote`; report as above. Only if engine.remote
     WANT_FLUSH               # too many replies are waiting; call again when they have left
     WANT_LENT                # nothing: a side thread has the socket; call again when the socket is back
-    WANT_AUTH                # nothing, and no more input: the engine's `resume` follows; call again then
+    WANT_AUTH                # nothing, and no more input: the engine's `resume_auth` follows; call again then
     WANT_YIELD               # more input is there after reqs_per_event commands; serve others, call again
     WANT_CLOSE               # send the queued output, then close
 
@@ -69,6 +69,7 @@ cdef enum:
     WRITE_BUFFER_SIZE = 512  # room for a reply's formatted part: key 250 (or in base64 252), flags, opaque, numbers
     MAX_PENDING_RESPS = 256  # with so many waiting replies the machine returns WANT_FLUSH; or with ...
     MAX_PENDING_BYTES = 4 * 1024 * 1024   # ... so many bytes of items and statistics
+    MAX_WAITING_BYTES = 16 * 1024 * 1024  # ... or so many bytes of values of replies that wait
     REFRESH_WHY_MAX = 4096 + 320   # bytes of refresh_certs' reason, a path and OpenSSL's words, with a NUL
     MSET_TOKENS_SIZE = 40    # bytes of an O, a length, an opaque of up to 32 bytes, and the flags c, k, s
 
@@ -118,6 +119,13 @@ cdef struct thread_stats:
     uint64_t read_buf_oom
     uint64_t store_too_large
     uint64_t store_no_memory
+    # values in external storage
+    uint64_t get_extstore        # fetches begun
+    uint64_t get_aborted_extstore  # replies released before their value came
+    uint64_t get_oom_extstore    # fetches without memory for the value
+    uint64_t recache_from_extstore
+    uint64_t miss_from_extstore
+    uint64_t badcrc_from_extstore  # the part of the misses whose bytes had a wrong checksum
     slab_counters slab[MAX_NUMBER_OF_SLAB_CLASSES]
     uint64_t direct_hits         # the part of get_hits read directly by clients
     uint64_t lru_hits[NUMBER_OF_QUEUES]     # gets with a hit, by ITEM_queue: get_hits, hits_to_hot, ...
@@ -136,6 +144,46 @@ cdef enum stats_result:      # of conn_hooks.stats
     STATS_ANSWERED           # the lines are there
     STATS_RESET              # the counters have been reset; there are no lines
     STATS_UNKNOWN            # there are no such statistics
+
+# Turns the text of a reply that waits, about a found value, into the text about a missing key. NULL: there is no text
+# then, except the tail.
+ctypedef void (*missed_fn)(mc_resp *resp) noexcept nogil
+
+# A reply's wait for a side thread. The side thread's module embeds the structure as its first member, fills it in, sets
+# mc_resp.wait, and calls conn_thread.post when the result is there. Meanwhile the reply and the replies behind it stay
+# where they are. A reply may be released before, by its connection's end.
+cdef struct resp_wait
+cdef struct resp_wait_calls:
+    # The result has been posted. Makes the reply whole, or calls resp_missed; in wait.resp is NULL if the reply was
+    # released. In the connection's worker.
+    void (*complete)(resp_wait *wait) noexcept nogil
+    # The reply is released before its result came. `complete` follows all the same. In the connection's worker.
+    void (*abandon)(resp_wait *wait) noexcept nogil
+    # The last call: gives the structure back. In the connection's worker, after `complete`; or in the main thread, for
+    # results that no worker takes any more: then `complete` was not called.
+    void (*end)(resp_wait *wait) noexcept nogil
+
+cdef struct resp_wait:
+    const resp_wait_calls *calls     # constant
+    conn_thread *thread      # constant: of the connection
+    # the worker's
+    conn *c                  # valid while resp is not NULL
+    mc_resp *resp            # NULL: the reply was released
+    bint done                # the reply is whole
+    # the side thread's until post, then the worker's
+    resp_wait *next
+
+cdef enum external_result:
+    EXTERNAL_WAITS           # the reply waits for the value (mc_resp.wait)
+    EXTERNAL_THERE           # the value was at hand: the reply has it (mc_resp.item)
+    EXTERNAL_GONE            # the value is not there any more
+    EXTERNAL_NO_MEMORY
+
+# Where the values of headers (ITEM_HDR) are.
+cdef struct external_values:
+    void *arg
+    # Begins to fetch the header's value for the reply. Takes over the caller's reference to the header.
+    external_result (*fetch)(void *arg, conn *c, mc_resp *resp, item *it) noexcept nogil
 
 # An engine's functions for a connection, beyond moving its bytes: a constant table for each kind of connection. The
 # functions run in the connection's worker. The conn is the first member of the engine's own structure.
@@ -161,8 +209,12 @@ cdef struct conn_engine:
     # The command rdma_hits: whether the client was given the items' memory, by a descriptor or for READs. `given`
     # itself is NULL if no client of such a connection has the memory.
     bint (*given)(const conn *c) noexcept nogil
-    # The state is no longer conn_auth: the connection goes on. NULL if a connection of this kind has no SASL.
-    void (*resume)(conn *c) noexcept nogil
+    # The state is no longer conn_auth: the connection goes on. NULL if a connection of this kind has no SASL. The
+    # connection may end in this function and the next.
+    void (*resume_auth)(conn *c) noexcept nogil
+    # The reply at the head of the output is whole: sends, and goes on with the machine. NULL if no reply of such a
+    # connection ever waits (mc_resp.wait). Both waits may be under way at once: each function leaves the other's alone.
+    void (*resume_reply)(conn *c) noexcept nogil
     bint remote              # the engine fetches payloads from conn.remote and writes values to sinks (conn_next_write)
     bint datagrams           # the engine sends each reply as a message of its own: no two replies share an mc_resp
 
@@ -256,6 +308,9 @@ cdef struct conn_thread:
     bint watch_enabled
     stats_prefixes *prefixes  # shared by all workers; NULL: in a test without a server
     logger *log              # never NULL
+    const external_values *external  # NULL: no item has ITEM_HDR
+    # Hands a result over to this worker, which then calls its `complete`. For the side thread. NULL: no reply waits.
+    void (*post)(conn_thread *t, resp_wait *wait) noexcept nogil
     # the worker's own, apart from `stats`
     uint32_t owner           # thread_id() of the worker, from its start to its end; 0 before and after
     item *debug_item_reffed  # the item taken by the last debugitem ref, for `debugitem unref reffed`
@@ -264,7 +319,8 @@ cdef struct conn_thread:
     unsigned int nfree_resps
     thread_stats stats
 
-# A stretch of output: a reply, a part of a reply, or several short replies. tosend is 0 only until text is added.
+# A stretch of output: a reply, a part of a reply, or several short replies. tosend is 0 only until text is added, or
+# after a miss that needs no text (resp_missed).
 cdef struct mc_resp:
     mc_resp *next
     item *item               # its data is sent; the reference is released when the reply has left. May be NULL
@@ -277,6 +333,8 @@ cdef struct mc_resp:
     const char *tail
     char *owned              # malloc'd text sent in place of wbuf (stats); freed when the reply has left. May be NULL
     remote_buf sink          # sink.set: the data goes there by RDMA WRITE, without \r\n; only wbuf is sent
+    resp_wait *wait          # what the reply waits for; NULL: nothing. A reply that waits is alone in its mc_resp
+    missed_fn missed         # of a reply that waits
     char wbuf[WRITE_BUFFER_SIZE]
 
 # An idle connection costs little more than this structure, so small fields have one byte. Lengths have 32 bits, because
@@ -319,7 +377,8 @@ cdef struct conn:
     unsigned int charged     # commands and keys since the output was empty; counted if there is a mem_limit
     unsigned int reqs_left   # commands still allowed in this call of drive_machine
     unsigned int npending    # mc_resps in the list
-    uint32_t pending_bytes   # bytes of items and owned text in these mc_resps
+    uint32_t pending_bytes   # bytes of items and owned text in these mc_resps, except
+    uint32_t waiting_bytes   # ... bytes of values that have not come yet
     mc_resp *resp_head       # oldest reply not wholly sent
     mc_resp *resp            # newest; being filled
 
@@ -343,14 +402,16 @@ cdef bint conn_memory(conn_thread *t, size_t more) noexcept nogil
 # ---- for engines: output ---------------------------------------------------------------------------------------------
 
 # Describes waiting output from its beginning: up to max_iov extents of together up to max_bytes bytes. The extents stay
-# valid until conn_sent accounts for them. Returns their number. Output behind a value for a sink (conn_next_write) is
-# not included.
+# valid until conn_sent accounts for them. Returns their number. Output from a value for a sink (conn_next_write) on, or
+# from a reply that waits on (conn_waits), is not included.
 cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcept nogil
 # The first n bytes described by conn_gather have left: releases the completed replies.
 cdef void conn_sent(conn *c, size_t n) noexcept nogil
+# Releases the reply at the head of the output, sent or not: a reply that waits, for an engine without a receiver.
+cdef void resp_finish(conn *c, mc_resp *resp) noexcept nogil
 # The reply at the head of the output, if its value must be written to its sink before its line leaves; else NULL.
-# Source and target are in item, data_offset, data_length and sink. The engine posts the RDMA WRITE, and then calls
-# conn_write_posted.
+# NULL also while that reply waits. Source and target are in item, data_offset, data_length and sink. The engine posts
+# the RDMA WRITE, and then calls conn_write_posted.
 cdef mc_resp *conn_next_write(conn *c) noexcept nogil
 # The value of conn_next_write is on its way: the reply's line can be gathered. Returns the item with the reply's
 # reference, which the caller gives back with item_remove when the write is complete.
@@ -370,6 +431,12 @@ cdef void conn_payload_received(conn *c, size_t n) noexcept nogil
 
 # ---- for the machine and the command modules -------------------------------------------------------------------------
 
+# The results of replies of this worker's connections have come, in a list: completes all of them, and resumes their
+# connections. For the worker, which gets the list by conn_thread.post.
+cdef void conn_complete(resp_wait *results) noexcept nogil
+# The result of a reply that waits is that the key has no value: makes the reply a miss. Also for a reply whose wait has
+# not begun.
+cdef void resp_missed(conn *c, mc_resp *resp) noexcept nogil
 # Releases a reply with all its contents: for resp_rollback, which has taken the reply out of the list, and for `conn`.
 cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil
 
@@ -405,6 +472,16 @@ cdef inline bint conn_charge(conn *c) noexcept nogil:
     counter_add(&t.stats.response_obj_oom, 1)
     return False
 
+cdef inline bint resp_waits(const mc_resp *resp) noexcept nogil:
+    """Whether the reply's result has not come yet."""
+    return resp.wait != NULL and not resp.wait.done
+
+cdef inline bint conn_waits(const conn *c) noexcept nogil:
+    """Whether the output stops at a reply that waits. Then the engine sends nothing and does no commands until
+    engine.resume_reply."""
+    return c.resp_head != NULL and resp_waits(c.resp_head)
+
 cdef inline bint conn_output_full(const conn *c) noexcept nogil:
     """Whether replies must leave before the next command, or the next key of a get."""
-    return c.npending >= MAX_PENDING_RESPS or c.pending_bytes >= MAX_PENDING_BYTES
+    return c.npending >= MAX_PENDING_RESPS or c.pending_bytes >= MAX_PENDING_BYTES \
+        or c.waiting_bytes >= MAX_WAITING_BYTES

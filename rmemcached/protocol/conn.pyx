@@ -46,6 +46,7 @@ cdef void conn_release(conn *c) noexcept nogil:
         resp_finish(c, c.resp_head)
     assert_that(c.npending == 0)
     assert_that(c.pending_bytes == 0)
+    assert_that(c.waiting_bytes == 0)
     c.state = conn_closed
 
 
@@ -119,7 +120,13 @@ cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil:
     cdef conn_thread *t = c.thread
     assert_owner(t.owner)
     live_sub(LIVE_RESPONSE)
-    c.pending_bytes -= resp.data_length
+    if resp_waits(resp):
+        c.waiting_bytes -= resp.data_length
+        resp.wait.calls.abandon(resp.wait)
+    else:
+        c.pending_bytes -= resp.data_length
+    if resp.wait != NULL:
+        resp.wait.resp = NULL
     if resp.item != NULL:
         item_remove(t.store, resp.item)
     if resp.owned != NULL:
@@ -137,7 +144,6 @@ cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil:
 
 
 cdef void resp_finish(conn *c, mc_resp *resp) noexcept nogil:
-    """Removes the oldest reply."""
     c.resp_head = resp.next
     if c.resp == resp:
         c.resp = NULL
@@ -145,6 +151,49 @@ cdef void resp_finish(conn *c, mc_resp *resp) noexcept nogil:
         # A long reply has driven the next reply's item out of the processor's cache: bring the item back early.
         prefetch(resp.next.item)
     resp_free(c, resp)
+
+
+# ---- replies that wait -----------------------------------------------------------------------------------------------
+
+cdef void resp_missed(conn *c, mc_resp *resp) noexcept nogil:
+    assert_owner(c.thread.owner)
+    assert_that(resp.sent == 0)
+    c.pending_bytes -= resp.data_length
+    resp.data_length = 0
+    resp.sink.set = False
+    if resp.missed == NULL:
+        resp.wbytes = 0
+    else:
+        resp.missed(resp)
+    resp.tosend = resp.wbytes + resp.tail_bytes
+
+
+cdef void conn_complete(resp_wait *results) noexcept nogil:
+    cdef resp_wait *wait = results
+    cdef resp_wait *following
+    while wait != NULL:
+        assert_owner(wait.thread.owner)
+        wait.done = True
+        if wait.resp != NULL:
+            wait.c.waiting_bytes -= wait.resp.data_length
+            wait.c.pending_bytes += wait.resp.data_length
+        wait.calls.complete(wait)
+        wait = wait.next
+    # All replies are whole now: so each connection sends as many as possible at once. A connection may end meanwhile,
+    # and a sent reply has left its wait.
+    wait = results
+    while wait != NULL:
+        following = wait.next
+        if wait.resp != NULL and wait.c.resp_head == wait.resp:
+            wait.c.engine.resume_reply(wait.c)
+        wait = following
+    wait = results
+    while wait != NULL:
+        following = wait.next
+        if wait.resp != NULL:
+            wait.resp.wait = NULL
+        wait.calls.end(wait)
+        wait = following
 
 
 # ---- output and payloads, for engines --------------------------------------------------------------------------------
@@ -194,8 +243,7 @@ cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcep
     g.count = 0
     g.max_iov = max_iov
     g.max_bytes = max_bytes
-    while resp != NULL and not resp.sink.set:
-        assert_that(resp.tosend != 0)
+    while resp != NULL and not resp.sink.set and not resp_waits(resp):
         assert_that(resp.sent + resp.tosend == resp.wbytes + resp.data_length + resp.tail_bytes)
         offset = resp.sent
         if offset < resp.wbytes:
@@ -218,10 +266,10 @@ cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcep
 
 
 cdef void conn_sent(conn *c, size_t n) noexcept nogil:
-    cdef mc_resp *resp
+    cdef mc_resp *resp = c.resp_head
     assert_owner(c.thread.owner)
-    while n:
-        resp = c.resp_head
+    # A reply that has become a miss may be empty, and leaves by itself.
+    while n or (resp != NULL and resp.tosend == 0 and not resp_waits(resp)):
         assert_that(resp != NULL)
         if n < resp.tosend:
             resp.tosend -= <uint32_t>n
@@ -229,11 +277,12 @@ cdef void conn_sent(conn *c, size_t n) noexcept nogil:
             return
         n -= resp.tosend
         resp_finish(c, resp)
+        resp = c.resp_head
 
 
 cdef mc_resp *conn_next_write(conn *c) noexcept nogil:
     assert_owner(c.thread.owner)
-    if c.resp_head != NULL and c.resp_head.sink.set:
+    if c.resp_head != NULL and c.resp_head.sink.set and not resp_waits(c.resp_head):
         return c.resp_head
     return NULL
 

@@ -7,7 +7,8 @@ from libc.string cimport memcpy
 from rmemcached.logger cimport uri_encode
 from rmemcached.protocol.parse cimport base64_encode, itoa_u32, itoa_u64
 from rmemcached.store.store cimport (
-    ITEM_FETCHED, ITEM_KEY_BINARY, ITEM_client_flags, ITEM_clsid, ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal,
+    ITEM_FETCHED, ITEM_HDR, ITEM_KEY_BINARY, ITEM_client_flags, ITEM_clsid, ITEM_get_cas, ITEM_get_hdr, ITEM_has,
+    ITEM_key, ITEM_ntotal,
 )
 
 
@@ -33,6 +34,9 @@ cdef char *metadump_line(item *it, int64_t started, char *p) noexcept nogil:
     p = itoa_u32(ITEM_clsid(it), put(p, b" cls=", 5))
     p = itoa_u64(ITEM_ntotal(it), put(p, b" size=", 6))
     p = itoa_u32(ITEM_client_flags(it), put(p, b" flags=", 7))
+    if ITEM_has(it, ITEM_HDR):
+        p = itoa_u32(ITEM_get_hdr(it).page_id, put(p, b" ext_page=", 10))
+        p = itoa_u32(ITEM_get_hdr(it).offset, put(p, b" ext_offset=", 12))
     return put(p, b" \n", 2)
 
 

@@ -12,14 +12,15 @@ from rmemcached.logger cimport (
     LOG_DELETIONS, LOG_MUTATIONS, log_delete_cmd, log_deletion, log_item, log_item_store, log_wants,
 )
 from rmemcached.protocol.conn cimport (
-    WRITE_BUFFER_SIZE, conn, conn_closing, conn_nread, conn_set_state, conn_swallow, mc_resp, thread_stats,
+    EXTERNAL_NO_MEMORY, EXTERNAL_THERE, EXTERNAL_WAITS, WRITE_BUFFER_SIZE, conn, conn_closing, conn_nread,
+    conn_set_state, conn_swallow, external_result, mc_resp, missed_fn, remote_buf, resp_missed, thread_stats,
 )
 from rmemcached.protocol.reply cimport resp_add
 from rmemcached.protocol.stats_prefix cimport stats_prefix_record_get
 from rmemcached.store.store cimport (
-    EXISTS, ITEM_CHUNKED, NO_MEMORY, NOT_FOUND, REALTIME_MAXDELTA, STORED, TOO_LARGE, ITEM_clsid, ITEM_data, ITEM_has,
-    ITEM_key, ITEM_queue, item, item_get, item_get_ahead, item_remove, item_size_ok, item_touch, item_unlink, key_ahead,
-    realtime, rel_time_t, store, store_item_type, store_op,
+    EXISTS, ITEM_CHUNKED, ITEM_HDR, NO_MEMORY, NOT_FOUND, REALTIME_MAXDELTA, STORED, TOO_LARGE, ITEM_clsid, ITEM_data,
+    ITEM_has, ITEM_key, ITEM_queue, item, item_get, item_get_ahead, item_remove, item_size_ok, item_touch, item_unlink,
+    key_ahead, realtime, rel_time_t, store, store_item_type, store_op,
 )
 from rmemcached.sys.atomics cimport counter_add, relaxed_load
 from rmemcached.sys.debug cimport assert_that
@@ -68,7 +69,7 @@ cdef inline item *fetch_item(conn *c, const char *key, size_t nkey, bint touch, 
 
 cdef inline bint fits_copy(item *it, size_t n, size_t room) noexcept nogil:
     """Whether the first n bytes of the item's data are few enough to be copied behind `room` bytes of text."""
-    return n <= RESP_COPY_MAX and room + n <= WRITE_BUFFER_SIZE and not ITEM_has(it, ITEM_CHUNKED)
+    return n <= RESP_COPY_MAX and room + n <= WRITE_BUFFER_SIZE and not ITEM_has(it, ITEM_CHUNKED | ITEM_HDR)
 
 cdef inline void resp_value(conn *c, mc_resp *resp, char *p, item *it, uint32_t n, bint copy) noexcept nogil:
     """Ends the text of resp at p and appends the first n bytes of the item's data, copied or by reference. Takes
@@ -84,6 +85,34 @@ cdef inline void resp_value(conn *c, mc_resp *resp, char *p, item *it, uint32_t 
     resp.data_length = n
     resp.tosend += n
     c.pending_bytes += n
+
+cdef inline bint resp_external(conn *c, mc_resp *resp, char *p, item *it, uint32_t n, const remote_buf *sink,
+                               missed_fn missed) noexcept nogil:
+    """Ends the text of resp at p, and has the value of a header (ITEM_HDR) fetched: n bytes of the value follow the
+    text, or go to the sink (may be NULL). resp contains nothing else. missed: mc_resp.missed. Takes over the caller's
+    reference to the item. False: there is no memory for the value. Then, and when the value is gone, the reply is a
+    miss."""
+    cdef external_result result
+    resp_add(resp, p)
+    resp.missed = missed
+    resp.data_offset = 0
+    resp.data_length = n
+    if sink != NULL:
+        resp.sink = sink[0]
+    else:
+        resp.tosend += n
+    c.pending_bytes += n
+    counter_add(&c.thread.stats.get_extstore, 1)
+    result = c.thread.external.fetch(c.thread.external.arg, c, resp, it)
+    if result == EXTERNAL_WAITS:
+        c.pending_bytes -= n
+        c.waiting_bytes += n
+        return True
+    if result == EXTERNAL_THERE:
+        return True
+    resp_missed(c, resp)
+    counter_add(&c.thread.stats.get_oom_extstore, result == EXTERNAL_NO_MEMORY)
+    return result != EXTERNAL_NO_MEMORY
 
 # ---- storing ---------------------------------------------------------------------------------------------------------
 

@@ -6,15 +6,15 @@ from libc.string cimport memcpy, memset, strlen
 
 from rmemcached.logger cimport LOG_TYPE_META_DELETE
 from rmemcached.protocol.conn cimport (
-    WRITE_BUFFER_SIZE, conn_new_cmd, conn_rdma_read, conn_set_state, mc_resp, remote_buf, thread_stats,
+    WRITE_BUFFER_SIZE, conn_new_cmd, conn_rdma_read, conn_set_state, mc_resp, missed_fn, remote_buf, thread_stats,
 )
 from rmemcached.protocol.item_commands cimport (
-    alloc_error, count_delta, expect_payload, fits_copy, log_deleted, overused, resp_value, swallow,
+    alloc_error, count_delta, expect_payload, fits_copy, log_deleted, overused, resp_external, resp_value, swallow,
 )
 from rmemcached.protocol.meta_flags cimport (
     MARK_BINARY_KEY, MARK_CAS, MARK_KEY, MARK_LOCKED, MARK_NEW_CAS, MARK_NEW_TTL, MARK_NO_UPDATE, MARK_NO_VALUE,
     MARK_QUIET, MARK_STALE, MARK_VALUE, MARK_VIVIFY, META_ARITHMETIC, META_DEBUG, META_DELETE, META_GET,
-    META_MAX_OPAQUE, META_NOOP, META_SET, flag_allowed, meta_flags, parse_meta_flags,
+    META_MAX_OPAQUE, META_NOOP, META_SET, flag_allowed, meta_flags, meta_lost, parse_meta_flags,
 )
 from rmemcached.protocol.parse cimport (
     LINE_TOKENS, base64_decode, base64_encode, itoa_u32, itoa_u64, parse_i32, token, token_is, tokenize,
@@ -23,10 +23,10 @@ from rmemcached.protocol.reply cimport (
     BAD_FORMAT, NOT_A_NUMBER, OUT_OF_MEMORY, out_errstring, out_line, out_string, resp_add, resp_start, resp_text,
 )
 from rmemcached.store.store cimport (
-    DELTA_ITEM_CAS_MISMATCH, EXISTS, INCR_MAX_STORAGE_LEN, ITEM_FETCHED, ITEM_KEY_BINARY, ITEM_LINKED, ITEM_STALE,
-    ITEM_TOKEN_SENT, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD, NREAD_APPEND, NREAD_APPENDVIV, NREAD_CAS,
-    NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, STORED, ITEM_client_flags, ITEM_clsid, ITEM_data,
-    ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_queue, ITEM_set_cas, delta_result_type, do_add_delta,
+    DELTA_ITEM_CAS_MISMATCH, EXISTS, INCR_MAX_STORAGE_LEN, ITEM_FETCHED, ITEM_HDR, ITEM_KEY_BINARY, ITEM_LINKED,
+    ITEM_STALE, ITEM_TOKEN_SENT, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD, NREAD_APPEND, NREAD_APPENDVIV,
+    NREAD_CAS, NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, STORED, ITEM_client_flags, ITEM_clsid,
+    ITEM_data, ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_queue, ITEM_set_cas, delta_result_type, do_add_delta,
     do_item_bump, do_item_clear_flags, do_item_link, do_item_remove, do_item_set_cas, do_item_set_exptime,
     do_item_set_flags, do_item_unlink, do_store_item, get_cas_id, item_alloc, item_exptime, item_get, item_get_locked,
     item_mutex, item_remove, item_set_flags, item_time, item_unlock, item_win, rel_time_t, store, store_op, store_time,
@@ -274,6 +274,20 @@ cdef inline void resp_write(conn *c, mc_resp *resp, char *p, item *it, const rem
     c.pending_bytes += resp.data_length
 
 
+cdef void put_value(conn *c, mc_resp *resp, char *p, item *it, const meta_flags *of, bint sink) noexcept nogil:
+    """Ends the text of resp at p, and adds a value that is not copied. Takes over the caller's reference."""
+    cdef uint32_t n = <uint32_t>it.nbytes - 2 if sink else <uint32_t>it.nbytes
+    cdef missed_fn missed = NULL
+    if ITEM_has(it, ITEM_HDR):
+        if not of.marks & MARK_QUIET:
+            missed = meta_lost
+        resp_external(c, resp, p, it, n, &of.remote if sink else NULL, missed)
+    elif sink:
+        resp_write(c, resp, p, it, &of.remote)
+    else:
+        resp_value(c, resp, p, it, n, False)
+
+
 cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
     cdef char key_buffer[KEY_MAX_LENGTH]
     cdef meta_flags of
@@ -307,7 +321,7 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
     value = of.marks & MARK_VALUE and not (of.marks & MARK_CAS and done.cas == of.req_cas_id)
     sink = value and of.remote.set and length > c.eager and length <= of.remote.length
     room = meta_room(&of)
-    if sink:
+    if sink or (value and ITEM_has(it, ITEM_HDR)):
         resp = resp_start(c)
     else:
         copy = value and fits_copy(it, <size_t>it.nbytes, room)
@@ -327,10 +341,10 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
         if not of.marks & MARK_NO_UPDATE:
             do_item_bump(c.thread.store, it, hv)
         item_unlock(c.thread.store, hv)
-    if sink:
-        resp_write(c, resp, p, it, &of.remote)
+    if copy:
+        resp_value(c, resp, p, it, <uint32_t>it.nbytes, True)
     elif value:
-        resp_value(c, resp, p, it, <uint32_t>it.nbytes, copy)
+        put_value(c, resp, p, it, &of, sink)
     else:
         resp_add(resp, p)
         item_remove(c.thread.store, it)

@@ -6,7 +6,7 @@ Called by `meta` alone. Nothing here answers or touches an item.
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
 
-from rmemcached.protocol.conn cimport conn, remote_buf
+from rmemcached.protocol.conn cimport conn, mc_resp, remote_buf
 from rmemcached.protocol.parse cimport token
 from rmemcached.store.store cimport rel_time_t
 
@@ -65,3 +65,5 @@ cdef struct meta_flags:
 # key_buffer has KEY_MAX_LENGTH bytes.
 cdef const char *parse_meta_flags(conn *c, const token *t, int n, int first, char command, meta_flags *of,
                                   char *key_buffer) noexcept nogil
+# mc_resp.missed: turns the line of an mg about a value into its EN, with the opaque and the key.
+cdef void meta_lost(mc_resp *resp) noexcept nogil

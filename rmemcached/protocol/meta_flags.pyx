@@ -1,7 +1,7 @@
 """Meta flags by table (see meta_flags.pxd). memcached: proto_parser.c."""
 
 from libc.stdint cimport int32_t, uint8_t
-from libc.string cimport memchr, memset
+from libc.string cimport memchr, memcpy, memmove, memset
 
 from rmemcached.protocol.item_commands cimport expiry
 from rmemcached.protocol.parse cimport base64_decode, parse_hex, parse_i32, parse_u32, parse_u64
@@ -177,3 +177,21 @@ cdef const char *parse_meta_flags(conn *c, const token *t, int n, int first, cha
     if good:
         return NULL
     return error
+
+
+cdef void meta_lost(mc_resp *resp) noexcept nogil:
+    cdef char *p = resp.wbuf + 2
+    cdef char *word = p
+    cdef char *end = resp.wbuf + resp.wbytes - 2
+    cdef char *after
+    memcpy(resp.wbuf, b"EN", 2)
+    while word < end:
+        after = <char *>memchr(word + 1, c' ', <size_t>(end - word - 1))
+        if after == NULL:
+            after = end
+        if word[1] == c'O' or word[1] == c'k' or word[1] == c'b':
+            memmove(p, word, <size_t>(after - word))
+            p += after - word
+        word = after
+    memcpy(p, b"\r\n", 2)
+    resp.wbytes = <uint32_t>(p + 2 - resp.wbuf)

@@ -70,6 +70,8 @@ cdef inline mc_resp *resp_start(conn *c) noexcept nogil:
     resp.tail_bytes = 0
     resp.owned = NULL
     resp.sink.set = False
+    resp.wait = NULL
+    resp.missed = NULL
     if c.resp == NULL:
         c.resp_head = resp
     else:
@@ -85,7 +87,7 @@ cdef inline mc_resp *resp_text(conn *c, size_t room) noexcept nogil:
     resp_start."""
     cdef mc_resp *resp = c.resp
     if (resp != NULL and resp.data_length == 0 and resp.tail_bytes == 0 and resp.owned == NULL and not resp.sink.set
-            and resp.wbytes + room <= WRITE_BUFFER_SIZE and not c.engine.datagrams):
+            and resp.wait == NULL and resp.wbytes + room <= WRITE_BUFFER_SIZE and not c.engine.datagrams):
         return resp
     return resp_start(c)
 

@@ -12,8 +12,8 @@ from rmemcached.protocol.parse cimport U32_TEXT, U64_TEXT, itoa_u32, itoa_u64, t
 from rmemcached.protocol.reply cimport BAD_FORMAT, OUT_OF_MEMORY, out_line, out_string, text_reply
 from rmemcached.protocol.stats_prefix cimport stats_prefix_record_get
 from rmemcached.store.store cimport (
-    ITEM_CHUNKED, KEY_MAX_LENGTH, ITEM_client_flags, ITEM_data, ITEM_has, ITEM_queue, ITEM_schunk, item, item_chunk,
-    item_get, item_iov, item_remove, store, store_direct_base,
+    ITEM_CHUNKED, ITEM_HDR, KEY_MAX_LENGTH, ITEM_client_flags, ITEM_data, ITEM_has, ITEM_queue, ITEM_schunk, item,
+    item_chunk, item_get, item_iov, item_remove, store, store_direct_base,
 )
 from rmemcached.sys.atomics cimport counter_add
 
@@ -141,6 +141,8 @@ cdef void process_view_command(conn *c, const token *t, int n) noexcept nogil:
     queue = ITEM_queue(it)
     if overused(it):
         refused = b"SERVER_ERROR rdma: the item has too many references for a view"
+    elif ITEM_has(it, ITEM_HDR):
+        refused = b"SERVER_ERROR rdma: the value is in external storage"
     else:
         refused = answer_view(c, it)
     if refused != NULL:

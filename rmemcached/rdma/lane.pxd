@@ -28,6 +28,7 @@ cdef enum lane_place:            # what a lane waits for, apart from its READs u
     LANE_WANTS_WRITE             # for room for a WRITE in the send queue
     LANE_WANTS_READ              # for room for a READ in the send queue
     LANE_WANTS_ROOM              # for room at the client
+    LANE_WANTS_RESULT            # for the result of a reply that waits (protocol/conn.pxd, resp_wait)
 
 cdef struct rdma_lane:
     conn c                       # the drive machine's connection; the first field, so its address is the lane's
@@ -79,8 +80,6 @@ cdef void lane_closes_send(rdma_conn *rc) noexcept nogil
 cdef void lane_closes_free(rdma_conn *rc) noexcept nogil
 # Takes the lane out of the list of its place.
 cdef void lane_leave_place(rdma_lane *lane) noexcept nogil
-# Lets a lane that gave way go on. The lane has left its place, and may be gone afterwards.
-cdef void lane_go_on(rdma_lane *lane) noexcept nogil
 # Tries again to post for a lane, and lets it go on. The lane has left its place, and may be gone afterwards.
 cdef void lane_retry(rdma_lane *lane) noexcept nogil
 # Ends the lane now, or with its last READ under way. last_words: for the client; constant, or NULL.

@@ -22,17 +22,28 @@ cdef void lane_unpin(conn *c, uint32_t id) noexcept nogil:
     lane.rc.pins -= pins_remove(lane.rc.q.t, &lane.pins, id)
 
 
-cdef void lane_resume(conn *c) noexcept nogil:
-    """conn_engine.resume"""
+cdef void lane_resume_auth(conn *c) noexcept nogil:
+    """conn_engine.resume_auth"""
     cdef rdma_lane *lane = <rdma_lane *>c
+    assert_owner(lane.rc.q.t.worker.owner)
+    # A lane in a place goes on when it leaves the place.
     if not lane.rc.q.failed and not lane.ending and not lane_waits(lane):
+        give_way(lane)
+
+
+cdef void lane_resume_reply(conn *c) noexcept nogil:
+    """conn_engine.resume_reply"""
+    cdef rdma_lane *lane = <rdma_lane *>c
+    assert_owner(lane.rc.q.t.worker.owner)
+    # A lane in another place sends the reply when it leaves the place.
+    if not lane.rc.q.failed and not lane.ending and lane.place == LANE_WANTS_RESULT:
         give_way(lane)
 
 
 # No watch and no dump: a lane has no socket to lend to a side thread.
 cdef conn_engine lane_engine = conn_engine(
     exchange=lane_exchange, watch=NULL, dump=NULL, pin=lane_pin, unpin=lane_unpin, direct=setup_reads,
-    given=setup_given, resume=lane_resume, remote=True, datagrams=False)
+    given=setup_given, resume_auth=lane_resume_auth, resume_reply=lane_resume_reply, remote=True, datagrams=False)
 
 
 # Entries of the table for a lane that is gone. closed_lane: the server's CLOSE has left, the client's has not come;
@@ -260,6 +271,8 @@ cdef inline lane_list *place_list(rdma_conn *rc, lane_place place) noexcept nogi
         return &rc.want_write
     if place == LANE_WANTS_ROOM:
         return &rc.want_room
+    if place == LANE_WANTS_RESULT:
+        return &rc.want_result
     return &rc.want_read if place == LANE_WANTS_READ else NULL
 
 
@@ -623,13 +636,20 @@ cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
                 lane_wait(lane, LANE_WANTS_WRITE)
                 return False
             continue
+        if conn_waits(c):
+            if drops_output(lane):
+                # The commands behind need not wait for a result that nobody takes.
+                resp_finish(c, c.resp_head)
+                continue
+            lane_wait(lane, LANE_WANTS_RESULT)
+            return False
         if lane_room(lane) == 0:
             lane_wait(lane, LANE_WANTS_ROOM)
             return False
         count = conn_gather(c, iov, 32, lane_room(lane))
         if count == 0:
             conn_sent(c, 0)
-            if conn_next_write(c) == NULL:
+            if conn_next_write(c) == NULL and not conn_waits(c):
                 break
             continue
         if drops_output(lane):

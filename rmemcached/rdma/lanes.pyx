@@ -39,12 +39,13 @@ cdef void lanes_resume_runnable(rdma_conn *rc) noexcept nogil:
         left -= 1
         lane = rc.runnable.first
         lane_leave_place(lane)
-        lane_go_on(lane)
+        lane_retry(lane)
 
 
 cdef inline bint lanes_blocked(const rdma_conn *rc) noexcept nogil:
     return (rc.want_send.first != NULL or rc.want_write.first != NULL or rc.want_read.first != NULL
-            or rc.first_close != NULL or rc.q.closing and rc.want_room.first != NULL)
+            or rc.first_close != NULL
+            or rc.q.closing and (rc.want_room.first != NULL or rc.want_result.first != NULL))
 
 
 cdef inline void retry_first(lane_list *list) noexcept nogil:
@@ -63,6 +64,9 @@ cdef void drop_waiting(rdma_conn *rc) noexcept nogil:
     while left and rc.want_room.first != NULL and not rc.q.failed:
         left -= 1
         retry_first(&rc.want_room)
+    while left and rc.want_result.first != NULL and not rc.q.failed:
+        left -= 1
+        retry_first(&rc.want_result)
     while left and rc.want_send.first != NULL and not rc.q.failed:
         left -= 1
         retry_first(&rc.want_send)

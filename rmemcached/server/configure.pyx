@@ -3,10 +3,11 @@
 import os
 
 from rmemcached.server.sockets import overflow_uid
-from rmemcached.settings import DIRECT_READERS, HASH_ALGORITHM, RESTARTS
+from rmemcached.settings import DIRECT_READERS, EXT_BUCKETS, EXT_IO, HASH_ALGORITHM, RESTARTS
 
 from libc.string cimport memset
 
+from rmemcached.flash.flash cimport io_kind
 from rmemcached.protocol.conn cimport ascii_prot, binary_prot, negotiating_prot
 from rmemcached.rdma.device cimport rdma_limits
 from rmemcached.rdma.wire cimport RDMA_LANES_MAX
@@ -102,6 +103,23 @@ cdef object fill_settings(settings *out, wanted):
     fill_rdma_limits(&out.rdma_limits, wanted)
     out.rdma_limits.direct_off = text_of(reason)
     return inter, path, auth, memory, spoken, algorithm, reason, fill_tls(&out.tls, wanted)
+
+
+cdef object fill_flash_config(flash_config *out, wanted):
+    files = [os.fsencode(file) for file, _, _ in wanted.ext_paths]
+    memset(out, 0, sizeof(flash_config))
+    out.npaths = <unsigned int>len(files)
+    for index, (_, size, bucket) in enumerate(wanted.ext_paths):
+        out.paths[<size_t>index].file = text_of(files[index])
+        out.paths[<size_t>index].pages = size // wanted.ext_page_size
+        out.paths[<size_t>index].bucket = EXT_BUCKETS.index(bucket)
+    out.page_size = wanted.ext_page_size
+    out.wbuf_size = wanted.ext_wbuf_size
+    out.io = <io_kind><int>EXT_IO.index(wanted.ext_io)
+    out.verbose = wanted.verbose != 0
+    out.io_threads = wanted.ext_threads
+    out.io_depth = wanted.ext_io_depth
+    return files
 
 
 cdef void fill_flash_settings(flash_settings *out, wanted) except *:

@@ -7,6 +7,7 @@ reason. A function with the argument `why` writes the reason there, in one line.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from rmemcached.flash.flash cimport flash
 from rmemcached.logger cimport log_transport, logger
 from rmemcached.protocol.conn cimport conn_hooks, protocol
 from rmemcached.protocol.stats_prefix cimport stats_prefixes
@@ -73,6 +74,7 @@ cdef struct server:
     tls_context *tls             # NULL: no TLS, as in the next
     handshakes *handshakes
     store *store
+    flash *flash                 # NULL: no ext_path
     rdma_devices devices
     bint has_devices             # False: no transport was opened
     bint has_system_devices      # libibverbs is there: mc-rdma watches the system's device, or looks for a device

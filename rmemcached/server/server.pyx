@@ -20,15 +20,19 @@ from posix.unistd cimport getpid
 from rmemcached.sys.atomics cimport fetch_add, relaxed_load, relaxed_store, store_release
 from rmemcached.sys.debug cimport assert_owner, thread_id
 from rmemcached.sys.linux cimport (
-    CLOCK_MONOTONIC, EINTR, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD, SFD_CLOEXEC, SFD_NONBLOCK, SIGHUP, SIGINT, SIGTERM,
-    SIGUSR1, SIG_BLOCK, SIG_SETMASK, TFD_CLOEXEC, TFD_NONBLOCK, close, epoll_create1, epoll_ctl, epoll_event,
+    CLOCK_MONOTONIC, EAGAIN, EINTR, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD, SFD_CLOEXEC, SFD_NONBLOCK, SIGHUP, SIGINT,
+    SIGTERM, SIGUSR1, SIG_BLOCK, SIG_SETMASK, TFD_CLOEXEC, TFD_NONBLOCK, close, epoll_create1, epoll_ctl, epoll_event,
     epoll_wait, errno, itimerspec, kill, pthread_join, pthread_sigmask, read, sigaddset, sigemptyset, signalfd,
     signalfd_siginfo, sigset_t, timerfd_create, timerfd_settime,
+)
+from rmemcached.flash.flash cimport (
+    flash_config, flash_create, flash_destroy, flash_external, flash_start, flash_stop, flash_stop_writing,
+    flash_values,
 )
 from rmemcached.logger cimport LOG_LOCAL, LOG_TCP, LOG_UDP, logger_create, logger_destroy
 from rmemcached.protocol.stats_prefix cimport stats_prefix_create, stats_prefix_destroy
 from rmemcached.server.auth cimport auth_check, auth_destroy, auth_init, auth_load
-from rmemcached.server.configure cimport fill_settings, fill_store_config, named_protocol
+from rmemcached.server.configure cimport fill_flash_config, fill_settings, fill_store_config, named_protocol
 from rmemcached.server.device_setup cimport setup_devices
 from rmemcached.server.layout cimport listener, server
 from rmemcached.server.listener cimport ACCEPT_LOOK_MS, accept_all, admit_lane, has_room, resume_listening
@@ -154,6 +158,7 @@ cdef class Server:
     cdef object settings
     cdef object sockets          # Listeners
     cdef object keep             # bytes behind the pointers in s.settings
+    cdef object flash_files      # ... and in the configuration of s.flash
     cdef bytes device_name       # the text of s.devices.spec.device
     cdef bytes version           # the text of s.hooks.version
     cdef object bound            # (path, device, inode) of the UNIX socket, to remove only our own file
@@ -283,6 +288,7 @@ cdef class Server:
         s.watchers = watchers_create(s.log, s.settings.logger_watcher_buf_size, worker_give_back)
         if s.watchers == NULL:
             raise MemoryError()
+        self.open_flash()
         self.fill_store_hooks(&config)
         s.store = store_create(&config, &problem)
         if s.store == NULL and self.settings.rdma_direct == "own" and not config.direct_remote:
@@ -313,12 +319,25 @@ cdef class Server:
                 file=sys.stderr,
             )
 
+    cdef void open_flash(self) except *:
+        """Makes external storage."""
+        cdef flash_config config
+        cdef char why[512]
+        if self.settings.ext_paths:
+            self.flash_files = fill_flash_config(&config, self.settings)
+            config.log = self.s.log
+            self.s.flash = flash_create(&config, why, sizeof(why))
+            if self.s.flash == NULL:
+                raise ServerError(f"Failed to initialize external storage: {(<bytes>why).decode(errors='replace')}")
+
     cdef void fill_store_hooks(self, store_config *config) noexcept:
         config.log = self.s.log
         config.extent_added = extent_added
         config.index_added = index_added
         config.extent_arg = &self.s
         config.memory_file = self.s.settings.memory_file
+        if self.s.flash != NULL:
+            config.external = flash_external(self.s.flash)
 
     cdef void set_hooks(self) except *:
         cdef server *s = &self.s
@@ -354,6 +373,8 @@ cdef class Server:
             w.thread.hooks = &s.hooks
             w.thread.log = s.log
             w.thread.prefixes = s.prefixes
+            if s.flash != NULL:
+                w.thread.external = flash_values(s.flash)
             w.thread.reqs_per_event = s.settings.reqs_per_event
             w.thread.mem_limit = s.settings.read_buf_mem_limit // s.settings.num_threads
             w.thread.binding_protocol = named_protocol(wanted.protocol)
@@ -423,6 +444,9 @@ cdef class Server:
         if s.store != NULL:
             store_destroy(s.store)
             s.store = NULL
+        if s.flash != NULL:
+            flash_destroy(s.flash)
+            s.flash = NULL
         if s.dumps != NULL:
             dumps_destroy(s.dumps)
             s.dumps = NULL
@@ -522,6 +546,8 @@ cdef class Server:
     cdef void start_threads(self) except *:
         cdef server *s = &self.s
         cdef int err = watchers_start(s.watchers)
+        if err == 0 and s.flash != NULL and not flash_start(s.flash, s.store):
+            err = EAGAIN
         if err == 0 and s.sasl != NULL:
             err = sasl_start(s.sasl)
         while err == 0 and self.started < s.settings.num_threads:
@@ -540,6 +566,9 @@ cdef class Server:
         cdef unsigned int i
         if s.dumps != NULL:
             dumps_stop(s.dumps)
+        if s.flash != NULL:
+            with nogil:
+                flash_stop_writing(s.flash)
         if s.store != NULL:
             store_stop_threads(s.store)
         with nogil:
@@ -552,6 +581,9 @@ cdef class Server:
             for i in range(self.started):
                 pthread_join(s.workers[i].id, NULL)
         self.started = 0
+        if s.flash != NULL:
+            with nogil:
+                flash_stop(s.flash)
         if s.sasl != NULL:
             with nogil:
                 sasl_stop(s.sasl)

@@ -7,6 +7,7 @@ from posix.unistd cimport getpid
 
 from rmemcached import __version__
 
+from rmemcached.flash.flash cimport flash_reset_stats
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.linux cimport RUSAGE_SELF, getrusage, rusage
 from rmemcached.protocol.conn cimport (
@@ -17,6 +18,7 @@ from rmemcached.protocol.stats_prefix cimport stats_prefix_clear, stats_prefix_o
 from rmemcached.server.devices cimport devices_stats
 from rmemcached.server.layout cimport WORKER_FDS, server, settings
 from rmemcached.server.stats_conns cimport conns_text
+from rmemcached.server.stats_flash cimport flash_gets_text, flash_pages_text, flash_text
 from rmemcached.server.stats_lines cimport append_class, append_decimal, append_int, append_seconds, or_word, yes_no
 from rmemcached.server.tls cimport tls_certificate_age, tls_context, tls_options, tls_version_name
 from rmemcached.server.watchers cimport watcher_stats, watchers_get_stats, watchers_reset_stats
@@ -104,6 +106,7 @@ cdef void general_commands(server *s, const thread_stats *t, const store_stats *
     stat_append(out, b"get_misses", t.get_misses)
     stat_append(out, b"get_expired", st.get_expired)
     stat_append(out, b"get_flushed", st.get_flushed)
+    flash_gets_text(s, t, out)
     stat_append(out, b"delete_misses", t.delete_misses)
     stat_append(out, b"delete_hits", c.delete_hits)
     stat_append(out, b"incr_misses", t.incr_misses)
@@ -237,6 +240,7 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"log_watcher_skipped", ws.skipped)
     stat_append(out, b"log_watcher_sent", ws.sent)
     stat_append(out, b"log_watchers", ws.count)
+    flash_text(s, out)
     stat_append(out, b"unexpected_napi_ids", relaxed_load(&s.unexpected_napi_ids))
     stat_append(out, b"round_robin_fallback", relaxed_load(&s.round_robin_fallback))
     tls_text(s, out)
@@ -467,6 +471,8 @@ cdef void reset(server *s) noexcept nogil:
     relaxed_store(&s.round_robin_fallback, 0)
     stats_prefix_clear(s.prefixes)
     store_reset_stats(s.store)
+    if s.flash != NULL:
+        flash_reset_stats(s.flash)
     watchers_reset_stats(s.watchers)
 
 
@@ -481,7 +487,7 @@ cdef statistics[SUBCOMMANDS] STATISTICS = [
     statistics(b"slabs", slabs_text),
     statistics(b"sizes", sizes_text),
     statistics(b"conns", conns_text),
-    statistics(b"extstore", nothing_text),
+    statistics(b"extstore", flash_pages_text),
     statistics(b"proxy", nothing_text),
     statistics(b"proxyfuncs", nothing_text),
     statistics(b"proxybe", nothing_text),

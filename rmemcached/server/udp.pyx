@@ -44,8 +44,8 @@ cdef const char *udp_exchange(conn *c, const char *line, size_t length, char *re
 
 
 cdef conn_engine udp_engine = conn_engine(
-    exchange=udp_exchange, watch=NULL, dump=NULL, pin=NULL, unpin=NULL, direct=NULL, given=NULL, resume=NULL,
-    remote=False, datagrams=True)
+    exchange=udp_exchange, watch=NULL, dump=NULL, pin=NULL, unpin=NULL, direct=NULL, given=NULL, resume_auth=NULL,
+    resume_reply=NULL, remote=False, datagrams=True)
 
 
 cdef udp_socket *udp_open(conn_thread *thread, int epfd, int fd) noexcept nogil:

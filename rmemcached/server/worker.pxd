@@ -13,7 +13,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr
 from rmemcached.sys.linux cimport epoll_event, pthread_cond_t, pthread_mutex_t, pthread_t
 from rmemcached.sys.pause cimport polling_pause
 from rmemcached.logger cimport close_reasons, log_peer
-from rmemcached.protocol.conn cimport conn, conn_engine, conn_thread, protocol, sasl_session
+from rmemcached.protocol.conn cimport conn, conn_engine, conn_thread, protocol, resp_wait, sasl_session
 from rmemcached.rdma.cm cimport rdma_request
 from rmemcached.rdma.device cimport RDMA_DEVICES, rdma_device
 from rmemcached.rdma.wire cimport rdma_transport

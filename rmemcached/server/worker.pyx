@@ -33,8 +33,9 @@ from rmemcached.logger cimport (
 from rmemcached.protocol.conn cimport (
     CONN_NAME, WANT_AUTH, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_YIELD, ascii_prot,
     binary_prot, conn, conn_auth, conn_engine, conn_gather, conn_init, conn_logs, conn_memory, conn_name, conn_new_cmd,
-    conn_payload_iov, conn_payload_received, conn_read, conn_release, conn_sent, conn_set_state, conn_swallow,
-    conn_thread, conn_thread_release, conn_want, lend_result, protocol, sasl_hooks, sasl_session, thread_stats,
+    conn_complete, conn_payload_iov, conn_payload_received, conn_read, conn_release, conn_sent, conn_set_state,
+    conn_swallow, conn_thread, conn_thread_release, conn_waits, conn_want, lend_result, protocol, resp_wait,
+    sasl_hooks, sasl_session, thread_stats,
 )
 from rmemcached.protocol.ascii cimport command_ahead
 from rmemcached.protocol.binary cimport complete_sasl_binary

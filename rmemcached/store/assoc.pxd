@@ -49,7 +49,7 @@ cdef void assoc_destroy(store *s) noexcept nogil
 cdef void assoc_check_load(store *s) noexcept nogil
 
 # --- counts ---
-# Counts the linked items of the whole store, and adds up their ITEM_ntotal, stripe by stripe: a caller with all item
+# Counts the linked items of the whole store, and adds up their ITEM_size, stripe by stripe: a caller with all item
 # locks gets the state of one moment.
 cdef void count_items(store *s, uint64_t *items, uint64_t *nbytes) noexcept nogil
 

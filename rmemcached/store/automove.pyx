@@ -14,6 +14,7 @@ cdef void _automove_sample(store *s, class_sample *samples) noexcept nogil:
         samples[clsid].total_pages = stats.total_pages
         samples[clsid].free_chunks = stats.free_chunks
         samples[clsid].chunks_per_page = stats.chunks_per_page
+        samples[clsid].chunk_size = stats.chunk_size
 
 
 cdef inline uint64_t _since(uint64_t before, uint64_t after) noexcept nogil:
@@ -51,6 +52,7 @@ cdef window_data _window_sum(const slab_automove *a, unsigned int clsid) noexcep
         total.dirty += w[i].dirty
         total.evicted_seen += w[i].evicted_seen
         total.evicted_ratio += w[i].evicted_ratio
+        total.excess_free += w[i].excess_free
     return total
 
 
@@ -108,6 +110,69 @@ cdef bint _automove_decide(store *s, int *src, int *dst) noexcept nogil:
     return src[0] != -1
 
 
+cdef void _note_run(store *s, const class_sample *before, const class_sample *after, bint stays,
+                    window_data *w) noexcept nogil:
+    """Notes a run's figures of a class, with external storage. stays: the class's items stay in memory."""
+    memset(w, 0, sizeof(window_data))
+    if stays:
+        w.dirty = after.evicted != before.evicted or after.outofmemory != before.outofmemory \
+            or after.total_pages > before.total_pages
+    w.excess_free = after.free_chunks > after.chunks_per_page * MIN_PAGES_FOR_SOURCE
+    w.age = after.age
+
+
+cdef void _set_least(store *s, uint64_t pages, uint64_t staying, uint64_t going, uint64_t pool) noexcept nogil:
+    """Decides how many pages the pool should have, and computes the pressure."""
+    relaxed_store(&s.automove.pool_least, max(<uint64_t>(pages * s.config.slab_automove_freeratio), <uint64_t>2))
+    relaxed_store(&s.automove.pressure, staying * 10000 // max(staying + going + pool, <uint64_t>1))
+
+
+cdef bint _decide_external(store *s, int *src, int *dst) noexcept nogil:
+    """_automove_decide with external storage."""
+    assert_held(&s.reassign.lock)
+    cdef slab_automove *a = &s.automove
+    cdef class_sample after[MAX_NUMBER_OF_SLAB_CLASSES]
+    cdef window_data total
+    cdef uint64_t staying = 0
+    cdef uint64_t going = 0
+    cdef uint64_t pages = 0
+    cdef uint64_t oldest_age = 0
+    cdef int oldest = -1
+    cdef bint limit_reached, stays
+    cdef unsigned int pool = global_page_pool_size(s, &limit_reached)
+    cdef bint low = limit_reached and pool < relaxed_load(&a.pool_least)
+    cdef unsigned int clsid
+    _automove_sample(s, after)
+    a.window_cur += 1
+    src[0] = -1
+    dst[0] = SLAB_GLOBAL_PAGE_POOL
+    for clsid in range(1, s.slabs.power_largest + 1):
+        stays = after[clsid].chunk_size < relaxed_load(&s.config.flash.item_size)
+        pages += after[clsid].total_pages
+        if stays:
+            staying += after[clsid].total_pages
+        elif after[clsid].total_pages > MIN_PAGES_FOR_SOURCE:
+            going += after[clsid].total_pages
+        _note_run(s, &a.before[clsid], &after[clsid], stays,
+                  &a.window[clsid * a.window_size + a.window_cur % a.window_size])
+        total = _window_sum(a, clsid)
+        if total.dirty != 0 and pool != 0:
+            continue
+        if total.excess_free >= a.window_size:
+            src[0] = <int>clsid
+        if not stays and after[clsid].total_pages > MIN_PAGES_FOR_SOURCE \
+                and (after[clsid].age > oldest_age or oldest == -1):
+            oldest = <int>clsid
+            oldest_age = after[clsid].age
+    memcpy(a.before, after, sizeof(after))
+    _set_least(s, pages + pool, staying, going, pool)
+    if a.window_cur < a.window_size:
+        return False
+    if src[0] == -1 and low:
+        src[0] = oldest
+    return src[0] != -1
+
+
 cdef void _log_slab_move(store *s, int src, int dst, bint started) noexcept nogil:
     """Logs the coming move of a page. started: the mover can make the move."""
     cdef char text[LOG_TEXT_MAX]
@@ -131,7 +196,7 @@ cdef bint do_automove_run(store *s, move_request *r) noexcept nogil:
         return False
     if a.changed and do_automove_init(s):
         a.changed = False
-    if not _automove_decide(s, &src, &dst):
+    if not (_automove_decide(s, &src, &dst) if s.config.external == NULL else _decide_external(s, &src, &dst)):
         return False
     good = check_reassign(s, &src, dst) == REASSIGN_OK
     _log_slab_move(s, src, dst, good)

@@ -1,6 +1,7 @@
 """The door for changes of the items found by lookups: every change of a linked item, or of its bytes, goes through one
 of these functions. Each function makes the change in the hash table, and tells the listeners in the order needed by
-them. The first listener is the index of direct reads, with its seals (direct.pxd).
+them. The listeners are the index of direct reads, with its seals (direct.pxd), and external storage
+(store_config.external), which hears of headers.
 
 Queues and counts are no part of a change: link.pxd has them, and its functions are the callers of link, replace, move
 and unlink. Noting a use (do_item_bump, the time of an access) is no change either.
@@ -28,5 +29,7 @@ cdef void change_unlink(store *s, item *it, uint32_t hv) noexcept nogil
 # ITEM_set_cas. The caller and the table have the only references.
 cdef void change_alter(store *s, item *it, uint32_t hv) noexcept nogil
 cdef void change_altered(store *s, item *it, uint32_t hv) noexcept nogil
+# Gives a linked header (ITEM_HDR) another place of its value. Nobody but the table has a reference.
+cdef void change_place(store *s, item *it, const item_hdr *where) noexcept nogil
 # Makes all items last used at `oldest` or earlier invalid. The caller has no lock.
 cdef void change_flush(store *s, rel_time_t oldest) noexcept nogil

@@ -16,6 +16,11 @@ cdef inline void _withdraw(store *s, item *it) noexcept nogil:
     do_item_clear_flags(s, it, ITEM_LINKED)
 
 
+cdef inline void _tell_gone(store *s, item *it) noexcept nogil:
+    if it.it_flags & ITEM_HDR:
+        s.config.external.gone(s.config.external.arg, it)
+
+
 cdef inline void change_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept nogil:
     assert_held(item_mutex(s, hv))
     _publish(s, it, cas)
@@ -31,6 +36,7 @@ cdef inline void change_replace(store *s, item *old, item *it, uint32_t hv, uint
     # In a memory file one of both is linked at any moment.
     write_fence()
     _withdraw(s, old)
+    _tell_gone(s, old)
     assoc_replace(s, old, it, hv)
     direct_replace(s, old, it, hv)
     direct_write_seal(s, it)
@@ -65,6 +71,7 @@ cdef inline void change_unlink(store *s, item *it, uint32_t hv) noexcept nogil:
     assert_held(item_mutex(s, hv))
     assert_that(it.it_flags & ITEM_LINKED)
     _withdraw(s, it)
+    _tell_gone(s, it)
     assoc_delete(s, it, hv)
     direct_remove(s, it, hv)
 
@@ -80,6 +87,13 @@ cdef inline void change_alter(store *s, item *it, uint32_t hv) noexcept nogil:
 cdef inline void change_altered(store *s, item *it, uint32_t hv) noexcept nogil:
     direct_write_seal(s, it)
     direct_end(s, hv)
+
+
+cdef void change_place(store *s, item *it, const item_hdr *where) noexcept nogil:
+    assert_held(item_mutex_of(s, it))
+    assert_that(it.it_flags & ITEM_HDR != 0)
+    _tell_gone(s, it)
+    memcpy(ITEM_data(it), where, sizeof(item_hdr))
 
 
 cdef inline void do_item_set_flags(store *s, item *it, unsigned int flags) noexcept nogil:

@@ -11,9 +11,9 @@ from rmemcached.direct cimport (
 from rmemcached.store.store cimport (
     BUMP_LOCK, ITEM_CHUNK, ITEM_CHUNKED, ITEM_LINKED, ITEM_LOCK, ITEM_SEAL_ROOM, ITEM_SLABBED, ITEM_STALE,
     ITEM_TOKEN_SENT, LRU_LOCK, MAX_NUMBER_OF_SLAB_CLASSES, NO_PAGE, NUMBER_OF_QUEUES, PAGE_FOREIGN, PAGE_IN_TRANSIT,
-    PAGE_RELEASED, SLABS_LOCK, SLAB_PAGE_SIZE, ITEM_chunk_clsid, ITEM_clsid, ITEM_has, ITEM_key, ITEM_ntotal,
-    ITEM_schunk, assoc_find, count_items, is_foreign, item, item_chunk, lru_maintainer_bumps, lru_queue,
-    move_chunk_index, on_moving_page, page_list, slab_class, store_hash,
+    PAGE_RELEASED, SLABS_LOCK, SLAB_PAGE_SIZE, ITEM_chunk_clsid, ITEM_clsid, ITEM_has, ITEM_key, ITEM_size, ITEM_schunk,
+    assoc_find, count_items, is_foreign, item, item_chunk, lru_maintainer_bumps, lru_queue, move_chunk_index,
+    on_moving_page, page_list, slab_class, store_hash,
 )
 from rmemcached.sys.atomics cimport relaxed_load
 from rmemcached.sys.debug cimport assert_held, lock_next_ranked, lock_ranked, unlock_ranked
@@ -64,7 +64,7 @@ cdef const char *_check_bucket(store *s, item *it, uint64_t mask, uint64_t bucke
         if refcount == 0 or (at_rest and refcount != 1):
             return b"an item in the hash table has a wrong reference count"
         f.items += 1
-        f.nbytes += ITEM_ntotal(it)
+        f.nbytes += ITEM_size(it)
         if it.it_flags & ITEM_CHUNKED:
             error = _check_chain(s, it, f)
             if error != NULL:
@@ -159,7 +159,7 @@ cdef const char *_check_lru(store *s, uint64_t *items, uint64_t *nbytes) noexcep
             if assoc_find(s, ITEM_key(it), it.nkey, store_hash(ITEM_key(it), it.nkey)) != it:
                 return b"an item in an LRU list is not in the hash table"
             count += 1
-            total += ITEM_ntotal(it)
+            total += ITEM_size(it)
             crawl_found = crawl_found or q.crawl == it
             newer = it
             it = it.next

@@ -35,6 +35,9 @@ cdef inline store_item_type _judge_store(store *s, item *it, item *old, store_op
         return STORED
     present = ITEM_get_cas(old)
     if op != NREAD_CAS:
+        if (wanted == 0 or wanted == present) and old.it_flags & ITEM_HDR:
+            # As in memcached, no value of external storage is made longer.
+            return NOT_STORED
         return STORED if wanted == 0 or wanted == present else EXISTS
     if wanted != 0 and wanted == present:
         return STORED
@@ -138,8 +141,8 @@ cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, 
     cdef size_t length
     cdef item *fresh
     cdef bint fits
-    # A chained item is too long for a number.
-    if it.nbytes <= 2 or it.it_flags & ITEM_CHUNKED:
+    # A chained item is too long for a number. A value in external storage is no number, as in memcached.
+    if it.nbytes <= 2 or it.it_flags & (ITEM_CHUNKED | ITEM_HDR):
         return NON_NUMERIC
     if cas != NULL and cas[0] != 0 and cas[0] != ITEM_get_cas(it):
         return DELTA_ITEM_CAS_MISMATCH

@@ -49,7 +49,7 @@ cdef void _crawl_expired(store *s, unsigned int id, item *it, uint32_t hv, bint 
     cdef lru_queue *q = &s.queues[id]
     cdef crawler_stats *stats = &s.crawler.stats[id]
     cdef rel_time_t left
-    if item_is_expired(s, it):
+    if item_is_expired(s, it) or header_is_lost(s, it):
         q.stats.crawler_reclaimed += 1
         if not it.it_flags & ITEM_FETCHED and not item_is_flushed(s, it):
             q.stats.expired_unfetched += 1
@@ -103,7 +103,7 @@ cdef bint _crawl_queue(store *s, unsigned int id, const crawler_client *client, 
     if client != NULL:
         q.stats.crawler_items_checked += 1
         unlock_ranked(&q.lock, LRU_LOCK)
-        if not item_is_expired(s, it):
+        if not item_is_expired(s, it) and not header_is_lost(s, it):
             ok = client.item_found(client.arg, it)
     else:
         # An item with references is left alone: its memory would not become free now.
@@ -158,7 +158,7 @@ cdef unsigned int _crawl_chain(store *s, item *it, const crawler_client *client,
     cdef unsigned int found = 0
     while it != NULL and ok[0]:
         assert_held(item_mutex_of(s, it))
-        if not item_is_expired(s, it):
+        if not item_is_expired(s, it) and not header_is_lost(s, it):
             found += 1
             ok[0] = client.item_found(client.arg, it)
         it = it.h_next

@@ -7,6 +7,7 @@ cdef struct data_cursor:        # a place in an item's data
 cdef inline void _cursor_set(data_cursor *c, item *it, size_t offset) noexcept nogil:
     """Points c at a data byte; offset is at most nbytes."""
     cdef item_chunk *ch
+    assert_that(not ITEM_has(it, ITEM_HDR))
     if ITEM_has(it, ITEM_CHUNKED):
         ch = ITEM_schunk(it)
         while offset >= <size_t>ch.used and ch.next != NULL:

@@ -408,9 +408,10 @@ cdef inline void direct_set_cas(store *s, item *it, uint64_t cas) noexcept nogil
 # --- entries ---
 
 cdef inline bint _direct_covers(store *s, const item *it) noexcept nogil:
-    """Whether the index can name the item. Memory from a raised limit is not covered, nor are foreign pages."""
-    return s.direct.header != NULL and <size_t>(<const char *>it - s.slabs.arena) < s.direct.covered \
-        and not is_foreign(s, it)
+    """Whether the index can name the item. Memory from a raised limit is not covered, nor are foreign pages. For an
+    item whose value is elsewhere clients must ask."""
+    return s.direct.header != NULL and not it.it_flags & ITEM_HDR \
+        and <size_t>(<const char *>it - s.slabs.arena) < s.direct.covered and not is_foreign(s, it)
 
 
 cdef inline direct_bucket *_direct_bucket(store *s, uint32_t hv) noexcept nogil:

@@ -14,7 +14,29 @@ cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noe
     return slabs_clsid(s, _item_ntotal(s, nkey, flags, nbytes)) != 0
 
 
-cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
+cdef inline bint may_leave(store *s, unsigned int clsid) noexcept nogil:
+    return s.config.external != NULL and s.slabs.classes[clsid].size >= relaxed_load(&s.config.flash.item_size)
+
+
+cdef bint do_move_outward(store *s, const victim *v) noexcept nogil:
+    assert_held(item_mutex(s, v.hv))
+    return may_leave(s, ITEM_clsid(v.it)) and s.config.external.take(s.config.external.arg, v)
+
+
+cdef int evict_outward(store *s, unsigned int clsid) noexcept nogil:
+    cdef victim v
+    cdef int taken
+    if not may_leave(s, clsid) or not store_take_victim(s, clsid, &v):
+        return 0
+    taken = do_move_outward(s, &v)
+    if taken and relaxed_load(&v.it.refcount) != 1:
+        # Others have references: they free the memory.
+        taken = PULL_KEPT
+    victim_release(s, &v)
+    return taken
+
+
+cdef item *_alloc_pull(store *s, unsigned int clsid, bint outward) noexcept nogil:
     """Allocates a chunk of the class: a free chunk, a chunk of a new page, or the chunk of an evicted item. NULL: no
     memory.
 
@@ -23,6 +45,8 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
     WARM's tail moves to COLD then. memcached also gives up after ten referenced items at the tail. Here clients keep
     references to thousands of items for views: such items leave the queue, each only once, and do not count. S3-FIFO
     passes over referenced items, until it may have looked at all items of the class.
+
+    outward: external storage may take items. Not for a header, which would need another header.
     """
     cdef bint segmented = relaxed_load(&s.config.lru_segmented) or s.config.s3fifo
     cdef int most = 2 * ALLOC_TRIES if segmented and s.config.evict_to_free else ALLOC_TRIES
@@ -46,8 +70,11 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
             if not foreign_wait(s, &waits):
                 break
             continue
-        if s.config.s3fifo:
-            evicted = s3_evict(s, clsid)
+        pulled = evict_outward(s, clsid) if outward else 0
+        if pulled:
+            kept += pulled == PULL_KEPT
+        elif s.config.s3fifo:
+            evicted = s3_evict(s, clsid, NULL)
             if evicted == S3_STAYED and <uint64_t>(pulls + 1) * S3_LOOKED >= s3_items(s, clsid):
                 break
             if evicted == S3_LOCKED:
@@ -93,11 +120,11 @@ cdef item_chunk *_alloc_chunk(store *s, item_chunk *ch, size_t remain) noexcept 
     if size > largest:
         size = largest
     clsid = slabs_clsid(s, size)
-    chained = <item_chunk *>_alloc_pull(s, clsid)
+    chained = <item_chunk *>_alloc_pull(s, clsid, True)
     if chained == NULL and clsid != s.slabs.power_largest:
         # The small class may have nothing to evict while the largest has.
         clsid = s.slabs.power_largest
-        chained = <item_chunk *>_alloc_pull(s, clsid)
+        chained = <item_chunk *>_alloc_pull(s, clsid, True)
     if chained == NULL:
         return NULL
     chained.head = ch.head
@@ -128,6 +155,11 @@ cdef bint _alloc_chain(store *s, item *it) noexcept nogil:
 
 cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime,
                       size_t nbytes) noexcept nogil:
+    return item_alloc_as(s, key, nkey, flags, exptime, nbytes, True)
+
+
+cdef item *item_alloc_as(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime, size_t nbytes,
+                         bint sealed) noexcept nogil:
     cdef size_t ntotal, htotal, more
     cdef unsigned int clsid, head_clsid
     cdef uint16_t it_flags = 0
@@ -136,7 +168,7 @@ cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, re
     if not item_size_ok(s, nkey, flags, nbytes):
         return NULL
     ntotal = _item_ntotal(s, nkey, flags, nbytes)
-    more = direct_seal_room(s, ntotal)
+    more = direct_seal_room(s, ntotal) if sealed else 0
     if more:
         it_flags = ITEM_SEAL_ROOM
     clsid = head_clsid = slabs_clsid(s, ntotal + more)
@@ -148,7 +180,7 @@ cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, re
     if relaxed_load(&s.direct.bucket_count):
         # The processor fetches the bucket while the value arrives.
         direct_ahead(s, store_hash(key, nkey))
-    it = _alloc_pull(s, head_clsid)
+    it = _alloc_pull(s, head_clsid, sealed)
     if it != NULL:
         if s.config.use_cas:
             it_flags |= ITEM_CAS

@@ -18,6 +18,9 @@ cdef const char *_config_error(const store_config *config) noexcept nogil:
         return b"the item size limit must be between the largest slab chunk and 1 GB"
     if config.hashpower_init > HASHPOWER_MAX:
         return b"the initial hash power must be at most 32"
+    if config.external != NULL and config.memory_file != NULL:
+        # The next daemon would find headers without their values.
+        return b"external storage and a memory file do not go together"
     return NULL
 
 
@@ -65,6 +68,8 @@ cdef const char *_fill(store *s) noexcept nogil:
         snprintf(_problem, sizeof(_problem), b"Error while preallocating slab memory!\nIf using -L or other prealloc "
                  b"options, max memory must be at least %u megabytes.", s.slabs.power_largest)
         return _problem
+    if s.config.external != NULL:
+        slabs_fill_pool(s)
     s.file.serves = True
     return NULL
 

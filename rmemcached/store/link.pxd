@@ -39,7 +39,7 @@ cdef struct lru_queue:
     item *head
     item *tail
     uint64_t size               # items; others read the field without the lock, by relaxed loads
-    uint64_t bytes              # sum of their ITEM_ntotal
+    uint64_t bytes              # sum of their ITEM_size
     # The crawl under way (crawler.pyx), and the flush_all under way (lru.pyx). A thread that takes the item `crawl` or
     # `flush` out of the queue sets the field to the item's neighbour.
     item *crawl                 # the next item of the crawl; NULL: no crawl, or no more items

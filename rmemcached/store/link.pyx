@@ -35,7 +35,7 @@ cdef inline void do_item_link_q(store *s, lru_queue *q, item *it) noexcept nogil
         q.tail = it
     q.head = it
     relaxed_store(&q.size, q.size + 1)
-    q.bytes += ITEM_ntotal(it)
+    q.bytes += ITEM_size(it)
 
 
 cdef inline void do_item_unlink_q(store *s, lru_queue *q, item *it) noexcept nogil:
@@ -53,7 +53,7 @@ cdef inline void do_item_unlink_q(store *s, lru_queue *q, item *it) noexcept nog
     if q.flush == it:
         q.flush = it.next
     relaxed_store(&q.size, q.size - 1)
-    q.bytes -= ITEM_ntotal(it)
+    q.bytes -= ITEM_size(it)
 
 
 cdef inline void _item_replace_q(store *s, lru_queue *q, item *it, item *fresh) noexcept nogil:
@@ -78,7 +78,7 @@ cdef inline void _item_replace_q(store *s, lru_queue *q, item *it, item *fresh) 
 # --- counts ---
 
 cdef inline uint32_t _sizes_bucket(item *it) noexcept nogil:
-    return <uint32_t>((ITEM_ntotal(it) + SIZES_GRANULARITY - 1) // SIZES_GRANULARITY)
+    return <uint32_t>((ITEM_size(it) + SIZES_GRANULARITY - 1) // SIZES_GRANULARITY)
 
 
 cdef inline void _sizes_add(store *s, item *it) noexcept nogil:
@@ -103,7 +103,7 @@ cdef inline void do_count_linked(store *s, item *it, uint32_t hv) noexcept nogil
     assert_held(item_mutex(s, hv))
     cdef item_stripe *stripe = &s.assoc.item_locks[hv & s.assoc.item_lock_mask]
     relaxed_store(&stripe.items, stripe.items + 1)
-    relaxed_store(&stripe.bytes, stripe.bytes + ITEM_ntotal(it))
+    relaxed_store(&stripe.bytes, stripe.bytes + ITEM_size(it))
     _sizes_add(s, it)
 
 
@@ -111,7 +111,7 @@ cdef inline void do_count_unlinked(store *s, item *it, uint32_t hv) noexcept nog
     assert_held(item_mutex(s, hv))
     cdef item_stripe *stripe = &s.assoc.item_locks[hv & s.assoc.item_lock_mask]
     relaxed_store(&stripe.items, stripe.items - 1)
-    relaxed_store(&stripe.bytes, stripe.bytes - ITEM_ntotal(it))
+    relaxed_store(&stripe.bytes, stripe.bytes - ITEM_size(it))
     _sizes_remove(s, it)
 
 

@@ -12,7 +12,8 @@ fetched item goes round once more. In both cases the item then has one fetch les
 and its key remembered. New items enter the small queue, or the main queue if their key is remembered. In a class so
 small that an eviction may look at all its items, remembered keys enter the small queue as well, with a fetch counted.
 
-store.pxd declares do_item_bump, store_flush_all and the settings: lru_tune, lru_set_segmented, lru_set_temp_ttl.
+store.pxd declares do_item_bump, store_take_victim, victim_release, store_flush_all and the settings: lru_tune,
+lru_set_segmented, lru_set_temp_ttl.
 """
 
 cdef enum:
@@ -83,7 +84,8 @@ cdef int s3_drop(store *s, unsigned int clsid, int most) noexcept nogil
 # S3-FIFO: the number of items of a class.
 cdef uint64_t s3_items(store *s, unsigned int clsid) noexcept nogil
 # S3-FIFO: evicts an item of the class, or drops an expired or flushed item, for allocation and the page mover. A
-# referenced item goes to the head of the main queue instead: its memory would not become free.
-cdef s3_pulled s3_evict(store *s, unsigned int clsid) noexcept nogil
+# referenced item goes to the head of the main queue instead: its memory would not become free. v: not NULL for
+# store_take_victim; hands the item over in place of evicting it.
+cdef s3_pulled s3_evict(store *s, unsigned int clsid, victim *v) noexcept nogil
 # Tells watchers about the coming eviction of the item. The caller holds the item lock.
 cdef void log_evicted(store *s, item *it) noexcept nogil

@@ -14,6 +14,7 @@ cdef extern from *:
 
 cdef enum:
     NOT_MOVED = 1               # for moved_item.lru: the item moves to no queue
+    VICTIM_TRIES = 8            # pulls for a victim: a pull may drop expired items instead
 
 cdef struct moved_item:         # taken out of its queue, with its item lock held
     item *it
@@ -235,11 +236,21 @@ cdef bint _pull_evict(store *s, lru_queue *q, item *it, uint32_t hv) noexcept no
     return True
 
 
-cdef struct lru_pull:            # arguments of lru_pull_tail, for _pull_live
+cdef void _hand_over(victim *v, item *it, uint32_t hv) noexcept nogil:
+    """The victim gets a reference, and keeps its item lock."""
+    fetch_add(&it.refcount, 1)
+    v.it = it
+    v.hv = hv
+
+
+cdef struct lru_pull:            # arguments of lru_pull_tail
+    unsigned int clsid
     unsigned int lru
     uint64_t total_bytes
     unsigned int flags
     rel_time_t max_age
+    int most
+    victim *v                    # with PULL_EVICT, if not NULL: the item is handed over
 
 
 cdef bint _pull_live(store *s, const lru_pull *pull, lru_queue *q, item *it, uint32_t hv,
@@ -254,6 +265,9 @@ cdef bint _pull_live(store *s, const lru_pull *pull, lru_queue *q, item *it, uin
     if pull.lru == TEMP_LRU or s.config.s3fifo:
         return False
     if pull.lru == COLD_LRU:
+        if pull.v != NULL:
+            _hand_over(pull.v, it, hv)
+            return True
         if pull.flags & PULL_EVICT:
             return _pull_evict(s, q, it, hv)
         if not active or not relaxed_load(&s.config.lru_segmented):
@@ -329,10 +343,10 @@ cdef void _pull_finish(store *s, const moved_items *moved) noexcept nogil:
         unlock_ranked(&q.lock, LRU_LOCK)
 
 
-cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t total_bytes, unsigned int flags,
-                       rel_time_t max_age, int most) noexcept nogil:
-    cdef lru_queue *q = &s.queues[clsid | lru]
-    cdef lru_pull pull = lru_pull(lru, total_bytes, flags, max_age)
+cdef int _pull_tail(store *s, const lru_pull *pull) noexcept nogil:
+    cdef lru_queue *q = &s.queues[pull.clsid | pull.lru]
+    cdef unsigned int flags = pull.flags
+    cdef int most = pull.most
     cdef moved_items moved
     cdef moved_item *move = &moved.items[0]
     cdef item *it
@@ -340,8 +354,7 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
     cdef int removed = 0
     cdef int freed = 0
     cdef int tries = PULL_TRIES
-    cdef bint referenced
-    cdef bint evicted = False
+    cdef bint referenced, evicted = False
     if relaxed_load(&q.size) == 0:
         return 0
     moved.count = 0
@@ -367,8 +380,11 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
         if item_is_expired(s, it) or _is_before_flush(s, it):
             _pull_expired(s, q, it, move.hv)
         elif (flags & PULL_EVICT and removed != 0) \
-                or not _pull_live(s, &pull, q, it, move.hv, &move.lru):
+                or not _pull_live(s, pull, q, it, move.hv, &move.lru):
             item_unlock(s, move.hv)
+            break
+        elif pull.v != NULL:
+            removed += 1
             break
         elif flags & PULL_EVICT:
             evicted = True
@@ -385,8 +401,19 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
     unlock_ranked(&q.lock, LRU_LOCK)
     _pull_finish(s, &moved)
     if evicted and relaxed_load(&s.config.slab_automove) == 2:
-        slabs_reassign(s, -1, <int>clsid, True)
+        slabs_reassign(s, -1, <int>pull.clsid, True)
     return PULL_KEPT if flags & PULL_EVICT and removed != 0 and freed == 0 else removed
+
+
+cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t total_bytes, unsigned int flags,
+                       rel_time_t max_age, int most) noexcept nogil:
+    cdef lru_pull pull = lru_pull(clsid, lru, total_bytes, flags, max_age, most, NULL)
+    return _pull_tail(s, &pull)
+
+
+cdef int _pull_victim(store *s, unsigned int clsid, victim *v) noexcept nogil:
+    cdef lru_pull pull = lru_pull(clsid, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES, v)
+    return _pull_tail(s, &pull)
 
 
 # --- S3-FIFO ---
@@ -411,8 +438,8 @@ cdef void _s3_keep(store *s, lru_queue *q, lru_queue *main, item *it) noexcept n
     unlock_ranked(&main.lock, LRU_LOCK)
 
 
-cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint force) noexcept nogil:
-    """Drops, keeps or evicts a tail item. force: only references keep the item from eviction."""
+cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint force, victim *v) noexcept nogil:
+    """Drops, keeps or evicts a tail item, or hands it over. force: only references keep the item from eviction."""
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)
     cdef unsigned int frequency = it.it_flags & ITEM_FREQUENCY
@@ -425,7 +452,7 @@ cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint forc
     if item_is_expired(s, it) or _is_before_flush(s, it):
         _pull_expired(s, q, it, hv)
         return S3_GONE
-    if not s.config.evict_to_free or (force and referenced):
+    if (not s.config.evict_to_free and v == NULL) or (force and referenced):
         # This item stays where it is, but items behind it may go.
         return S3_STAYED
     if (frequency != 0 or referenced) and not force:
@@ -435,12 +462,15 @@ cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint forc
             relaxed_store(&it.it_flags, it.it_flags - ITEM_FREQUENCY_ONE)
         _s3_keep(s, q, &s.queues[clsid | COLD_LRU], it)
         return S3_STAYED
+    if v != NULL:
+        _hand_over(v, it, hv)
+        return S3_GONE
     _pull_evict(s, q, it, hv)
     ghost_add(s, clsid, hv, GHOST_SMALL if small else GHOST_MAIN)
     return S3_GONE
 
 
-cdef s3_pulled _s3_pull(store *s, unsigned int clsid, unsigned int lru, bint force) noexcept nogil:
+cdef s3_pulled _s3_pull(store *s, unsigned int clsid, unsigned int lru, bint force, victim *v) noexcept nogil:
     """Looks at the tail of the small or the main queue until an item has gone, PULL_MOST times at most."""
     cdef lru_queue *q = &s.queues[clsid | lru]
     cdef item *it
@@ -461,8 +491,9 @@ cdef s3_pulled _s3_pull(store *s, unsigned int clsid, unsigned int lru, bint for
             if result == S3_NOTHING:
                 result = S3_LOCKED
             continue
-        result = _s3_tail(s, q, it, hv, force)
-        item_unlock(s, hv)
+        result = _s3_tail(s, q, it, hv, force, v)
+        if v == NULL or v.it == NULL:
+            item_unlock(s, hv)
         looked += 1
         tries = PULL_TRIES
     unlock_ranked(&q.lock, LRU_LOCK)
@@ -474,28 +505,50 @@ cdef int s3_drop(store *s, unsigned int clsid, int most) noexcept nogil:
         + lru_pull_tail(s, clsid, COLD_LRU, 0, PULL_CRAWL_BLOCKS, 0, most)
 
 
-cdef s3_pulled s3_evict(store *s, unsigned int clsid) noexcept nogil:
+cdef s3_pulled s3_evict(store *s, unsigned int clsid, victim *v) noexcept nogil:
     cdef uint64_t small
     cdef unsigned int lru
     cdef s3_pulled result = S3_NOTHING
     cdef s3_pulled other
     # Without evictions (-M) only expired items go.
-    cdef int rounds = S3_ROUNDS if s.config.evict_to_free else 1
+    cdef int rounds = S3_ROUNDS if s.config.evict_to_free or v != NULL else 1
     cdef int pull
     cdef bint force
     for pull in range(rounds):
         force = pull == S3_ROUNDS - 1
         small = relaxed_load(&s.queues[clsid | HOT_LRU].size)
         lru = HOT_LRU if ghost_small_is_full(s, small, s3_items(s, clsid)) else COLD_LRU
-        result = _s3_pull(s, clsid, lru, force)
+        result = _s3_pull(s, clsid, lru, force, v)
         if result < S3_STAYED or (result == S3_STAYED and pull == rounds - 1):
-            other = _s3_pull(s, clsid, HOT_LRU if lru == COLD_LRU else COLD_LRU, force)
+            other = _s3_pull(s, clsid, HOT_LRU if lru == COLD_LRU else COLD_LRU, force, v)
             result = max(result, other)
         if result != S3_STAYED:
             break
-    if result == S3_GONE and relaxed_load(&s.config.slab_automove) == 2:
+    if result == S3_GONE and v == NULL and relaxed_load(&s.config.slab_automove) == 2:
         slabs_reassign(s, -1, <int>clsid, True)
     return result
+
+
+# --- victims ---
+
+cdef bint store_take_victim(store *s, unsigned int clsid, victim *v) noexcept nogil:
+    cdef int _try
+    v.it = NULL
+    for _try in range(VICTIM_TRIES):
+        if s.config.s3fifo:
+            if s3_evict(s, clsid, v) != S3_GONE:
+                break
+        elif _pull_victim(s, clsid, v) == 0:
+            break
+        if v.it != NULL:
+            live_add(LIVE_ITEM_REF)
+            return True
+    return False
+
+
+cdef void victim_release(store *s, victim *v) noexcept nogil:
+    do_item_remove(s, v.it)
+    item_unlock(s, v.hv)
 
 
 # --- flush_all ---
@@ -537,11 +590,10 @@ cdef void _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil
                 item_unlock(s, hv)
             else:
                 _flush_locked(s, q, it, hv)
-        elif s.config.s3fifo or relaxed_load(&s.config.lru_segmented):
-            q.flush = it.next
         else:
-            # The queue is sorted by time. In the modes above, a fetched item keeps its place.
-            break
+            # Items behind this one may be younger: in no mode is a queue sorted by time. A fetched item keeps its place,
+            # and an item that moves to another queue, or between memory and external storage, keeps its time.
+            q.flush = it.next
         looked += 1
         if looked >= FLUSH_MOST:
             looked = 0

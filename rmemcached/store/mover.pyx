@@ -2,6 +2,7 @@ cdef enum:
     MOVE_MAX_LOOPS = 5000       # passes over a page before the mover deletes and evicts items in its way
     MOVE_GIVE_UP_LOOPS = 2 * MOVE_MAX_LOOPS     # ... and before the mover leaves the page in its class
     MOVE_BACKOFF_MAX = 5000     # microseconds between two passes
+    MOVE_PATIENCE = 100         # passes in which external storage may make room, before the mover evicts instead
     MOVE_PAGES_TRIED = 4096     # pages of a class tried, to find a page without pins
 
 cdef struct move_target:        # a chunk of the page, looked at
@@ -21,6 +22,10 @@ cdef item *_move_alloc(store *s, unsigned int clsid, bint new_page) noexcept nog
         unlock_ranked(&s.slabs.lock, SLABS_LOCK)
         it = slabs_alloc(s, clsid, new_page)
     return it
+
+
+cdef inline bint _move_may_evict(store *s) noexcept nogil:
+    return s.mover.allow_evictions and (not may_leave(s, s.slabs.move.src) or s.mover.busy_loops > MOVE_PATIENCE)
 
 
 cdef void _move_prepare(store *s) noexcept nogil:
@@ -46,10 +51,13 @@ cdef void _move_prepare(store *s) noexcept nogil:
         for _try in range(10):
             if m.spare != NULL:
                 return
-            if s.config.s3fifo:
-                s3_evict(s, s.slabs.move.src)
-            elif lru_pull_tail(s, s.slabs.move.src, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES) == 0:
-                lru_pull_tail(s, s.slabs.move.src, HOT_LRU, 0, 0, 0, 1)
+            if evict_outward(s, s.slabs.move.src) == 0:
+                if not _move_may_evict(s):
+                    return
+                if s.config.s3fifo:
+                    s3_evict(s, s.slabs.move.src, NULL)
+                elif lru_pull_tail(s, s.slabs.move.src, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES) == 0:
+                    lru_pull_tail(s, s.slabs.move.src, HOT_LRU, 0, 0, 0, 1)
             m.spare = _move_alloc(s, s.slabs.move.src, False)
 
 
@@ -99,7 +107,7 @@ cdef void _move_item(store *s, item *it, item *fresh, uint32_t hv) noexcept nogi
     if flags & ITEM_CHUNKED:
         body = <size_t>(<char *>ITEM_schunk(it) - <char *>it) + sizeof(item_chunk)
     else:
-        body = ITEM_ntotal(it)
+        body = ITEM_size(it)
     memcpy(fresh + 1, it + 1, body - sizeof(item))
     relaxed_store(&fresh.refcount, 1)
     store_release(&fresh.it_flags, flags)
@@ -145,9 +153,13 @@ cdef void _move_chunk(store *s, item_chunk *ch, item_chunk *fresh, uint32_t hv) 
 
 
 cdef void _move_evict(store *s, item *it, uint32_t hv) noexcept nogil:
+    """Has external storage take the item, or evicts it. The caller keeps its reference."""
     assert_owner(s.mover.owner)
     assert_held(item_mutex(s, hv))
     cdef lru_queue *q = &s.queues[it.slabs_clsid]
+    cdef victim v = victim(it, hv)
+    if do_move_outward(s, &v) or not _move_may_evict(s):
+        return
     lock_ranked(&q.lock, LRU_LOCK)
     q.stats.evicted += 1
     unlock_ranked(&q.lock, LRU_LOCK)
@@ -162,6 +174,7 @@ cdef void _move_linked(store *s, move_target *t, bint referenced) noexcept nogil
     cdef page_mover *m = &s.mover
     cdef item *it = t.it
     cdef bint chained = (it.it_flags & ITEM_CHUNKED) != 0
+    cdef victim v = victim(it, t.hv)
     if item_is_expired(s, it):
         do_item_unlink(s, it, t.hv)
     elif m.spare == NULL:
@@ -176,7 +189,7 @@ cdef void _move_linked(store *s, move_target *t, bint referenced) noexcept nogil
         relaxed_store(&m.rescues, m.rescues + 1)
     elif referenced:
         # A thread with a reference may walk the chain at any time, so the chain must not change.
-        if m.busy_loops > MOVE_MAX_LOOPS:
+        if m.busy_loops > MOVE_MAX_LOOPS and not do_move_outward(s, &v):
             log_evicted(s, it)
             do_item_unlink(s, it, t.hv)
             relaxed_store(&m.busy_deletes, m.busy_deletes + 1)

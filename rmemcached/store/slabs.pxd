@@ -78,6 +78,10 @@ cdef void slabs_destroy(store *s) noexcept nogil
 # the system has less memory.
 cdef bint slabs_preallocate(store *s) noexcept nogil
 
+# Takes all memory of the limit as pages of the pool, for store_create with external storage: its automove keeps a part
+# of the pool free. The pages are not touched.
+cdef void slabs_fill_pool(store *s) noexcept nogil
+
 # --- chunks ---
 # The class for an item or chunk of size bytes: the largest class, if size needs several chunks; 0: no item has this
 # size.

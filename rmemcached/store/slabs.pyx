@@ -289,6 +289,19 @@ cdef unsigned int global_page_pool_size(store *s, bint *mem_limit_reached) noexc
     return count
 
 
+cdef void slabs_fill_pool(store *s) noexcept nogil:
+    cdef uint32_t page
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
+    while s.slabs.malloced + SLAB_PAGE_SIZE <= s.config.maxbytes:
+        page = _page_of_arena(s)
+        if page == NO_PAGE:
+            break
+        s.slabs.page_class[page] = SLAB_GLOBAL_PAGE_POOL
+        do_page_append(s, &s.slabs.classes[SLAB_GLOBAL_PAGE_POOL].pages, page)
+        s.slabs.malloced += SLAB_PAGE_SIZE
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
+
+
 # --- chunks ---
 
 cdef inline bint on_moving_page(store *s, void *chunk) noexcept nogil:

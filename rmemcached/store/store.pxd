@@ -18,8 +18,8 @@ from libc.string cimport memcpy
 from posix.uio cimport iovec
 
 from rmemcached.direct cimport (
-    DIRECT_ACTIVE, DIRECT_CHUNK, DIRECT_CHUNKED, DIRECT_FETCHED, DIRECT_FREQUENCY_ONE, DIRECT_LINKED, DIRECT_SLABBED,
-    DIRECT_STALE, DIRECT_TOKEN_SENT, DIRECT_WITH_CAS, DIRECT_WITH_FLAGS, direct_bucket, direct_header,
+    DIRECT_ACTIVE, DIRECT_CHUNK, DIRECT_CHUNKED, DIRECT_ELSEWHERE, DIRECT_FETCHED, DIRECT_FREQUENCY_ONE, DIRECT_LINKED,
+    DIRECT_SLABBED, DIRECT_STALE, DIRECT_TOKEN_SENT, DIRECT_WITH_CAS, DIRECT_WITH_FLAGS, direct_bucket, direct_header,
 )
 from rmemcached.logger cimport logger
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
@@ -54,6 +54,8 @@ cdef enum:
     ITEM_ACTIVE = DIRECT_ACTIVE
     ITEM_CHUNKED = DIRECT_CHUNKED
     ITEM_CHUNK = DIRECT_CHUNK
+    # The value is elsewhere: the item is a header with an item_hdr in place of the data, and nbytes is the value's.
+    ITEM_HDR = DIRECT_ELSEWHERE
     ITEM_CFLAGS = DIRECT_WITH_FLAGS
     ITEM_TOKEN_SENT = DIRECT_TOKEN_SENT
     ITEM_STALE = DIRECT_STALE
@@ -81,7 +83,8 @@ cdef struct item:
     uint8_t slabs_clsid     # class id | queue << SLAB_CLASS_BITS. The queue may change while somebody has a reference
     uint8_t nkey
     # At offset 48: cas (8 bytes, if ITEM_CAS), key and a NUL, client flags (4 bytes, if ITEM_CFLAGS), then the data;
-    # in ITEM_CHUNKED items an item_chunk header without data bytes (ITEM_schunk) is in the data's place.
+    # in ITEM_CHUNKED items an item_chunk header without data bytes (ITEM_schunk) is in the data's place, in ITEM_HDR
+    # items an item_hdr.
 
 cdef struct item_chunk:
     # Guarded by the same lock as the head item.
@@ -96,6 +99,11 @@ cdef struct item_chunk:
     uint8_t slabs_clsid
     uint8_t orig_clsid      # in the header inside the head item: the class of the head's chunk
     # data at offset 48
+
+cdef struct item_hdr:           # the place of a value in external storage (rmemcached/flash); memcached's structure
+    uint32_t page_version
+    uint32_t offset         # bytes from the beginning of the page
+    uint16_t page_id
 
 cdef inline bint ITEM_has(const item *it, unsigned int flag) noexcept nogil:
     """Whether a flag is set. Flags about the item's layout never change: a thread may read them without the item lock,
@@ -156,6 +164,17 @@ cdef inline size_t ITEM_ntotal(item *it) noexcept nogil:
     """The item's size in statistics and `me`, in bytes: header, cas, key, flags, data."""
     return <size_t>(ITEM_data(it) - <char *>it) + <size_t>it.nbytes
 
+cdef inline item_hdr ITEM_get_hdr(item *it) noexcept nogil:
+    """The place of an ITEM_HDR item's value. The caller has the item lock, or a reference."""
+    cdef item_hdr where
+    memcpy(&where, ITEM_data(it), sizeof(where))
+    return where
+
+cdef inline size_t ITEM_size(item *it) noexcept nogil:
+    """The item's bytes in memory, chunk headers excepted: ITEM_ntotal, or the size of a header."""
+    cdef size_t data = sizeof(item_hdr) if ITEM_has(it, ITEM_HDR) else <size_t>it.nbytes
+    return <size_t>(ITEM_data(it) - <char *>it) + data
+
 cdef inline unsigned int ITEM_clsid(const item *it) noexcept nogil:
     return <unsigned int>relaxed_load(&(<item *>it).slabs_clsid) & SLAB_CLASS_MASK
 
@@ -195,6 +214,23 @@ cdef enum store_op:
 
 cdef enum:
     INCR_MAX_STORAGE_LEN = 24
+
+cdef struct victim:             # an item handed over by eviction
+    item *it                    # with a reference
+    uint32_t hv                 # its item lock is held
+
+# External storage, as the store sees it.
+cdef struct external_storage:
+    void *arg
+    # An allocation is about to evict the item. Puts a header in its place, if there is room for the value at once.
+    # False: the item is evicted. The functions of headers may be called, with the victim's item lock.
+    bint (*take)(void *arg, const victim *v) noexcept nogil
+    # The next two are told about headers (ITEM_HDR), with the item lock held, perhaps with an LRU lock: they must not
+    # call the store.
+    # The linked header is leaving the table or gets another place: its value is no longer needed.
+    void (*gone)(void *arg, item *it) noexcept nogil
+    # Whether the header's value is still there.
+    bint (*exists)(void *arg, item *it) noexcept nogil
 
 cdef enum restart_policy:       # what a start does with the items of a memory file (-o restart)
     RESTART_AUTO = 0            # keeps them, but not after three crashes within a minute
@@ -251,7 +287,7 @@ cdef struct store_config:
     unsigned int slab_automove        # 0, 1, 2
     double slab_automove_ratio
     unsigned int slab_automove_window
-    double slab_automove_freeratio    # kept and shown, but without effect (slabs_set_automove_freeratio)
+    double slab_automove_freeratio    # share of all memory to stay free pages (slabs_set_automove_freeratio)
     const char *memory_file           # -e: the path of the file with the items; NULL: none
     restart_policy restart
     bint preallocate                  # -L: take (and touch) all memory at start
@@ -263,6 +299,7 @@ cdef struct store_config:
     bint direct_remote          # with direct: clients also READ over devices, so items have seals
     bint track_sizes            # count items by size for `stats sizes`
     flash_settings flash        # the command extstore changes it
+    const external_storage *external    # NULL: no item has ITEM_HDR
     logger *log                 # receives entries about fetches, stores, evictions and background work; may be NULL
     # Called before the first use of an extent of the arena: the server registers the extent with its devices. The
     # slabs lock is held, so the function must not call the store. May be NULL.
@@ -452,7 +489,8 @@ cdef void slabs_set_automove(store *s, unsigned int level) noexcept nogil
 cdef void slabs_set_automove_ratio(store *s, double ratio) noexcept nogil
 # How many runs of automove, at most ten a second, a decision looks back at; greater than zero.
 cdef void slabs_set_automove_window(store *s, unsigned int runs) noexcept nogil
-# The ratio is kept and shown, but has no effect, as in a memcached without external storage.
+# The share of all memory that automove keeps as free pages with external storage. Without, the ratio is kept and shown,
+# but has no effect, as in memcached.
 cdef void slabs_set_automove_freeratio(store *s, double ratio) noexcept nogil
 # Changes the memory limit at run time. A lower limit gives pages of the pool back to the system, at once and as the
 # page mover frees more. After store_pin_memory, or once the memory was readied for clients, the pages stay in the pool
@@ -556,6 +594,47 @@ cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, 
 # With too small a max_iov the entries cover only the first bytes: go on at offset + the sum of their lengths.
 cdef int item_iov(item *it, size_t offset, size_t length, iovec *iov, int max_iov) noexcept nogil
 
+# --- items with values in external storage ---
+# Hands over the item of the class that eviction would take next, in place of freeing it. False: there is none, or it is
+# locked. The caller ends with victim_release.
+cdef bint store_take_victim(store *s, unsigned int clsid, victim *v) noexcept nogil
+cdef void victim_release(store *s, victim *v) noexcept nogil
+# Puts a header in the victim's place: its value is at `where` now. False: no memory for a header.
+cdef bint do_victim_to_header(store *s, const victim *v, const item_hdr *where) noexcept nogil
+# Finds the header of a key whose value is at `where`, and locks hv until item_unlock. NULL: there is no such header, or
+# it has expired; nothing is locked.
+cdef item *header_find_locked(store *s, const char *key, size_t nkey, uint32_t hv,
+                              const item_hdr *where) noexcept nogil
+cdef enum header_moved:
+    HEADER_NO_MEMORY
+    HEADER_CHANGED              # in place
+    HEADER_COPIED               # somebody has a reference to the old header
+# Gives the header of header_find_locked another place.
+cdef header_moved do_header_move(store *s, item *it, uint32_t hv, const item_hdr *where) noexcept nogil
+# An unlinked item with the header's key, sizes, client flags and expiry time, for reading its value. NULL: no memory.
+cdef item *header_buffer(store *s, item *it) noexcept nogil
+# The present place of a value whose header the caller has looked up before, and has a reference to. False: the key has
+# no header of the same value any more.
+cdef bint header_place(store *s, item *it, item_hdr *where) noexcept nogil
+# Unlinks the key's header if its value is at `where`.
+cdef void header_drop(store *s, item *it, const item_hdr *where) noexcept nogil
+# Whether clients fetch the item often: the header is linked, and was fetched twice, lately. No lock is needed.
+cdef bint header_is_hot(store *s, item *it) noexcept nogil
+# Puts `value`, from header_buffer, in the place of a hot header, unless another thread has the item lock. True: value
+# is linked now.
+cdef bint header_recache(store *s, item *it, item *value) noexcept nogil
+# The room of a slab class.
+cdef struct class_room:
+    uint32_t perslab            # chunks in a page
+    uint64_t chunks_free        # free chunks, without pages of the pool
+    uint64_t total_pages
+cdef void store_class_room(store *s, unsigned int clsid, class_room *out) noexcept nogil
+# Free pages of the pool, and how many the pool should have by automove.
+cdef unsigned int store_free_pages(store *s) noexcept nogil
+cdef unsigned int store_pool_least(store *s) noexcept nogil
+# The share of memory whose items are too small for external storage, in hundredths of a percent.
+cdef unsigned int store_memory_pressure(store *s) noexcept nogil
+
 # --- the LRU at run time (memcached: lru tune, mode, temp_ttl) ---
 # Sets the shares of HOT and WARM, in percent of a class's memory, and how old their tails may be, in multiples of the
 # age of COLD's tail.
@@ -645,6 +724,7 @@ include "lru.pxd"
 include "data.pxd"
 include "items.pxd"
 include "commands.pxd"
+include "headers.pxd"
 include "crawler.pxd"
 include "stats.pxd"
 include "maintainer.pxd"

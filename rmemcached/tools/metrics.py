@@ -122,6 +122,36 @@ moves_to_warm memcached_lru_crawler_moves_to_warm_total Moves from COLD to WARM.
 moves_within_lru memcached_lru_crawler_moves_within_lru_total Moves within HOT or WARM.
 direct_reclaims memcached_direct_reclaims_total Times that workers had to evict themselves.
 lru_bumps_dropped rmemcached_lru_bumps_dropped_total Moves to a head that were left out.
+get_extstore memcached_extstore_gets_total Gets of values on flash.
+get_aborted_extstore memcached_extstore_gets_aborted_total Gets given up before the value came.
+get_oom_extstore memcached_extstore_gets_out_of_memory_total Gets without memory for the value.
+recache_from_extstore memcached_extstore_recached_total Values put back into memory.
+miss_from_extstore memcached_extstore_misses_total Values that were gone, or that could not be read.
+badcrc_from_extstore memcached_extstore_bad_checksums_total Of these, values with a wrong checksum.
+extstore_memory_pressure memcached_extstore_memory_pressure Percent of memory with items that never go to flash.
+extstore_compact_lost memcached_extstore_compact_lost_total Values that compaction lost.
+extstore_compact_rescues memcached_extstore_compact_rescues_total Values that compaction kept.
+extstore_compact_resc_cold memcached_extstore_compact_rescues_cold_total Of these, values in pages of their own.
+extstore_compact_resc_old memcached_extstore_compact_rescues_old_total Of these, values of the oldest pages.
+extstore_compact_skipped memcached_extstore_compact_skipped_total Unread values that compaction dropped.
+extstore_page_allocs memcached_extstore_page_allocs_total Uses of pages that began.
+extstore_page_evictions memcached_extstore_page_evictions_total Pages dropped with their values.
+extstore_page_reclaims memcached_extstore_page_reclaims_total Pages that became free.
+extstore_pages_free memcached_extstore_pages_free Free pages.
+extstore_pages_used memcached_extstore_pages_used Pages in use.
+extstore_objects_evicted memcached_extstore_objects_evicted_total Values dropped with their page.
+extstore_objects_read memcached_extstore_objects_read_total Values read.
+extstore_objects_written memcached_extstore_objects_written_total Values written.
+extstore_objects_used memcached_extstore_objects_used Values on flash.
+extstore_bytes_evicted memcached_extstore_bytes_evicted_total Bytes dropped with their page.
+extstore_bytes_written memcached_extstore_bytes_written_total Bytes written.
+extstore_bytes_read memcached_extstore_bytes_read_total Bytes read.
+extstore_bytes_used memcached_extstore_bytes_used Bytes of values on flash.
+extstore_bytes_fragmented memcached_extstore_bytes_fragmented Bytes of used pages without a value.
+extstore_limit_maxbytes memcached_extstore_limit_bytes Bytes of all pages (ext_path).
+extstore_io_queue memcached_extstore_io_queue Reads that wait for a thread.
+extstore_io_errors rmemcached_extstore_io_errors_total Failed writes, and pages that a compaction could not read.
+extstore_pages_resting rmemcached_extstore_pages_resting Pages without a use for a while, after such an error.
 ghost_hits rmemcached_ghost_hits_total Stores of keys that S3-FIFO had evicted lately.
 ghost_bytes rmemcached_ghost_bytes Memory of what S3-FIFO remembers of evicted keys.
 small_lru_pct*0.01 rmemcached_small_lru_ratio Part of the memory for S3-FIFO's small queue.
@@ -359,8 +389,8 @@ LEFT_OUT = {
     ("settings", "ssl_keyformat"): "the format of a file, and no measure",
     ("settings", "auth_enabled_ascii"): "the name of a file, where it is not off",
     ("settings", "inline_ascii_response"): "it is off always",
-    ("settings", "slab_automove_freeratio"): "storage on flash is not built in, and nothing else reads it",
-    **{("settings", f"ext_{name}"): "storage on flash is not built in" for name in _OF_FLASH},
+    ("settings", "slab_automove_freeratio"): "a threshold of storage on flash, and no measure",
+    **{("settings", f"ext_{name}"): "a size or threshold of storage on flash, and no measure" for name in _OF_FLASH},
     ("settings", "proxy_enabled"): "the proxy is not built in",
     ("settings", "proxy_uring_enabled"): "the proxy is not built in",
     ("slabs", "cmd_set"): "memcached_slab_commands_total: sets and cas together",

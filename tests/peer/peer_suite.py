@@ -9,9 +9,10 @@ which is added to its command line here, and more with --options.
 
 files.tsv gives each test file's class and the number of assertions passed by memcached 1.6.45's debug build.
 deviations.tsv lists the older suites' assertions that fail with 1.6.45; here they must fail, too. options.tsv lists the
-assertions that must fail with an option of --options. Files that need features not built in (extstore, the proxy, ...)
-run only by name. --sasl adds the class sasl, which needs Debian's sasl2-bin and libsasl2-modules. With --tls all
-connections have TLS, as with the suite's own SSL_TEST=1, and the tests of TLS run; --tls needs Perl's IO::Socket::SSL.
+assertions that must fail with an option of --options. Files that need features not built in (the proxy, ...) run only
+by name, and so does the class extstore. --sasl adds the class sasl, which needs Debian's sasl2-bin and
+libsasl2-modules. With --tls all connections have TLS, as with the suite's own SSL_TEST=1, and the tests of TLS run;
+--tls needs Perl's IO::Socket::SSL.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ CHUNK_MAX_IN_KILOBYTES = (1, 6, 24)  # the first version whose -o slab_chunk_max
 
 # Classes that run only when named, with the reason.
 LEFT_OUT = {
-    "extstore": "no storage on flash",
+    "extstore": "takes minutes, and writes gigabytes to /tmp",
     "tls": "only with --tls",
     "sasl": "only with --sasl",
     "proxy": "no proxy",

@@ -64,7 +64,7 @@ def converse(server: Server, rows: list[dict[str, str]]) -> None:
 
 
 def test_every_row_has_a_state() -> None:
-    assert len(TABLES) == 15
+    assert len(TABLES) == 16
     for heading, rows in TABLES.items():
         for row in rows:
             assert row["state"] in ("yes", "no", "differs"), (heading, row)
@@ -132,8 +132,9 @@ def test_flags() -> None:
 def test_extended_options() -> None:
     for row in TABLES["Options of -o"]:
         (option,) = code(row["option"])
-        # The option `restart` is about the file of -e.
-        assert accepted("-e", "/tmp/m", "-o", option) == (row["state"] != "no"), row
+        # The option `restart` is about the file of -e, which is refused beside external storage.
+        file = () if option.startswith("ext_path") else ("-e", "/tmp/m")
+        assert accepted(*file, "-o", option) == (row["state"] != "no"), row
 
 
 def names(heading: str) -> list[str]:
@@ -161,6 +162,13 @@ def test_general_statistics(rmemcached_server: ServerFactory, s3fifo: bool) -> N
     options = "idle_timeout=1000,lru_algorithm=" + ("s3fifo" if s3fifo else "segmented")
     with Conversation(rmemcached_server("-o", options)) as plain:
         compare(list(plain.stats()), names("Statistics: stats"), of_s3fifo("stats") if s3fifo else [])
+
+
+@pytest.mark.without_direct("stats has the lines of docs/direct-reads.md, section 7, too")
+def test_statistics_of_external_storage(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
+    with Conversation(rmemcached_server("-o", f"ext_path={tmp_path / 'flash'}:64m,idle_timeout=1000")) as plain:
+        compare(list(plain.stats()), names("Statistics: stats"), names("Statistics: external storage"))
+        assert list(plain.stats("extstore")) == ["0:version", "0:bytes", "0:bucket", "0:free_bucket"]
 
 
 @pytest.mark.parametrize("s3fifo", [False, True])

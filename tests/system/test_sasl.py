@@ -50,6 +50,7 @@ from sasl_tools import (
     plain,
 )
 from servers import Server
+from suspended import threads_named
 from transport import rdma, rounds
 
 ServerFactory = Callable[..., Server]
@@ -445,16 +446,12 @@ def test_the_daemon_ends_meanwhile(rmemcached_server: ServerFactory, folder: Fol
         waiting.send(plain("ann", "secret"))
         gone.send(plain("ann", "secret"))
         # A thread that finds a second request asks for one more thread, even if the worker has already done so.
-        eventually(lambda: threads_named(server, "mc-sasl") >= 2)
+        eventually(lambda: len(threads_named(server.pid, "mc-sasl")) >= 2)
         gone.close()
         assert other.ask(packet(VERSION))[0] == OK
         server.ended_by_us = True
         assert server.stop(signal.SIGTERM) == 0
         assert waiting.ended()
-
-
-def threads_named(server: Server, name: str) -> int:
-    return sum((path / "comm").read_text().strip() == name for path in Path(f"/proc/{server.pid}/task").iterdir())
 
 
 def test_many_connections(rmemcached_server: ServerFactory, folder: Folder) -> None:

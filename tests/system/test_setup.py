@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import socket
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
 from daemon_tools import (
@@ -26,6 +23,7 @@ from daemon_tools import (
 )
 from polling import readable
 from servers import Server
+from suspended import stopped, threads_named
 from transport import rdma, rounds
 
 pytestmark = pytest.mark.usefixtures("rdma_transport")
@@ -135,24 +133,6 @@ def test_what_queue_pairs_have_counted_stays(rmemcached_server: Callable[..., Se
             assert seen >= inside
 
 
-PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
-WALL = 0x40000000
-
-
-@contextmanager
-def stopped(tid: int) -> Iterator[None]:
-    """A thread of a child process stands still, and the others go on."""
-    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
-    ptrace.argtypes = [ctypes.c_long] * 4
-    assert ptrace(PTRACE_SEIZE, tid, 0, 0) == 0, os.strerror(ctypes.get_errno())
-    assert ptrace(PTRACE_INTERRUPT, tid, 0, 0) == 0
-    os.waitpid(tid, WALL)
-    try:
-        yield
-    finally:
-        assert ptrace(PTRACE_DETACH, tid, 0, 0) == 0
-
-
 def request_stream(server: Server, peer: Peer) -> socket.socket:
     """Sends the request for a queue pair's stream, without waiting."""
     if rdma() == "soft_shm":
@@ -167,11 +147,7 @@ def request_stream(server: Server, peer: Peer) -> socket.socket:
 @pytest.mark.skipif(rdma() not in ("soft_iw", "soft_shm"), reason="has no streams")
 def test_a_stream_on_its_way_to_its_worker_is_a_connection(hasty: Server, control: Conversation) -> None:
     """-c also limits streams that wait for a busy worker."""
-    workers = sorted(
-        int(task.name)
-        for task in Path(f"/proc/{hasty.pid}/task").iterdir()
-        if (task / "comm").read_text() == "mc-worker\n"
-    )
+    workers = threads_named(hasty.pid, "mc-worker")
     with Conversation(hasty) as second, Peer(hasty, attach=False) as peer, ExitStack() as stack:
         before = control.number("curr_connections")
         accepted = control.number("total_connections")

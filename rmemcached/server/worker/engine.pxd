@@ -9,8 +9,9 @@ cdef conn_engine socket_engine
 # The engine of lifelines. Their socket cannot be lent, because the queue pair can end at any moment.
 cdef conn_engine lifeline_engine
 
-# Called after WANT_AUTH: reads nothing until connection_resumed. The unparsed input is in the connection's own buffer.
-cdef void connection_waits(connection *cn) noexcept nogil
+# Called after WANT_AUTH: reads nothing until conn_engine.resume_auth. The unparsed input is in the connection's own
+# buffer.
+cdef void connection_wait_auth(connection *cn) noexcept nogil
 # Called after WANT_LENT: takes the connection out of the epoll set, and marks it as lent.
 cdef void connection_lent(connection *cn) noexcept nogil
 # Called after worker_give_back, in the worker's thread: sends what the side thread left, and serves the connection

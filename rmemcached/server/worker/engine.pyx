@@ -28,27 +28,41 @@ cdef crawler_result_type connection_dump(conn *c, dump_kind kind, const char *cl
     return dumps_start(cn.w.dumps, cn, &cn.stream, kind, classes, length)
 
 
-cdef void connection_waits(connection *cn) noexcept nogil:
+cdef void connection_wait_auth(connection *cn) noexcept nogil:
     assert_owner(cn.w.thread.owner)
     # Epoll still reports a broken connection.
     connection_interest(cn, 0)
 
 
-cdef void connection_resumed(conn *c) noexcept nogil:
-    """conn_engine.resume"""
+cdef void connection_resume_auth(conn *c) noexcept nogil:
+    """conn_engine.resume_auth"""
     cdef connection *cn = <connection *>c
     assert_owner(cn.w.thread.owner)
-    if not cn.flags & (CONNECTION_BLOCKED | CONNECTION_RUNNABLE):
+    # A connection whose output has not left goes on when it has.
+    if not cn.flags & (CONNECTION_BLOCKED | CONNECTION_RUNNABLE | CONNECTION_WAITS):
         connection_interest(cn, EPOLLIN)
         connection_run(cn)
 
 
+cdef void connection_resume_reply(conn *c) noexcept nogil:
+    """conn_engine.resume_reply"""
+    cdef connection *cn = <connection *>c
+    assert_owner(cn.w.thread.owner)
+    # A connection blocked by its socket, or with a long reply, goes on by itself.
+    if cn.flags & CONNECTION_WAITS:
+        cn.flags &= ~CONNECTION_WAITS
+        connection_interest(cn, EPOLLIN)
+        if send_waiting(cn):
+            connection_run(cn)
+
+
 socket_engine = conn_engine(
     exchange=connection_exchange, watch=connection_watch, dump=connection_dump, pin=NULL, unpin=NULL, direct=NULL,
-    given=NULL, resume=connection_resumed, remote=False, datagrams=False)
+    given=NULL, resume_auth=connection_resume_auth, resume_reply=connection_resume_reply, remote=False,
+    datagrams=False)
 lifeline_engine = conn_engine(
     exchange=connection_exchange, watch=NULL, dump=NULL, pin=NULL, unpin=NULL, direct=NULL, given=NULL,
-    resume=connection_resumed, remote=False, datagrams=False)
+    resume_auth=connection_resume_auth, resume_reply=connection_resume_reply, remote=False, datagrams=False)
 
 
 cdef void connection_lent(connection *cn) noexcept nogil:

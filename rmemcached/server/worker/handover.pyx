@@ -63,6 +63,20 @@ cdef bint worker_dispatch_stream(worker *w, int fd, rdma_transport transport, co
     return True
 
 
+cdef void worker_post(conn_thread *t, resp_wait *wait) noexcept nogil:
+    cdef worker *w = <worker *>t
+    cdef bint first
+    wait.next = NULL
+    pthread_mutex_lock(&w.queue_lock)
+    first = w.results == NULL
+    w.results_tail[0] = wait
+    w.results_tail = &wait.next
+    pthread_mutex_unlock(&w.queue_lock)
+    # A worker told of an earlier result finds this result beside it.
+    if first:
+        worker_wake(w)
+
+
 cdef void worker_change_device(worker *w, device_change *change) noexcept nogil:
     pthread_mutex_lock(&w.queue_lock)
     w.change = change
@@ -112,6 +126,23 @@ cdef void open_stream(worker *w, handover *h) noexcept nogil:
     fetch_sub(w.curr_connections, 1)
 
 
+cdef inline resp_wait *take_results(worker *w) noexcept nogil:
+    # The caller has queue_lock, or is alone.
+    cdef resp_wait *results = w.results
+    w.results = NULL
+    w.results_tail = &w.results
+    return results
+
+
+cdef void drop_results(worker *w) noexcept nogil:
+    cdef resp_wait *wait = take_results(w)
+    cdef resp_wait *following
+    while wait != NULL:
+        following = wait.next
+        wait.calls.end(wait)
+        wait = following
+
+
 cdef void take_sessions(worker *w, sasl_session *session) noexcept nogil:
     cdef const sasl_hooks *hooks = w.thread.hooks.sasl
     cdef sasl_session *following
@@ -121,7 +152,7 @@ cdef void take_sessions(worker *w, sasl_session *session) noexcept nogil:
         if hooks.take(hooks.arg, session) and w.thread.owner != 0:
             c = session.c
             complete_sasl_binary(c)
-            c.engine.resume(c)
+            c.engine.resume_auth(c)
         session = following
 
 
@@ -134,6 +165,7 @@ cdef void take_handovers(worker *w) noexcept nogil:
     cdef device_change *change
     cdef sasl_session *delivered
     cdef unsigned int left = HANDOVERS_PER_TURN
+    cdef resp_wait *results
     assert_owner(w.thread.owner)
     eventfd_clear(w.notify_fd)
     pthread_mutex_lock(&w.queue_lock)
@@ -149,6 +181,7 @@ cdef void take_handovers(worker *w) noexcept nogil:
         worker_wake(w)
     cn = w.given_back
     w.given_back = NULL
+    results = take_results(w)
     delivered = w.delivered
     w.delivered = NULL
     change = w.change
@@ -156,6 +189,7 @@ cdef void take_handovers(worker *w) noexcept nogil:
     pthread_mutex_unlock(&w.queue_lock)
     if change != NULL:
         change_device(w, change)
+    conn_complete(results)
     while cn != NULL:
         next_back = cn.run_next
         connection_returned(cn)

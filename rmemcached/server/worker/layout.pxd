@@ -16,6 +16,7 @@ cdef enum connection_flags:
     CONNECTION_STREAM_ONLY = 64  # from a listener for stream requests only
     CONNECTION_CM = 128          # of rdma_cm: no socket; the descriptor becomes readable at the connection's end
     CONNECTION_HANDSHAKE = 256   # the TLS handshake is not done: nothing is read or written (worker/handshake)
+    CONNECTION_WAITS = 512       # a reply waits for its result (protocol/conn.pxd); nothing is read meanwhile
 
 # An accepted socket, or a connection of rdma_cm. Its worker's alone, except for the last group.
 cdef struct connection:
@@ -110,6 +111,8 @@ cdef struct worker:
     handover *queue_head
     handover **queue_tail        # NULL: worker_init has not been called
     connection *given_back       # by side threads; linked by run_next, unused while lent
+    resp_wait *results           # for replies that wait: the oldest
+    resp_wait **results_tail     # where the next is linked
     sasl_session *delivered      # by side threads of server/sasl; linked by next
     device_change *change        # not begun yet
     # The worker writes the links of `connections`, and of their lanes, under list_lock. Any thread reads the links

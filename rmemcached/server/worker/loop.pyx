@@ -17,6 +17,12 @@ cdef inline void connection_event(connection *cn, uint32_t events) noexcept nogi
     elif cn.flags & CONNECTION_BLOCKED:
         if events & (EPOLLOUT | EPOLLERR | EPOLLHUP):
             connection_writable(cn)
+    elif cn.flags & CONNECTION_WAITS:
+        # Nothing is read or sent before the result has come. An unread socket would make an event in every turn.
+        if events & (EPOLLERR | EPOLLHUP):
+            connection_end(cn, True)
+        else:
+            connection_interest(cn, 0)
     elif cn.ahead:
         connection_run_ahead(cn)
     elif cn.c.state == conn_auth:
@@ -135,6 +141,8 @@ cdef bint worker_init(worker *w) noexcept nogil:
     w.notify_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
     w.rbuf = <char *>malloc(READ_BUFFERS_SIZE)
     w.queue_tail = &w.queue_head
+    w.results_tail = &w.results
+    w.thread.post = worker_post
     pthread_mutex_init(&w.queue_lock, NULL)
     pthread_mutex_init(&w.list_lock, NULL)
     init_lane_hooks(w)
@@ -181,6 +189,7 @@ cdef void worker_destroy(worker *w) noexcept nogil:
     w.holding.head = NULL
     w.lanes_left = UINT32_MAX
     end_lanes(w)
+    drop_results(w)
     cn = w.dead
     while cn != NULL:
         cn.flags &= ~CONNECTION_RUNNABLE

@@ -7,6 +7,7 @@ cdef enum flush_result:
     FLUSH_BROKEN                 # the connection is broken
     FLUSH_SOCKET_FULL
     FLUSH_TURN_OVER              # the socket has room, but the connection has used up its share of the turn
+    FLUSH_WAITS                  # the next reply waits for its result
     FLUSH_DONE                   # all has left
 
 
@@ -36,6 +37,8 @@ cdef flush_result connection_flush(connection *cn) noexcept nogil:
         count = conn_gather(&cn.c, iov, IOV_MOST, left)
         if count == 0:
             conn_sent(&cn.c, 0)
+            if conn_waits(&cn.c):
+                return FLUSH_WAITS
             break
         total = 0
         for i in range(count):
@@ -96,6 +99,12 @@ cdef void send_later(connection *cn) noexcept nogil:
         give_way(cn, &cn.w.sending)
 
 
+cdef inline void wait_for_result(connection *cn) noexcept nogil:
+    """Waits for the result of a reply. If epoll reports input or room meanwhile, connection_event stops the events."""
+    cn.flags &= ~CONNECTION_BLOCKED
+    cn.flags |= CONNECTION_WAITS
+
+
 cdef bint send_waiting(connection *cn) noexcept nogil:
     cdef flush_result result = connection_flush(cn)
     if result == FLUSH_BROKEN or (result == FLUSH_DONE and cn.flags & CONNECTION_CLOSING):
@@ -107,6 +116,8 @@ cdef bint send_waiting(connection *cn) noexcept nogil:
             connection_block(cn)
     elif result == FLUSH_TURN_OVER:
         send_later(cn)
+    elif result == FLUSH_WAITS:
+        wait_for_result(cn)
     else:
         return True
     return False
@@ -135,6 +146,8 @@ cdef void connection_run(connection *cn) noexcept nogil:
                 connection_end(cn, True)
             elif result == FLUSH_SOCKET_FULL:
                 connection_block(cn)
+            elif result == FLUSH_WAITS:
+                wait_for_result(cn)
             else:
                 send_later(cn)
             return
@@ -151,7 +164,7 @@ cdef void connection_run(connection *cn) noexcept nogil:
             return
         if want == WANT_AUTH:
             if keep_input(cn):
-                connection_waits(cn)
+                connection_wait_auth(cn)
             else:
                 connection_end(cn, True)
             return
@@ -275,8 +288,8 @@ cdef inline bint choose_next_read(connection *cn, bint filled) noexcept nogil:
     within the buffer, the copy costs less than another system call.
     """
     cdef conn *c = &cn.c
-    if cn.stream.fd < 0 or cn.flags & (CONNECTION_BLOCKED | CONNECTION_RUNNABLE | CONNECTION_LENT) \
-            or c.state == conn_auth:
+    if cn.stream.fd < 0 or c.state == conn_auth \
+            or cn.flags & (CONNECTION_BLOCKED | CONNECTION_RUNNABLE | CONNECTION_LENT | CONNECTION_WAITS):
         return False
     if c.rlbytes == 0:
         if filled:

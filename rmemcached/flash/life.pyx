@@ -1,0 +1,93 @@
+cdef void _hook_gone(void *arg, item *it) noexcept nogil:
+    """external_storage.gone"""
+    cdef item_hdr where = ITEM_get_hdr(it)
+    value_gone(<flash *>arg, &where, record_length(it))
+
+
+cdef bint _hook_exists(void *arg, item *it) noexcept nogil:
+    """external_storage.exists"""
+    cdef item_hdr where = ITEM_get_hdr(it)
+    return value_exists(<flash *>arg, &where)
+
+
+cdef bint _open_file(flash *f, unsigned int number, char *why, size_t size) noexcept nogil:
+    """Opens, locks and empties a file."""
+    cdef const char *file = f.config.paths[number].file
+    cdef int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0o600)
+    if fd < 0:
+        snprintf(why, size, b"ext_path: %s: %s", file, strerror(errno))
+        return False
+    f.fds[number] = fd
+    if not lock_file(fd):
+        snprintf(why, size, b"ext_path: %s is in use by another process", file)
+        return False
+    # A device is used as it is.
+    if ftruncate(fd, 0) != 0 and errno != EINVAL:
+        snprintf(why, size, b"ext_path: %s: %s", file, strerror(errno))
+        return False
+    return True
+
+
+cdef flash *flash_create(const flash_config *config, char *why, size_t size) noexcept nogil:
+    cdef flash *f = <flash *>calloc(1, sizeof(flash))
+    cdef unsigned int i
+    cdef bint made = True
+    snprintf(why, size, b"ext_path: out of memory")
+    if f == NULL:
+        return NULL
+    f.config = config[0]
+    f.external = external_storage(f, victim_take, _hook_gone, _hook_exists)
+    f.values = external_values(f, flash_fetch)
+    f.to_write_tail = &f.to_write
+    for i in range(<unsigned int>PATHS):
+        f.fds[i] = -1
+    flash_cond_init(&f.compact_cond)
+    io_init(f)
+    for i in range(config.npaths):
+        made = made and _open_file(f, i, why, size)
+    made = made and io_open(f, why, size)
+    # Makes the locks in any case, for flash_destroy.
+    if not pages_init(f, f.fds) or not made:
+        flash_destroy(f)
+        return NULL
+    return f
+
+
+cdef const external_storage *flash_external(flash *f) noexcept nogil:
+    return &f.external
+
+
+cdef const external_values *flash_values(flash *f) noexcept nogil:
+    return &f.values
+
+
+cdef bint flash_start(flash *f, store *s) noexcept nogil:
+    f.store = s
+    f.tuning = &store_get_config(s).flash
+    return io_start(f) and compactor_start(f) and writer_start(f)
+
+
+cdef void flash_stop_writing(flash *f) noexcept nogil:
+    pthread_mutex_lock(&f.lock)
+    relaxed_store(&f.stop_writing, 1)
+    pthread_cond_broadcast(&f.space_cond)
+    pthread_cond_broadcast(&f.compact_cond)
+    pthread_mutex_unlock(&f.lock)
+    writer_stop(f)
+    compactor_stop(f)
+
+
+cdef void flash_stop(flash *f) noexcept nogil:
+    flash_stop_writing(f)
+    io_stop(f)
+
+
+cdef void flash_destroy(flash *f) noexcept nogil:
+    cdef unsigned int i
+    for i in range(<unsigned int>PATHS):
+        if f.fds[i] >= 0:
+            close(f.fds[i])
+    pages_destroy(f)
+    pthread_cond_destroy(&f.compact_cond)
+    io_destroy(f)
+    free(f)
