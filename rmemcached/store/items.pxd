@@ -13,11 +13,11 @@ cdef item *item_alloc_as(store *s, const char *key, size_t nkey, uint32_t flags,
                          bint sealed) noexcept nogil
 # Whether external storage takes items of the class.
 cdef bint may_leave(store *s, unsigned int clsid) noexcept nogil
-# Has external storage take the item of the class that eviction would take next. Returns 0 if the item has to be evicted;
-# else like an evicting lru_pull_tail.
+# Has external storage take the item of the class that eviction would take next. Returns 0 if the item has to be
+# evicted; else like an evicting lru_pull_tail.
 cdef int evict_outward(store *s, unsigned int clsid) noexcept nogil
-# Has external storage take an item: then a header is in its place. The caller keeps its reference, and has the item lock.
-# False: the item has to be evicted.
+# Has external storage take an item: then a header is in its place. The caller has the item lock, and keeps its
+# reference. False: the item has to be evicted.
 cdef bint do_move_outward(store *s, const victim *v) noexcept nogil
 # The key's item without a reference, for lookups and stores: the caller's item lock keeps the item in place. Unlinks an
 # expired or flushed item, and logs the fetch. NULL: no item.

@@ -36,6 +36,18 @@ cdef int evict_outward(store *s, unsigned int clsid) noexcept nogil:
     return taken
 
 
+cdef inline void _refill_cold(store *s, unsigned int clsid, bint of_warm) noexcept nogil:
+    """Moves the tail of HOT, or items of WARM, to an empty COLD."""
+    cdef int moved
+    if of_warm:
+        moved = lru_pull_tail(s, clsid, WARM_LRU, 0, 0, 0, PULL_MOST)
+    else:
+        moved = lru_pull_tail(s, clsid, HOT_LRU, 0, 0, 0, 1)
+    if moved == 0:
+        # A thread with moved items, in no queue yet, may be waiting for this processor.
+        sched_yield()
+
+
 cdef item *_alloc_pull(store *s, unsigned int clsid, bint outward) noexcept nogil:
     """Allocates a chunk of the class: a free chunk, a chunk of a new page, or the chunk of an evicted item. NULL: no
     memory.
@@ -86,13 +98,7 @@ cdef item *_alloc_pull(store *s, unsigned int clsid, bint outward) noexcept nogi
             if pulled == 0:
                 if not segmented:
                     break
-                if pulls - kept < ALLOC_TRIES:
-                    pulled = lru_pull_tail(s, clsid, HOT_LRU, 0, 0, 0, 1)
-                else:
-                    pulled = lru_pull_tail(s, clsid, WARM_LRU, 0, 0, 0, PULL_MOST)
-                if pulled == 0:
-                    # A thread with moved items, in no queue yet, may be waiting for this processor.
-                    sched_yield()
+                _refill_cold(s, clsid, pulls - kept >= ALLOC_TRIES)
         pulls += 1
     if pulls > 0:
         lock_ranked(&s.queues[clsid | HOT_LRU].lock, LRU_LOCK)

@@ -591,8 +591,8 @@ cdef void _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil
             else:
                 _flush_locked(s, q, it, hv)
         else:
-            # Items behind this one may be younger: in no mode is a queue sorted by time. A fetched item keeps its place,
-            # and an item that moves to another queue, or between memory and external storage, keeps its time.
+            # Items behind may be younger: in no mode is a queue sorted by time. A fetched item keeps its place, and an
+            # item that moves to another queue, or to or from external storage, keeps its time.
             q.flush = it.next
         looked += 1
         if looked >= FLUSH_MOST:

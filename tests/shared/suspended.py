@@ -59,14 +59,14 @@ def stopped(tid: int) -> Iterator[None]:
 
 
 def waits_for_condition(tid: int) -> bool:
-    """Whether a thread waits for a condition variable: it has no lock then. A lock waits by another operation."""
+    """Whether a thread waits for a condition variable, and so has no lock. Waits for locks are another operation."""
     words = Path(f"/proc/{tid}/syscall").read_text().split()
     return words[0] == FUTEX and int(words[2], 16) & FUTEX_OPERATION == FUTEX_WAIT_BITSET
 
 
 @contextlib.contextmanager
 def stopped_without_lock(tid: int) -> Iterator[None]:
-    """As `stopped`, for a thread that takes locks needed by others."""
+    """As `stopped`, at a moment when the thread has no lock: others would wait for the lock."""
     while True:
         with stopped(tid):
             if waits_for_condition(tid):

@@ -1,4 +1,4 @@
-"""Tools for tests of external storage (-o ext_path): values that are on flash, and reads that wait."""
+"""Tools for tests of external storage (-o ext_path): values on flash, and waiting reads."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ class TestRdma:
 
 class TestFaults:
     def pushed_out(self, server: Server, control: Conversation) -> dict[str, bytes]:
-        """Values that are on the device, not in a write buffer."""
+        """Values on the device, not in a write buffer."""
         values = fill(server, control)
         with closing(tcp_client(server)) as client:
             push_out(client, control)

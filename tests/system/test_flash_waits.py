@@ -427,7 +427,7 @@ def binary_replies(server: Server, flash: bool) -> list[tuple[int, int, bytes]]:
             with held(server):
                 talk.send(script)
                 eventually(lambda: int(control.stats()["get_extstore"]) >= 1)
-        replies = []
+        replies: list[tuple[int, int, bytes]] = []
         while sum(opcode == NOOP for opcode, _, _ in replies) < 24:
             replies.append(talk.reply())
         return replies
