@@ -85,7 +85,7 @@ cdef class Engine:
         memcpy(ITEM_data(it), data, <size_t>len(value))
         taken = space_take(self.f, bucket, record_length(it), may_drop, &space) == SPACE_OK
         if taken:
-            record_write(space.to, it, 0)
+            record_write(space.to, it, &space.where)
             space_written(self.f, &space)
         item_remove(self.s, it)
         return (space.where.page_id, space.where.page_version, space.where.offset) if taken else None
@@ -110,7 +110,7 @@ cdef class Engine:
             whole = read_all(source.page.fd, iov, 2, source.page.offset + where.offset)
         if source.page != NULL:
             source_release(self.f, &source)
-        found = (<const char *>ITEM_data(it))[:length] if whole and record_fits(head, it) else None
+        found = (<const char *>ITEM_data(it))[:length] if whole and record_fits(head, it, &where) else None
         item_remove(self.s, it)
         return found
 

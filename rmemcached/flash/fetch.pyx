@@ -76,7 +76,7 @@ cdef void _run_get(flash_request *r) noexcept nogil:
         g.wrong = not g.whole
     else:
         g.whole = _read_value(g, head)
-        if g.whole and not record_fits(head, g.value):
+        if g.whole and not record_fits(head, g.value, &g.where):
             g.whole = False
             g.wrong = True
     source_release(g.f, &g.source)
@@ -141,7 +141,7 @@ cdef bint _read_at_once(flash_get *g) noexcept nogil:
     item_iov(g.value, 0, <size_t>g.value.nbytes, &iov[1], 1)
     size = <ssize_t>(iov[0].iov_len + iov[1].iov_len)
     return preadv2(g.source.page.fd, iov, 2, <int64_t>(g.source.page.offset + g.where.offset), RWF_NOWAIT) == size \
-        and record_fits(head, g.value)
+        and record_fits(head, g.value, &g.where)
 
 
 cdef void _give_at_once(flash_get *g, mc_resp *resp) noexcept nogil:

@@ -15,7 +15,7 @@ failure. The engine never waits for a device with an item lock or its own lock h
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from posix.uio cimport iovec
 
 from rmemcached.logger cimport logger
@@ -48,6 +48,7 @@ cdef struct flash_config:
     uint64_t wbuf_size           # bytes of a write buffer; page_size is a multiple
     unsigned int io_threads
     unsigned int io_depth        # reads taken by a thread at once
+    const char *memory_file      # -e: values and their headers outlive the daemon (kept.pxd). NULL: none
     logger *log
 
 cdef struct flash_stats:         # of `stats`, without the counters in thread_stats
@@ -84,7 +85,8 @@ cdef struct page_stats:          # of `stats extstore`
 cdef struct flash                # layout.pxd
 
 # --- the main thread ---
-# Opens and locks the files, and makes the tables. The storage's hooks for the store's configuration are in
+# Opens and locks the files, and makes the tables. With a memory file the store has its part later (restart.pxd). The
+# storage's hooks for the store's configuration are in
 # flash_external. NULL: the line in `why` says why.
 cdef flash *flash_create(const flash_config *config, char *why, size_t size) noexcept nogil
 # For store_config.external.
@@ -97,7 +99,7 @@ cdef bint flash_start(flash *f, store *s) noexcept nogil
 cdef void flash_stop_writing(flash *f) noexcept nogil
 # Ends the other threads, after the workers: reads under way end first, and are posted. A second call is harmless.
 cdef void flash_stop(flash *f) noexcept nogil
-# Frees everything, after the store. The files stay, without meaning.
+# Frees everything, after the store. The files stay, without meaning unless there is a memory file.
 cdef void flash_destroy(flash *f) noexcept nogil
 
 # --- any thread ---
@@ -109,10 +111,12 @@ cdef void flash_get_page(flash *f, unsigned int number, page_stats *out) noexcep
 cdef uint64_t flash_write_errors(flash *f) noexcept nogil
 
 include "record.pxd"
+include "kept.pxd"
 include "pages.pxd"
 include "io.pxd"
 include "fetch.pxd"
 include "compactor.pxd"
+include "restart.pxd"
 include "writer.pxd"
 include "life.pxd"
 include "layout.pxd"

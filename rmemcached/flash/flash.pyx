@@ -1,9 +1,11 @@
 """External storage: flash.pxd has the interface, layout.pxd the whole."""
 
-from libc.errno cimport EDQUOT, EFBIG, EINTR, EINVAL, EIO, ENOSPC, errno
-from libc.stdio cimport fprintf, snprintf, stderr
+from libc.errno cimport EDQUOT, EFBIG, EINTR, EINVAL, EIO, ENOENT, ENOSPC, errno
+from libc.stdio cimport fprintf, rename, snprintf, stderr
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
+from posix.stat cimport S_ISREG, fstat, struct_stat
+from posix.unistd cimport geteuid, pread, unlink
 
 from rmemcached.logger cimport LOG_EVICTIONS, LOG_SYSEVENTS, LOG_TEXT_MAX, log_text, log_wants, uri_encode
 from rmemcached.protocol.conn cimport (
@@ -11,19 +13,20 @@ from rmemcached.protocol.conn cimport (
 )
 from rmemcached.store.store cimport (
     COLD_LRU, HEADER_COPIED, HEADER_NO_MEMORY, ITEM_CHUNKED, ITEM_FETCHED, ITEM_FREQUENCY, ITEM_HDR, LRU_MASK,
-    MAX_NUMBER_OF_SLAB_CLASSES, SLAB_PAGE_SIZE, ITEM_clsid, ITEM_get_hdr, ITEM_has, ITEM_key, ITEM_queue, class_room,
-    do_header_move, do_victim_to_header, header_buffer, header_drop, header_find_locked, header_is_hot, header_moved,
-    header_place, header_recache, item_exptime, item_iov, item_remove, item_time, item_unlock, store_class_of,
-    store_class_room, store_free_pages, store_get_config, store_memory_pressure, store_pool_least, store_take_victim,
-    store_time, victim_release,
+    MAX_NUMBER_OF_SLAB_CLASSES, SLAB_PAGE_SIZE, ITEM_clsid, ITEM_data, ITEM_get_hdr, ITEM_has, ITEM_key, ITEM_queue,
+    class_room, do_header_move, do_victim_to_header, header_buffer, header_drop, header_find_locked, header_is_hot,
+    header_moved, header_place, header_recache, item_exptime, item_iov, item_remove, item_time, item_unlock,
+    store_class_of, store_class_room, store_free_pages, store_get_config, store_hash, store_memory_pressure,
+    store_pool_least, store_take_victim, store_time, victim_release,
 )
-from rmemcached.sys.atomics cimport counter_add, fetch_add, relaxed_load, relaxed_store
+from rmemcached.sys.atomics cimport counter_add, fetch_add, relaxed_load, relaxed_store, store_release
 from rmemcached.sys.clock cimport now_ns, ns_timespec
 from rmemcached.sys.debug cimport assert_held
 from rmemcached.sys.files cimport O_CREAT, RWF_NOWAIT, allocate_file, lock_file, preadv, preadv2, pwrite
 from rmemcached.sys.linux cimport (
-    CLOCK_MONOTONIC, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, O_CLOEXEC, O_RDWR, PROT_READ, PROT_WRITE,
-    close, ftruncate, mmap, munmap, open, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init,
+    CLOCK_MONOTONIC, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, MS_SYNC, O_CLOEXEC, O_EXCL,
+    O_NOFOLLOW, O_NONBLOCK, O_RDWR, PROT_READ, PROT_WRITE, close, fallocate, ftruncate, getrandom, mmap, msync, munmap,
+    open, qsort, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init,
     pthread_cond_signal, pthread_cond_timedwait, pthread_cond_wait, pthread_condattr_destroy, pthread_condattr_init,
     pthread_condattr_setclock, pthread_condattr_t, pthread_join, pthread_mutex_destroy, pthread_mutex_init,
     pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, start_quiet_thread, strerror, timespec,
@@ -40,9 +43,11 @@ cdef extern from *:
 
 # In the order of the headers in flash.pxd.
 include "record.pyx"
+include "kept.pyx"
 include "pages.pyx"
 include "io.pyx"
 include "fetch.pyx"
 include "compactor.pyx"
+include "restart.pyx"
 include "writer.pyx"
 include "life.pyx"

@@ -25,6 +25,8 @@ cdef void io_submit(flash *f, flash_request *r) noexcept nogil
 cdef uint64_t io_queued(flash *f) noexcept nogil
 # Reads all bytes of the extents at this place of a file, which it changes. False: an error, or the file is too short.
 cdef bint read_all(int fd, iovec *iov, int count, uint64_t offset) noexcept nogil
+# Writes a buffer. Returns 0 or an errno.
+cdef int write_wbuf(flash *f, flash_wbuf *wbuf) noexcept nogil
 # Tells on stderr of an error of a file, at most once in ten seconds.
 cdef void complain(flash *f, const char *file, const char *what, int error) noexcept nogil
 # Makes a condition variable whose timed waits end by CLOCK_MONOTONIC.

@@ -1,5 +1,4 @@
 cdef enum:
-    WBUFS = BUCKETS + 2          # a buffer for each bucket, and buffers being written
     RETRY_NS = 10000000000       # after a refusal of space by the device
 
 
@@ -25,6 +24,7 @@ cdef bint pages_init(flash *f, const int *fds) noexcept nogil:
             path = (path + 1) % f.config.npaths
         p = &f.pages[i]
         p.id = <uint16_t>i
+        p.path = path
         p.fd = fds[path]
         p.file = f.config.paths[path].file
         p.offset = offsets[path]
@@ -32,28 +32,43 @@ cdef bint pages_init(flash *f, const int *fds) noexcept nogil:
         offsets[path] += f.config.page_size
         left[path] -= 1
         path = (path + 1) % f.config.npaths
-    i = f.page_count
-    while i:
-        i -= 1
-        _push_free(f, &f.pages[i])
     f.version = 1
-    for i in range(<unsigned int>WBUFS):
-        # Memory not touched costs nothing.
-        f.wbufs[i].buf = <char *>mmap(NULL, f.config.wbuf_size, PROT_READ | PROT_WRITE,
-                                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-        if <void *>f.wbufs[i].buf == MAP_FAILED:
-            f.wbufs[i].buf = NULL
-            return False
-        f.wbufs[i].next = f.free_wbufs
-        f.free_wbufs = &f.wbufs[i]
     return True
 
 
-cdef void pages_destroy(flash *f) noexcept nogil:
-    cdef unsigned int i
+cdef void _begin_page(flash *f, flash_page *p) noexcept nogil:
+    """Gives a page its place: among the free pages, as the page of its bucket, or with values alone."""
+    if p.version != 0 and p.allocated < f.config.page_size and f.active[p.bucket] == NULL:
+        p.active = True
+        f.active[p.bucket] = p
+    elif p.objects == 0:
+        p.version = 0
+        p.allocated = 0
+        _push_free(f, p)
+    p.kept.number = <uint32_t>(p.offset // f.config.page_size)
+    p.kept.path = <uint8_t>p.path
+    p.kept.bucket = <uint8_t>p.bucket
+    p.kept.allocated = <uint32_t>p.allocated
+    p.kept.version = p.version
+
+
+cdef void pages_begin(flash *f) noexcept nogil:
+    cdef unsigned int i = f.page_count
+    while i:
+        i -= 1
+        f.pages[i].kept = &f.kept.pages[i]
+        _begin_page(f, &f.pages[i])
+    f.kept.head.next_version = f.version
+    f.free_wbufs = NULL
     for i in range(<unsigned int>WBUFS):
-        if f.wbufs[i].buf != NULL:
-            munmap(f.wbufs[i].buf, f.config.wbuf_size)
+        f.wbufs[i].buf = f.kept.buffers + i * f.config.wbuf_size
+        f.wbufs[i].kept = &f.kept.head.wbufs[i]
+        f.wbufs[i].next = f.free_wbufs
+        f.free_wbufs = &f.wbufs[i]
+
+
+cdef void pages_destroy(flash *f) noexcept nogil:
+    kept_close(f)
     free(f.pages)
     pthread_cond_destroy(&f.wbuf_cond)
     pthread_cond_destroy(&f.space_cond)
@@ -68,6 +83,11 @@ cdef inline void _push_free(flash *f, flash_page *p) noexcept nogil:
     f.pages_free += 1
 
 
+cdef inline void _forget(flash_page *p) noexcept nogil:
+    """Tells the next daemon that the page has no values, before the page is used again."""
+    store_release(&p.kept.version, 0)
+
+
 cdef void _free_if_unused(flash *f, flash_page *p) noexcept nogil:
     """Frees a page without values, or a closed page, when nothing refers to it."""
     assert_held(&f.lock)
@@ -80,6 +100,7 @@ cdef void _free_if_unused(flash *f, flash_page *p) noexcept nogil:
     f.stats.page_reclaims += 1
     if f.active[p.bucket] == p:
         f.active[p.bucket] = NULL
+    _forget(p)
     p.version = 0
     p.objects = 0
     p.bytes = 0
@@ -96,6 +117,7 @@ cdef void _close_evicted(flash *f, flash_page *p) noexcept nogil:
     """The page's values are gone."""
     assert_held(&f.lock)
     p.closed = True
+    _forget(p)
     f.stats.page_evictions += 1
     f.stats.objects_evicted += p.objects
     f.stats.bytes_evicted += p.bytes
@@ -151,6 +173,21 @@ cdef bint _has_space(flash *f, flash_page *p) noexcept nogil:
     return p.reserved
 
 
+cdef void _begin_use(flash *f, flash_page *p, unsigned int bucket) noexcept nogil:
+    """Gives a page a version and a bucket. The next daemon learns of both before a byte is written."""
+    assert_held(&f.lock)
+    p.version = f.version
+    f.version += 1
+    if f.version == 0:
+        f.version = 1
+    p.bucket = bucket
+    p.active = True
+    f.kept.head.next_version = f.version
+    p.kept.bucket = <uint8_t>bucket
+    p.kept.allocated = 0
+    store_release(&p.kept.version, p.version)
+
+
 cdef bint _open_page(flash *f, unsigned int bucket, bint may_drop) noexcept nogil:
     """Gives the bucket a new page. False: none is free now."""
     cdef flash_page *p
@@ -171,12 +208,7 @@ cdef bint _open_page(flash *f, unsigned int bucket, bint may_drop) noexcept nogi
             # Another thread was faster.
             _push_free(f, p)
         elif fits:
-            p.version = f.version
-            f.version += 1
-            if f.version == 0:
-                f.version = 1
-            p.bucket = bucket
-            p.active = True
+            _begin_use(f, p, bucket)
             f.active[bucket] = p
             f.stats.page_allocs += 1
         else:
@@ -216,10 +248,14 @@ cdef bint _begin_filling(flash *f, flash_page *p) noexcept nogil:
     f.free_wbufs = wbuf.next
     wbuf.page = p
     wbuf.offset = <uint32_t>p.allocated
-    wbuf.used = 0
+    wbuf.used = label_room(f, p, wbuf.offset)
     wbuf.full = False
     wbuf.written = False
+    wbuf.kept.offset = wbuf.offset
+    wbuf.kept.used = wbuf.used
+    store_release(&wbuf.kept.version, p.version)
     p.allocated += f.config.wbuf_size
+    store_release(&p.kept.allocated, p.allocated)
     p.buffers += 1
     p.filling = wbuf
     return True
@@ -238,7 +274,9 @@ cdef bint _give_space(flash *f, flash_page *p, uint32_t length, flash_space *out
     out.to = wbuf.buf + wbuf.used
     out.wbuf = wbuf
     out.length = length
+    (<flash_record *>out.to).length = length
     wbuf.used += space
+    store_release(&wbuf.kept.used, wbuf.used)
     wbuf.copies += 1
     p.objects += 1
     p.bytes += length
@@ -423,6 +461,7 @@ cdef void wbuf_done(flash *f, flash_wbuf *wbuf, int error) noexcept nogil:
         # The page gives out no more space: space_take sees `closed`.
         if not wbuf.page.closed:
             _close_evicted(f, wbuf.page)
+    store_release(&wbuf.kept.version, 0)
     _free_wbuf(f, wbuf)
     pthread_mutex_unlock(&f.lock)
 
@@ -448,6 +487,7 @@ cdef void page_release(flash *f, unsigned int number, bint dropped) noexcept nog
     p.compacting = False
     if dropped:
         p.closed = True
+        _forget(p)
     _free_if_unused(f, p)
     pthread_mutex_unlock(&f.lock)
 

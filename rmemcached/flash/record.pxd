@@ -4,11 +4,10 @@ All functions are without state; any thread calls them.
 """
 
 cdef struct flash_record:
-    uint32_t crc                 # CRC-32C of all bytes of the record behind this field
+    uint32_t crc                 # CRC-32C of the place (page_version, offset) and all bytes behind this field
     uint32_t length              # of the whole record; 0: the rest of the write buffer is unused
-    uint32_t hv                  # hash of the key
     int32_t nbytes               # of the item
-    uint16_t nkey
+    uint16_t nkey                # 0: a hole of this length, left by a thread killed before it had written its record
     uint16_t pad
 
 cdef enum:
@@ -21,9 +20,11 @@ cdef enum:
 cdef uint32_t record_length(item *it) noexcept nogil
 # Bytes of a page for a record of this length.
 cdef uint32_t record_space(uint32_t length) noexcept nogil
-# Writes the record of an item with its data.
-cdef void record_write(char *to, item *it, uint32_t hv) noexcept nogil
-# Whether a record is well-formed, whole within `most` bytes, and has its checksum.
-cdef bint record_is_whole(const char *record, size_t most) noexcept nogil
-# Whether head and key, as read from a page, and the data in the item are the record of this item.
-cdef bint record_fits(const char *head, item *it) noexcept nogil
+# Writes the record of an item with its data, for this place.
+cdef void record_write(char *to, item *it, const item_hdr *where) noexcept nogil
+# Copies a whole record to another place.
+cdef void record_copy(char *to, const char *record, const item_hdr *where) noexcept nogil
+# Whether a record of this place is well-formed, whole within `most` bytes, and has its checksum.
+cdef bint record_is_whole(const char *record, size_t most, const item_hdr *where) noexcept nogil
+# Whether head and key, as read from a page, and the data in the item are the record of this item, written for this place.
+cdef bint record_fits(const char *head, item *it, const item_hdr *where) noexcept nogil

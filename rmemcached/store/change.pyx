@@ -93,7 +93,10 @@ cdef void change_place(store *s, item *it, const item_hdr *where) noexcept nogil
     assert_held(item_mutex_of(s, it))
     assert_that(it.it_flags & ITEM_HDR != 0)
     _tell_gone(s, it)
-    memcpy(ITEM_data(it), where, sizeof(item_hdr))
+    # By one store each, for a memory file: version and offset fit together, and the version alone names the page.
+    memcpy(ITEM_data(it), where, sizeof(uint64_t))
+    write_fence()
+    memcpy(ITEM_data(it) + sizeof(uint64_t), <const char *>where + sizeof(uint64_t), sizeof(item_hdr) - sizeof(uint64_t))
 
 
 cdef inline void do_item_set_flags(store *s, item *it, unsigned int flags) noexcept nogil:

@@ -33,6 +33,10 @@ SIZES = (0, 1, 20, 200, 3000, 60_000, 700_000, 1_000_000)
 WEIGHTS = (2, 4, 20, 20, 10, 3, 1, 1)
 ABSENT = None
 
+# With storage on flash most values go outward.
+FLASH_SIZES = (1, 200, 400, 3000, 20_000, 60_000, 200_000)
+FLASH_WEIGHTS = (2, 4, 20, 20, 10, 5, 3)
+
 State = bytes | None
 
 
@@ -59,14 +63,15 @@ class Known:
 class Worker:
     """A client with keys of its own. `run` works until the daemon is gone."""
 
-    def __init__(self, number: int, seed: int, flushing: threading.RLock) -> None:
+    def __init__(self, number: int, seed: int, flash: bool) -> None:
         self.number = number
         self.rng = random.Random(seed * 100 + number)
         self.known = {f"w{number}-{i}": Known() for i in range(KEYS)}
         self.version = 0
         self.done = 0
         self.problems: list[str] = []
-        self.gate = flushing
+        self.sizes = (FLASH_SIZES, FLASH_WEIGHTS) if flash else (SIZES, WEIGHTS)
+        self.gate = threading.RLock()
 
     def change(self, key: str, to: State, act: Callable[[], object]) -> None:
         """Makes a change to the state `to`. act: whether the server has acknowledged the change."""
@@ -81,7 +86,7 @@ class Worker:
         before = self.known[key].state
         what = self.rng.choice(("set", "set", "set", "delete", "count", "cas", "touch", "append", "get", "add"))
         self.version += 1
-        size = self.rng.choices(SIZES, WEIGHTS)[0]
+        size = self.rng.choices(*self.sizes)[0]
         value = value_of(key, self.version, size)
         if what == "set":
             self.change(key, value, lambda: client.set(key, value, noreply=False))
@@ -150,9 +155,11 @@ def told(state: State) -> str:
 
 
 class Run:
-    """Kills, restarts and checks."""
+    """Kills, restarts and checks. flash: a folder for files with values; none: all values stay in memory."""
 
-    def __init__(self, path: Path, seed: int, options: Sequence[str], transports: Sequence[str]) -> None:
+    def __init__(
+        self, path: Path, seed: int, options: Sequence[str], transports: Sequence[str], flash: Path | None = None
+    ) -> None:
         self.path = path
         self.rng = random.Random(seed)
         self.options = list(options)
@@ -160,8 +167,25 @@ class Run:
         self.port = free_port()
         self.gate = threading.RLock()
         # Each worker has a gate of its own, taken by flush_all with all others.
-        self.workers = [Worker(i, seed, threading.RLock()) for i in range(4)]
+        self.workers = [Worker(i, seed, flash is not None) for i in range(4)]
         self.restored = 0
+        self.flash = flash
+        self.outward = 0  # values found on flash
+        self.moved = 0  # values moved by compactions
+
+    def flash_options(self) -> list[str]:
+        """Two files, in any order. A value goes outward soon after its store, and the compactor always finds work."""
+        if self.flash is None:
+            return []
+        files = self.rng.sample([("a", 160), ("b", 96)], 2)
+        paths = [f"ext_path={self.flash}/flash-{name}:{size}m" for name, size in files]
+        more = ",".join(
+            (
+                "ext_page_size=8,ext_wbuf_size=2,ext_item_size=300,ext_max_sleep=10000,ext_recache_rate=20",
+                f"ext_compact_under=31,ext_drop_under=0,ext_max_frag=0.9,ext_item_age={self.rng.choice((0, 0, 1, 2))}",
+            )
+        )
+        return ["-o", ",".join([*paths, more])]
 
     def start(self, shape: Sequence[str] = ()) -> Server:
         user = ["-u", "root"] if os.geteuid() == 0 else []
@@ -186,6 +210,7 @@ class Run:
             "-o",
             "restart=always",
             *self.options,
+            *self.flash_options(),
             *shape,
         ]
         return Server(command, self.port)
@@ -217,7 +242,9 @@ class Run:
             with self.client(self.rng.choice(self.transports)) as client:
                 for worker in self.workers:
                     worker.settle(client)
-                self.restored += int(client.stats()[b"restored_items"])
+                stats = client.stats()
+                self.restored += int(stats[b"restored_items"])
+                self.outward += int(stats.get(b"extstore_objects_used", 0))
             self.raise_problems()
             threads = []
             for worker in self.workers:
@@ -226,6 +253,9 @@ class Run:
                 thread.start()
                 threads.append(thread)
             time.sleep(self.rng.uniform(0.02, 0.4))  # the kill comes at any moment
+            if self.flash is not None and self.rng.random() < 0.1:
+                with self.client("tcp") as client:
+                    self.moved += int(client.stats()[b"extstore_compact_rescues"])
             if self.rng.random() < 0.2:
                 killer = threading.Timer(self.rng.uniform(0, 0.003), os.kill, (server.pid, signal.SIGKILL))
                 try:
@@ -239,6 +269,11 @@ class Run:
             for thread in threads:
                 thread.join()
         self.raise_problems()
+
+    def remove_flash(self) -> None:
+        if self.flash is not None:
+            for name in "ab":
+                (self.flash / f"flash-{name}").unlink(missing_ok=True)
 
     def raise_problems(self) -> None:
         problems = [problem for worker in self.workers for problem in worker.problems]
@@ -255,10 +290,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--transport", action="append")
     parser.add_argument("--path", type=Path, default=Path(f"/dev/shm/rmemcached-restarts-{os.getpid()}"))
+    parser.add_argument("--flash", type=Path, metavar="FOLDER", help="values on flash, in files there")
     parser.add_argument("--same-shape", action="store_true", help="the same -m, -I, -f and -n each time")
     parser.add_argument("options", nargs="*", help="of the daemon, behind --")
     args = parser.parse_args()
-    run = Run(args.path, args.seed, args.options, args.transport or ["tcp", "soft_shm", "soft_iw"])
+    run = Run(args.path, args.seed, args.options, args.transport or ["tcp", "soft_shm", "soft_iw"], args.flash)
     began = time.monotonic()
     try:
         for kill in range(args.kills):
@@ -266,7 +302,8 @@ def main() -> None:
             if kill % 50 == 49 or kill == args.kills - 1:
                 done = sum(worker.done for worker in run.workers)
                 print(
-                    f"{kill + 1} kills, {done} acknowledged changes, {run.restored} items taken over, "
+                    f"{kill + 1} kills, {done} acknowledged changes, {run.restored} items taken over, {run.outward} of "
+                    f"them on flash, {run.moved} moved by compactions in a tenth of the runs, "
                     f"{time.monotonic() - began:.0f} s",
                     flush=True,
                 )
@@ -274,6 +311,8 @@ def main() -> None:
         sys.exit(f"after {kill} kills: {error}")
     finally:
         args.path.unlink(missing_ok=True)
+        Path(f"{args.path}.flash").unlink(missing_ok=True)
+        run.remove_flash()
 
 
 if __name__ == "__main__":
