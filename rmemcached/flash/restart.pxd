@@ -6,8 +6,8 @@ label, has no values for this daemon. Nothing in FILE.flash is trusted. A page c
 last daemon, whatever the file's place in the options is now; and a header counts if its version names a page, and its
 value lies in the part given out. A read then verifies the record, whose checksum covers version and offset.
 
-restart_begin writes buffers that are not on the device yet. FILE.flash stays as it is until restart_end puts a new
-one in its place: a daemon killed meanwhile has changed nothing, and the next one finds the same.
+restart_begin writes buffers that are not on the device yet. Else FILE.flash stays as it is until restart_end puts a new
+one in its place: after a kill meanwhile the next daemon finds the same.
 """
 
 cdef struct flash_restart:

@@ -220,12 +220,14 @@ cdef void _mark_holes(flash *f, flash_wbuf *wbuf) noexcept nogil:
     wbuf.used = min(at, wbuf.used)
 
 
-cdef void _write_buffers(flash *f, const last_run *last, char *buf) noexcept nogil:
-    """Writes the buffers that the last daemon has not written to the end. buf: room for a buffer."""
+cdef bint _write_buffers(flash *f, const last_run *last, char *buf) noexcept nogil:
+    """Writes the buffers that the last daemon has not written to the end. buf: room for a buffer. False: the values of a
+    page are lost."""
     cdef const kept_wbuf *kept
     cdef flash_wbuf wbuf
     cdef uint64_t at
     cdef unsigned int i
+    cdef bint done = True
     memset(&wbuf, 0, sizeof(wbuf))
     for i in range(<unsigned int>WBUFS):
         kept = &last.head.wbufs[i]
@@ -242,7 +244,16 @@ cdef void _write_buffers(flash *f, const last_run *last, char *buf) noexcept nog
             if write_wbuf(f, &wbuf) == 0:
                 continue
         wbuf.page.version = 0
+        done = False
         _lost(f, b"%.300s cannot be written", wbuf.page.file)
+    return done
+
+
+cdef void _give_up_buffers(last_run *last) noexcept nogil:
+    """Gives the space of written buffers back, for the next FILE.flash."""
+    memset(last.head.wbufs, 0, sizeof(last.head.wbufs))
+    if pwrite(last.fd, &last.head, sizeof(kept_head), 0) == sizeof(kept_head):
+        ftruncate(last.fd, <int64_t>kept_buffers_at(last.head.page_count))
 
 
 # ---- the hooks -------------------------------------------------------------------------------------------------------
@@ -279,7 +290,8 @@ cdef const char *restart_begin(void *arg, uint64_t memory_file, bint fresh) noex
     elif _open_last(f, fresh, &last):
         if last.fd >= 0:
             _restore_pages(f, &last, <uint32_t *>room)
-            _write_buffers(f, &last, <char *>room)
+            if _write_buffers(f, &last, <char *>room):
+                _give_up_buffers(&last)
             close(last.fd)
         free(last.pages)
     free(room)
@@ -357,8 +369,11 @@ cdef const char *_make_kept(flash *f, const char *fresh, const char *file) noexc
     fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, <unsigned int>0o600)
     if fd < 0:
         return _problem_with(f, fresh, b"make")
-    # Space now: no later write may fail.
     kept_close(f)
+    if f.restart.count == 0:
+        # No page needs the last table, and the file system may have space for one only.
+        unlink(file)
+    # Space now: no later write may fail.
     done = ftruncate(fd, <int64_t>length) == 0 and fallocate(fd, 0, 0, <int64_t>length) == 0 and kept_open(f, fd)
     if done:
         _begin_kept(f)

@@ -11,6 +11,7 @@ import argparse
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -187,9 +188,9 @@ class Run:
         )
         return ["-o", ",".join([*paths, more])]
 
-    def start(self, shape: Sequence[str] = ()) -> Server:
+    def command(self, shape: Sequence[str]) -> list[str]:
         user = ["-u", "root"] if os.geteuid() == 0 else []
-        command = [
+        return [
             sys.executable,
             "-P",
             "-m",
@@ -213,7 +214,14 @@ class Run:
             *self.flash_options(),
             *shape,
         ]
-        return Server(command, self.port)
+
+    def start(self, shape: Sequence[str] = ()) -> Server:
+        """Starts a daemon; sometimes another one is killed in its start before."""
+        if self.rng.random() < 0.1:
+            with subprocess.Popen(self.command(shape), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as early:
+                time.sleep(self.rng.uniform(0.1, 0.6))  # the kill comes at any moment
+                early.kill()
+        return Server(self.command(shape), self.port)
 
     def client(self, transport: str) -> Client:
         return Client(("127.0.0.1", self.port), transport=transport, default_noreply=False, timeout=20)

@@ -218,6 +218,15 @@ class TestFlash:
             server.kill()
         self.check([*always(path), *usual], later, len(later))
 
+    def test_a_table_open_to_others_is_refused(self, path: Path, files: tuple[Path, Path]) -> None:
+        options = [*always(path), *flash((files[0], "64m"))]
+        values = self.prepared(path, *flash((files[0], "64m")))
+        table = Path(f"{path}.flash")
+        table.chmod(0o644)
+        assert f"{table} belongs to another user, or is open to others: remove it" in refusal(*options)
+        table.chmod(0o600)
+        self.check(options, values, len(values))
+
     def test_other_chunk_sizes(self, path: Path, files: tuple[Path, Path]) -> None:
         """Headers are copied into other chunks, also longer and shorter ones, and still count for their pages."""
         options = flash((files[0], "64m"))
