@@ -1,13 +1,14 @@
 """What a daemon leaves to the next one, with a memory file (-e): the table of pages and the write buffers, in the file
 FILE.flash beside the memory file. Without a memory file the same lies in plain memory, and ends with the daemon.
 
-As in the memory file, no log is needed: what a thread has stored is in the file, whatever ends the process. So the
-order of stores counts, here and in pages.pyx:
+As in the memory file, no log is needed: a store that has been executed is in the file, whatever ends the process. So
+the order of stores counts, here and in pages.pyx:
 
 - A page has its new version before any of its bytes is written, and no version as soon as its values are gone. A
   version is given out once, so a version names its page: a header of an earlier use names no page.
 - A buffer is entered with its page's version before a byte is given out, and leaves when it is on the device.
-- Each record has its length when its space is given out: so the next daemon finds the records behind a half-written one.
+- A record has its length when its space is given out, so the next daemon finds the records behind a half-written
+  record.
 
 f.lock guards everything here. restart.pxd takes it over.
 """

@@ -11,7 +11,7 @@ cdef bint _hook_exists(void *arg, item *it) noexcept nogil:
 
 
 cdef bint _open_file(flash *f, unsigned int number, char *why, size_t size) noexcept nogil:
-    """Opens and locks a file, and empties it unless it may have values."""
+    """Opens and locks a file. Without a memory file, empties the file."""
     cdef const char *file = f.config.paths[number].file
     cdef int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0o600)
     if fd < 0:
@@ -81,7 +81,7 @@ cdef void flash_stop(flash *f) noexcept nogil:
     flash_stop_writing(f)
     io_stop(f)
     if f.config.memory_file != NULL and f.kept.head != NULL:
-        # Before the store marks its file: both may lie on a file system that outlives the machine.
+        # Before the store marks its file: the file system may outlive the machine.
         msync(f.kept.head, f.kept.length, MS_SYNC)
 
 

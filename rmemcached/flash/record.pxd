@@ -7,7 +7,7 @@ cdef struct flash_record:
     uint32_t crc                 # CRC-32C of the place (page_version, offset) and all bytes behind this field
     uint32_t length              # of the whole record; 0: the rest of the write buffer is unused
     int32_t nbytes               # of the item
-    uint16_t nkey                # 0: a hole of this length, left by a thread killed before it had written its record
+    uint16_t nkey                # 0: a hole of this length, left by a thread killed before the record was whole
     uint16_t pad
 
 cdef enum:
@@ -26,5 +26,6 @@ cdef void record_write(char *to, item *it, const item_hdr *where) noexcept nogil
 cdef void record_copy(char *to, const char *record, const item_hdr *where) noexcept nogil
 # Whether a record of this place is well-formed, whole within `most` bytes, and has its checksum.
 cdef bint record_is_whole(const char *record, size_t most, const item_hdr *where) noexcept nogil
-# Whether head and key, as read from a page, and the data in the item are the record of this item, written for this place.
+# Whether head and key, as read from a page, and the data in the item are the record of this item, written for this
+# place.
 cdef bint record_fits(const char *head, item *it, const item_hdr *where) noexcept nogil

@@ -9,7 +9,7 @@ cdef struct file_label:
     uint64_t number
 
 cdef struct last_run:            # FILE.flash of the last daemon
-    int fd                       # -1: there is none, or the daemon cannot use it
+    int fd                       # -1: there is none, or its values are lost
     kept_head head
     kept_page *pages
 
@@ -31,7 +31,7 @@ cdef const char *_problem_with(flash *f, const char *file, const char *what) noe
 
 
 cdef void _lost(flash *f, const char *format, const char *file) noexcept nogil:
-    """Notes the reason for lost values, unless there is one."""
+    """Notes the first reason for lost values."""
     if f.restart.why[0] == 0:
         snprintf(f.restart.why, sizeof(f.restart.why), format, file)
 
@@ -48,13 +48,13 @@ cdef bint empty_file(int fd) noexcept nogil:
     cdef char nothing[LABEL]
     if ftruncate(fd, 0) == 0:
         return True
-    # A device is used as it is, without a label.
+    # A device has always the same length: its label goes.
     memset(nothing, 0, sizeof(nothing))
     return errno == EINVAL and pwrite(fd, nothing, sizeof(nothing), 0) == sizeof(nothing)
 
 
 cdef bint _label(flash *f, unsigned int path) noexcept nogil:
-    """Empties a file, and gives it a label."""
+    """Empties a file, and writes a new label."""
     cdef file_label label
     if not empty_file(f.fds[path]) or getrandom(&label.number, sizeof(label.number), 0) != sizeof(label.number):
         return False
@@ -90,7 +90,7 @@ cdef bint _read_last(flash *f, last_run *last) noexcept nogil:
 
 
 cdef bint _open_last(flash *f, bint fresh, last_run *last) noexcept nogil:
-    """Opens FILE.flash. False: the daemon must not use it."""
+    """Opens FILE.flash. False: the problem is noted."""
     cdef char file[KEPT_PATH]
     last.pages = NULL
     last.fd = -1
@@ -204,7 +204,7 @@ cdef void _restore_pages(flash *f, const last_run *last, uint32_t *ids) noexcept
 # ---- buffers ---------------------------------------------------------------------------------------------------------
 
 cdef void _mark_holes(flash *f, flash_wbuf *wbuf) noexcept nogil:
-    """Makes holes of records that are not whole: a killed thread was writing them."""
+    """Makes holes of half-written records: their threads were killed."""
     cdef uint32_t at = label_room(f, wbuf.page, wbuf.offset)
     cdef flash_record *record
     cdef item_hdr where
@@ -221,8 +221,7 @@ cdef void _mark_holes(flash *f, flash_wbuf *wbuf) noexcept nogil:
 
 
 cdef bint _write_buffers(flash *f, const last_run *last, char *buf) noexcept nogil:
-    """Writes the buffers that the last daemon has not written to the end. buf: room for a buffer. False: the values of a
-    page are lost."""
+    """Writes the buffers not on the device yet. buf: room for a buffer. False: a page's values are lost."""
     cdef const kept_wbuf *kept
     cdef flash_wbuf wbuf
     cdef uint64_t at
@@ -249,11 +248,11 @@ cdef bint _write_buffers(flash *f, const last_run *last, char *buf) noexcept nog
     return done
 
 
-cdef void _give_up_buffers(last_run *last) noexcept nogil:
+cdef bint _give_up_buffers(last_run *last) noexcept nogil:
     """Gives the space of written buffers back, for the next FILE.flash."""
     memset(last.head.wbufs, 0, sizeof(last.head.wbufs))
-    if pwrite(last.fd, &last.head, sizeof(kept_head), 0) == sizeof(kept_head):
-        ftruncate(last.fd, <int64_t>kept_buffers_at(last.head.page_count))
+    return pwrite(last.fd, &last.head, sizeof(kept_head), 0) == sizeof(kept_head) \
+        and ftruncate(last.fd, <int64_t>kept_buffers_at(last.head.page_count)) == 0
 
 
 # ---- the hooks -------------------------------------------------------------------------------------------------------
@@ -308,7 +307,7 @@ cdef bint restart_header(void *arg, item *it) noexcept nogil:
     if where.page_id < f.page_count and where.page_version != 0:
         p = &f.pages[where.page_id]
     if p == NULL or p.version != where.page_version:
-        # The file has another place in the options now, or the daemon was killed while it gave the header this place.
+        # The options have another order now, or the daemon was killed in the middle of a move.
         p = _page_of_version(f, where.page_version) if where.page_version else NULL
     if p == NULL or p.closed or where.offset % RECORD_ALIGN != 0 \
             or in_buffer + <uint64_t>record_space(length) > f.config.wbuf_size \
@@ -328,18 +327,20 @@ cdef bint restart_header(void *arg, item *it) noexcept nogil:
 
 
 cdef bint _prepare_files(flash *f) noexcept nogil:
-    """Labels the files without values, and gives back what is behind the pages of the others."""
+    """Labels the files without values, and cuts the others to their size."""
     cdef struct_stat status
     cdef unsigned int i
     cdef int64_t length
+    cdef bint done = True
     for i in range(f.config.npaths):
         length = <int64_t>(f.config.paths[i].pages * f.config.page_size)
         if not f.restart.kept[i]:
-            if not _label(f, i):
-                _problem_with(f, f.config.paths[i].file, b"write")
-                return False
+            done = _label(f, i)
         elif fstat(f.fds[i], &status) == 0 and S_ISREG(status.st_mode) and status.st_size > length:
-            ftruncate(f.fds[i], length)
+            done = ftruncate(f.fds[i], length) == 0
+        if not done:
+            _problem_with(f, f.config.paths[i].file, b"write")
+            return False
     return True
 
 
@@ -361,7 +362,7 @@ cdef void _begin_kept(flash *f) noexcept nogil:
 
 
 cdef const char *_make_kept(flash *f, const char *fresh, const char *file) noexcept nogil:
-    """Makes FILE.flash anew, and puts it in the place of the last daemon's. Returns the error, or NULL."""
+    """Makes a new FILE.flash in the place of the last daemon's. Returns the error, or NULL."""
     cdef size_t length = kept_buffers_at(f.page_count) + WBUFS * f.config.wbuf_size
     cdef bint done
     cdef int fd
@@ -371,7 +372,7 @@ cdef const char *_make_kept(flash *f, const char *fresh, const char *file) noexc
         return _problem_with(f, fresh, b"make")
     kept_close(f)
     if f.restart.count == 0:
-        # No page needs the last table, and the file system may have space for one only.
+        # No page needs the last table, and the file system may lack space for two tables.
         unlink(file)
     # Space now: no later write may fail.
     done = ftruncate(fd, <int64_t>length) == 0 and fallocate(fd, 0, 0, <int64_t>length) == 0 and kept_open(f, fd)

@@ -1,8 +1,8 @@
 cdef enum:
     RECOVER_AHEAD = 16          # items whose bucket is prefetched together
     CHUNK_LEAST_DATA = 512      # bytes in each chunk of a chain but the last
-    KNOWN_FLAGS = (ITEM_LINKED | ITEM_CAS | ITEM_FETCHED | ITEM_ACTIVE | ITEM_CHUNKED | ITEM_CFLAGS
-                   | ITEM_TOKEN_SENT | ITEM_STALE | ITEM_KEY_BINARY | ITEM_SEAL_ROOM | ITEM_FREQUENCY | ITEM_LEFT_OUT | ITEM_HDR)
+    KNOWN_FLAGS = (ITEM_LINKED | ITEM_CAS | ITEM_FETCHED | ITEM_ACTIVE | ITEM_CHUNKED | ITEM_CFLAGS | ITEM_HDR
+                   | ITEM_TOKEN_SENT | ITEM_STALE | ITEM_KEY_BINARY | ITEM_SEAL_ROOM | ITEM_FREQUENCY | ITEM_LEFT_OUT)
 
 cdef struct recovery:
     item *ahead[RECOVER_AHEAD]  # items found, to be linked

@@ -231,12 +231,12 @@ cdef struct external_storage:
     void (*gone)(void *arg, item *it) noexcept nogil
     # Whether the header's value is still there.
     bint (*exists)(void *arg, item *it) noexcept nogil
-    # With a memory file, for store_create: begin, then restore for each header found, then end. begin and end return the
-    # error, or NULL.
+    # With a memory file, for store_create: begin, then restore for each header found, then end. begin and end return
+    # the error, or NULL.
     # number: of the memory file (memory_file_id). fresh: there are no headers.
     const char *(*begin)(void *arg, uint64_t number, bint fresh) noexcept nogil
-    # Whether the header's value is there; it is needed from now on. The header is not in the table yet. Also called later,
-    # for a copy of a linked header with the same place.
+    # Whether the header's value is there; the value is needed from now on. The header is not in the table yet. Also
+    # called later, for a copy of a linked header with the same place.
     bint (*restore)(void *arg, item *it) noexcept nogil
     const char *(*end)(void *arg) noexcept nogil
 

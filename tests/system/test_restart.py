@@ -118,12 +118,12 @@ def test_kills_under_load_with_values_on_flash(path: Path, tmp_path: Path, algor
 
 
 def always(path: Path) -> list[str]:
-    """Options for a memory file that is kept after any number of kills."""
+    """Options for a memory file kept after any number of kills."""
     return ["-e", str(path), "-o", "restart=always"]
 
 
 class TestFlash:
-    """What fits is kept, and what does not fit is dropped and counted."""
+    """Values that fit are kept; others are dropped and counted."""
 
     @pytest.fixture
     def files(self, tmp_path: Path) -> tuple[Path, Path]:
@@ -278,7 +278,7 @@ class TestFlash:
         with start_rmemcached(*options) as server, client_of(server) as client:
             for key in old:
                 client.delete(key)
-            # All pages have other values now.
+            # All pages get new values.
             for turn in range(3):
                 outward(server, values_named(f"between-{turn}"))
             values = values_named("key", 16)
