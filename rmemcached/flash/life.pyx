@@ -44,6 +44,7 @@ cdef flash *flash_create(const flash_config *config, char *why, size_t size) noe
     io_init(f)
     for i in range(config.npaths):
         made = made and _open_file(f, i, why, size)
+    made = made and (config.memory_file == NULL or restart_check(f, why, size))
     # Makes the locks in any case, for flash_destroy.
     if not pages_init(f, f.fds) or not made or (config.memory_file == NULL and not kept_open(f, -1)):
         flash_destroy(f)

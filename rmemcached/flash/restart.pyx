@@ -104,6 +104,7 @@ cdef bint _open_last(flash *f, bint fresh, last_run *last) noexcept nogil:
         _lost(f, b"%.300s is missing", file)
         return True
     if not _is_ours(f, last.fd, file):
+        close(last.fd)
         return False
     if not fresh and not _read_last(f, last):
         _lost(f, b"%.300s is damaged, or of another memory file", file)
@@ -114,6 +115,14 @@ cdef bint _open_last(flash *f, bint fresh, last_run *last) noexcept nogil:
     close(last.fd)
     last.fd = -1
     return True
+
+
+cdef bint restart_check(flash *f, char *why, size_t size) noexcept nogil:
+    cdef last_run last
+    if _open_last(f, True, &last):
+        return True
+    snprintf(why, size, b"%s", f.restart.problem)
+    return False
 
 
 cdef void _match_files(flash *f, const last_run *last, int *paths) noexcept nogil:

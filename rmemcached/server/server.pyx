@@ -326,7 +326,6 @@ cdef class Server:
         if self.settings.ext_paths:
             self.flash_files = fill_flash_config(&config, self.settings)
             config.log = self.s.log
-            config.memory_file = self.s.settings.memory_file
             self.s.flash = flash_create(&config, why, sizeof(why))
             if self.s.flash == NULL:
                 raise ServerError(f"Failed to initialize external storage: {(<bytes>why).decode(errors='replace')}")

@@ -248,9 +248,11 @@ class Run:
         """A daemon's life: checks the items, loads the daemon, kills it."""
         with self.start(shape) as server:
             with self.client(self.rng.choice(self.transports)) as client:
+                stats = client.stats()
+                if stats[b"pid"] != server.pid:
+                    raise StartError(f"another daemon has taken port {self.port}")
                 for worker in self.workers:
                     worker.settle(client)
-                stats = client.stats()
                 self.restored += int(stats[b"restored_items"])
                 self.outward += int(stats.get(b"extstore_objects_used", 0))
             self.raise_problems()
@@ -293,16 +295,18 @@ SHAPES: list[list[str]] = [[], [], [], ["-f", "1.4"], ["-n", "100"], ["-m", "480
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, epilog="Options of the daemon may follow behind --.")
     parser.add_argument("kills", type=int, nargs="?", default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--transport", action="append")
     parser.add_argument("--path", type=Path, default=Path(f"/dev/shm/rmemcached-restarts-{os.getpid()}"))
     parser.add_argument("--flash", type=Path, metavar="FOLDER", help="values on flash, in files there")
     parser.add_argument("--same-shape", action="store_true", help="the same -m, -I, -f and -n each time")
-    parser.add_argument("options", nargs="*", help="of the daemon, behind --")
-    args = parser.parse_args()
-    run = Run(args.path, args.seed, args.options, args.transport or ["tcp", "soft_shm", "soft_iw"], args.flash)
+    # argparse would take no options of the daemon behind options of its own.
+    words = [*sys.argv[1:], "--"]
+    own, options = words[: words.index("--")], words[words.index("--") + 1 : -1]
+    args = parser.parse_args(own)
+    run = Run(args.path, args.seed, options, args.transport or ["tcp", "soft_shm", "soft_iw"], args.flash)
     began = time.monotonic()
     try:
         for kill in range(args.kills):
