@@ -623,10 +623,6 @@ def check_flash(settings: Settings) -> None:
     wbuf, page = settings.ext_wbuf_size, settings.ext_page_size
     if not settings.ext_paths:
         return
-    if settings.memory_file is not None:
-        raise UsageError(
-            "-e and ext_path do not go together yet: values on flash do not outlive the daemon", os.EX_USAGE
-        )
     if settings.item_size_max > wbuf:
         raise UsageError(
             f"-I (item_size_max: {settings.item_size_max}) cannot be larger than ext_wbuf_size: {wbuf}", os.EX_USAGE

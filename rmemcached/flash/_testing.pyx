@@ -95,7 +95,7 @@ cdef void _read_end(flash_request *r) noexcept nogil:
     cdef test_read *t = <test_read *>r
     if t.value != NULL:
         fetch_sub(&t.counts.bytes, r.bytes)
-        if not (t.copied or r.left == 0) or not record_fits(t.head, t.value, t.where.page_version):
+        if not (t.copied or r.left == 0) or not record_fits(t.head, t.value, &t.where):
             item_remove(t.s, t.value)
             t.value = NULL
     source_release(t.f, &t.source)
@@ -174,7 +174,7 @@ cdef class Engine:
         _fill(it, value, <size_t>len(value))
         taken = space_take(self.f, bucket, record_length(it), may_drop, &space) == SPACE_OK
         if taken:
-            record_write(space.to, it, 0, space.where.page_version)
+            record_write(space.to, it, &space.where)
             space_written(self.f, &space)
         item_remove(self.s, it)
         return (space.where.page_id, space.where.page_version, space.where.offset) if taken else None

@@ -144,25 +144,31 @@ cdef bint _take_space(flash *f, unsigned int bucket, uint32_t length, flash_spac
     return True
 
 
+cdef inline uint32_t _hash_of(const char *data) noexcept nogil:
+    """The hash of a record's key: other in each process."""
+    return store_hash(data + sizeof(flash_record), (<const flash_record *>data).nkey)
+
+
 cdef void _rescue(flash *f, const char *data, const item_hdr *where, unsigned int bucket, part_counts *counts,
                   unsigned int *waits) noexcept nogil:
     """Copies a value, and gives its header the copy's place, if the header still has the old place."""
     cdef const flash_record *record = <const flash_record *>data
+    cdef uint32_t hv = _hash_of(data)
     cdef flash_space space
     cdef header_moved moved
     cdef item *it
     if not _take_space(f, bucket, record.length, &space, waits):
         counts.lost += 1
         return
-    record_copy(space.to, record, space.where.page_version)
+    record_copy(space.to, data, &space.where)
     space_written(f, &space)
-    it = header_find_locked(f.store, data + sizeof(flash_record), record.nkey, record.hv, where)
+    it = header_find_locked(f.store, data + sizeof(flash_record), record.nkey, hv, where)
     if it == NULL:
         # Deleted, or stored again, since the first look.
         value_gone(f, &space.where, space.length)
         return
-    moved = do_header_move(f.store, it, record.hv, &space.where)
-    item_unlock(f.store, record.hv)
+    moved = do_header_move(f.store, it, hv, &space.where)
+    item_unlock(f.store, hv)
     if moved == HEADER_NO_MEMORY:
         value_gone(f, &space.where, space.length)
         counts.lost += 1
@@ -178,25 +184,30 @@ cdef void _compact_part(flash *f, const compaction *c, const char *data, uint32_
                         part_counts *counts) noexcept nogil:
     """Looks at the values of a former write buffer."""
     cdef const flash_record *record
-    cdef uint32_t at = 0
+    cdef uint32_t at = label_room(f, &f.pages[c.page], offset)
     cdef uint32_t size = <uint32_t>f.config.wbuf_size
     cdef unsigned int waits = WAITS_MOST
     cdef unsigned int bucket
     cdef item_hdr where
+    cdef uint32_t hv
     cdef item *it
     cdef bint kept
     where.page_id = <uint16_t>c.page
     where.page_version = c.version
     while at + sizeof(flash_record) < size and not relaxed_load(&f.stop_writing):
         record = <const flash_record *>(data + at)
-        # A damaged record hides the records behind it: their gets will miss.
-        if record.length == 0 or not record_is_whole(data + at, size - at, c.version):
-            break
         where.offset = offset + at
-        it = header_find_locked(f.store, data + at + sizeof(flash_record), record.nkey, record.hv, &where)
+        if record.nkey == 0 and 0 < record.length <= size - at:
+            at += record_space(record.length)
+            continue
+        # A damaged record hides the records behind it: their gets will miss.
+        if record.length == 0 or not record_is_whole(data + at, size - at, &where):
+            break
+        hv = _hash_of(data + at)
+        it = header_find_locked(f.store, data + at + sizeof(flash_record), record.nkey, hv, &where)
         if it != NULL:
             kept = _is_kept(f, c, it, &bucket, counts)
-            item_unlock(f.store, record.hv)
+            item_unlock(f.store, hv)
             if kept:
                 _rescue(f, data + at, &where, bucket, counts, &waits)
         at += record_space(record.length)
@@ -234,7 +245,7 @@ cdef bint _compact_page(flash *f, const compaction *c, char *data) noexcept nogi
     cdef part_counts counts
     cdef iovec iov
     cdef uint32_t offset = 0
-    while offset < f.config.page_size:
+    while offset < p.allocated:
         _log_page(f, b"type=compact_read_start id=%lu offset=%llu", c.page, offset)
         iov.iov_base = data
         iov.iov_len = f.config.wbuf_size

@@ -30,7 +30,7 @@ cdef bint _copy_value(flash_get *g, const char *data) noexcept nogil:
     cdef iovec iov[RECORD_IOV]
     cdef size_t offset = 0
     cdef int i, n
-    if not record_is_of(data, g.value, g.where.page_version):
+    if not record_is_of(data, g.value):
         return False
     data += sizeof(flash_record) + g.value.nkey
     while offset < <size_t>g.value.nbytes:
@@ -77,7 +77,7 @@ cdef void _get_end(flash_request *r) noexcept nogil:
     """flash_request_calls.end"""
     cdef flash_get *g = _get_of(r)
     if r.left == 0:
-        g.whole = record_fits(g.head, g.value, g.where.page_version)
+        g.whole = record_fits(g.head, g.value, &g.where)
         g.wrong = not g.whole
     source_release(g.f, &g.source)
     g.wait.thread.post(g.wait.thread, &g.wait)
@@ -146,18 +146,17 @@ cdef bint _read_at_once(flash_get *g) noexcept nogil:
     item_iov(g.value, 0, <size_t>g.value.nbytes, &iov[1], 1)
     size = <ssize_t>(iov[0].iov_len + iov[1].iov_len)
     return preadv2(g.source.page.fd, iov, 2, <int64_t>(g.source.page.offset + g.where.offset), RWF_NOWAIT) == size \
-        and record_fits(g.head, g.value, g.where.page_version)
+        and record_fits(g.head, g.value, &g.where)
 
 
 cdef external_result _give_at_once(flash_get *g, mc_resp *resp) noexcept nogil:
     """Gives a short value to the reply, if the value can be read without a wait. EXTERNAL_WAITS: it cannot."""
-    # A chained item is long.
-    if g.header.nbytes > AT_ONCE_MOST:
-        return EXTERNAL_WAITS
+    # A lack of memory is known here: later the reply could only become a miss.
     g.value = header_buffer(g.f.store, g.header)
     if g.value == NULL:
         return EXTERNAL_NO_MEMORY
-    if not ITEM_has(g.value, ITEM_CHUNKED) and _read_at_once(g):
+    # A chained item is long.
+    if g.header.nbytes <= AT_ONCE_MOST and not ITEM_has(g.value, ITEM_CHUNKED) and _read_at_once(g):
         _recache(g)
         resp.item = g.value
         g.value = NULL

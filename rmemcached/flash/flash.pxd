@@ -15,7 +15,7 @@ failure. The engine never waits for a device with an item lock or its own lock h
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from posix.uio cimport iovec
 
 from rmemcached.logger cimport logger
@@ -56,6 +56,7 @@ cdef struct flash_config:
     unsigned int io_threads      # of the pool
     unsigned int io_depth        # reads taken by a thread of the pool at once
     bint verbose                 # a line on stderr says which readers there are
+    const char *memory_file      # -e: values and their headers outlive the daemon (kept.pxd). NULL: none
     logger *log
 
 cdef struct flash_stats:         # of `stats`, without the counters in thread_stats
@@ -94,7 +95,8 @@ cdef struct page_stats:          # of `stats extstore`
 cdef struct flash                # layout.pxd
 
 # --- the main thread ---
-# Opens and locks the files, and makes the tables. The storage's hooks for the store's configuration are in
+# Opens and locks the files, and makes the tables. With a memory file the store has its part later (restart.pxd). The
+# storage's hooks for the store's configuration are in
 # flash_external. NULL: the line in `why` says why.
 cdef flash *flash_create(const flash_config *config, char *why, size_t size) noexcept nogil
 # For store_config.external.
@@ -108,7 +110,7 @@ cdef void flash_stop_writing(flash *f) noexcept nogil
 # Ends the other threads, after the workers. Reads under way end first, and queued reads are given up; the results are
 # posted. A second call is harmless.
 cdef void flash_stop(flash *f) noexcept nogil
-# Frees everything, after the store. The files stay, without meaning.
+# Frees everything, after the store. The files stay, without meaning unless there is a memory file.
 cdef void flash_destroy(flash *f) noexcept nogil
 
 # --- any thread ---
@@ -119,12 +121,14 @@ cdef unsigned int flash_page_count(flash *f) noexcept nogil
 cdef void flash_get_page(flash *f, unsigned int number, page_stats *out) noexcept nogil
 
 include "record.pxd"
+include "kept.pxd"
 include "pages.pxd"
 include "queue.pxd"
 include "ring.pxd"
 include "io.pxd"
 include "fetch.pxd"
 include "compactor.pxd"
+include "restart.pxd"
 include "writer.pxd"
 include "life.pxd"
 include "layout.pxd"

@@ -14,6 +14,8 @@ cdef bint io_start(flash *f) noexcept nogil
 cdef void io_stop(flash *f) noexcept nogil
 # Reads all bytes of the extents at this place of a file, and changes the extents. False: an error, or a short file.
 cdef bint read_all(int fd, iovec *iov, int count, uint64_t offset) noexcept nogil
+# Writes a buffer. Returns 0 or an errno.
+cdef int write_wbuf(flash *f, flash_wbuf *wbuf) noexcept nogil
 # Tells on stderr of an error of a file, at most once in ten seconds.
 cdef void complain(flash *f, const char *file, const char *what, int error) noexcept nogil
 # Makes a condition variable whose timed waits end by CLOCK_MONOTONIC.

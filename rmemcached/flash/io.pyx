@@ -86,11 +86,10 @@ cdef void *_read_thread(void *arg) noexcept nogil:
 
 # ---- writes ----------------------------------------------------------------------------------------------------------
 
-cdef int _write_wbuf(flash *f, flash_wbuf *wbuf) noexcept nogil:
-    """Writes a buffer. Returns 0 or an errno."""
+cdef int write_wbuf(flash *f, flash_wbuf *wbuf) noexcept nogil:
     cdef flash_page *p = wbuf.page
     cdef size_t length = min(wbuf.used + sizeof(flash_record), f.config.wbuf_size)
-    cdef size_t done = 0
+    cdef size_t done = label_room(f, p, wbuf.offset)
     cdef ssize_t n
     # A record without length marks the end for the compactor.
     memset(wbuf.buf + wbuf.used, 0, length - wbuf.used)
@@ -111,7 +110,7 @@ cdef void *_write_thread(void *arg) noexcept nogil:
     cdef flash_wbuf *wbuf = wbuf_next(f)
     cdef int error
     while wbuf != NULL:
-        error = _write_wbuf(f, wbuf)
+        error = write_wbuf(f, wbuf)
         if error:
             complain(f, page_file(f, wbuf.page), b"cannot be written; a page of values is lost", error)
         wbuf_done(f, wbuf, error)

@@ -17,6 +17,7 @@ cdef struct flash:
     pthread_cond_t wbuf_cond     # there is a buffer to be written
     pthread_cond_t space_cond    # a buffer or a page has become free
     pthread_cond_t compact_cond  # compact_asked
+    kept_map kept
     flash_page *pages            # the array is constant
     unsigned int page_count      # constant
     flash_file files[PATHS]
@@ -45,6 +46,7 @@ cdef struct flash:
     bint writer_started
     pthread_t compactor
     bint compactor_started
+    flash_restart restart        # the main thread's, until the store is there
     # the compactor's
     char *compact_buf
     bint compact_lent            # the present compaction has put values into the writer's page

@@ -11,7 +11,7 @@ cdef bint _hook_exists(void *arg, item *it) noexcept nogil:
 
 
 cdef bint _open_file(flash *f, unsigned int number, char *why, size_t size) noexcept nogil:
-    """Opens, locks and empties a file."""
+    """Opens and locks a file. Without a memory file, empties the file."""
     cdef const char *file = f.config.paths[number].file
     cdef int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0o600)
     if fd < 0:
@@ -21,8 +21,7 @@ cdef bint _open_file(flash *f, unsigned int number, char *why, size_t size) noex
     if not lock_file(fd):
         snprintf(why, size, b"ext_path: %s is in use by another process", file)
         return False
-    # A device is used as it is.
-    if ftruncate(fd, 0) != 0 and errno != EINVAL:
+    if f.config.memory_file == NULL and not empty_file(fd):
         snprintf(why, size, b"ext_path: %s: %s", file, strerror(errno))
         return False
     return True
@@ -36,7 +35,7 @@ cdef flash *flash_create(const flash_config *config, char *why, size_t size) noe
     if f == NULL:
         return NULL
     f.config = config[0]
-    f.external = external_storage(f, victim_take, _hook_gone, _hook_exists)
+    f.external = external_storage(f, victim_take, _hook_gone, _hook_exists, restart_begin, restart_header, restart_end)
     f.values = external_values(f, flash_fetch)
     f.to_write_tail = &f.to_write
     for i in range(<unsigned int>PATHS):
@@ -46,10 +45,13 @@ cdef flash *flash_create(const flash_config *config, char *why, size_t size) noe
     for i in range(config.npaths):
         made = made and _open_file(f, i, why, size)
     made = made and io_open(f, why, size)
+    made = made and (config.memory_file == NULL or restart_check(f, why, size))
     # Makes the locks in any case, for flash_destroy.
-    if not pages_init(f, f.fds) or not made:
+    if not pages_init(f, f.fds) or not made or (config.memory_file == NULL and not kept_open(f, -1)):
         flash_destroy(f)
         return NULL
+    if config.memory_file == NULL:
+        pages_begin(f)
     return f
 
 
@@ -80,6 +82,9 @@ cdef void flash_stop_writing(flash *f) noexcept nogil:
 cdef void flash_stop(flash *f) noexcept nogil:
     flash_stop_writing(f)
     io_stop(f)
+    if f.config.memory_file != NULL and f.kept.head != NULL:
+        # Before the store marks its file: the file system may outlive the machine.
+        msync(f.kept.head, f.kept.length, MS_SYNC)
 
 
 cdef void flash_destroy(flash *f) noexcept nogil:
@@ -88,6 +93,7 @@ cdef void flash_destroy(flash *f) noexcept nogil:
         if f.fds[i] >= 0:
             close(f.fds[i])
     pages_destroy(f)
+    free(f.restart.versions)
     pthread_cond_destroy(&f.compact_cond)
     io_destroy(f)
     free(f)

@@ -7,6 +7,7 @@ device. `refs` keeps a page, and `reads` a buffer, for reads under way.
 
 cdef struct flash_wbuf:
     char *buf                    # constant
+    kept_wbuf *kept              # constant: the same for the next daemon
     flash_page *page             # NULL: free
     uint32_t offset              # in the page, of the buffer's first byte
     uint32_t used                # bytes given out
@@ -17,9 +18,10 @@ cdef struct flash_wbuf:
     flash_wbuf *next             # in the list of free buffers, or of buffers to be written
 
 cdef struct flash_page:
-    int fd                       # constant, as are id, path, offset, free_bucket
+    int fd                       # constant, as are the fields before version
     uint16_t id
     unsigned int path            # the file's number
+    kept_page *kept              # the same for the next daemon
     uint64_t offset              # in the file
     unsigned int free_bucket
     uint32_t version             # of the present use; 0: free
@@ -59,8 +61,10 @@ cdef struct flash_space:         # space for a record
     flash_wbuf *wbuf
     uint32_t length
 
-# Makes pages and buffers; the files are open. False: no memory.
+# Makes the pages; the files are open. False: no memory.
 cdef bint pages_init(flash *f, const int *fds) noexcept nogil
+# Gives free pages and buffers out from now on: kept.pxd has been mapped. The pages have their values, if any.
+cdef void pages_begin(flash *f) noexcept nogil
 cdef void pages_destroy(flash *f) noexcept nogil
 # Takes space for a record in a page of the bucket, and a new page if need be: a system call, so no lock is held.
 # may_drop: without a free page, drops the oldest page. The caller writes the record and then calls space_written.

@@ -1,5 +1,4 @@
 cdef enum:
-    WBUFS = BUCKETS + 2          # a buffer for each bucket, and buffers being written
     RETRY_NS = 10000000000       # after a refusal of space by the device, or an I/O error: the whole file
     REST_NS = 600000000000       # ... and the page with the error
     CLOSING_NS = 1000000000      # a closed page is expected to be free so soon
@@ -29,8 +28,8 @@ cdef bint pages_init(flash *f, const int *fds) noexcept nogil:
             path = (path + 1) % f.config.npaths
         p = &f.pages[i]
         p.id = <uint16_t>i
-        p.fd = fds[path]
         p.path = path
+        p.fd = fds[path]
         p.offset = offsets[path]
         p.free_bucket = f.config.paths[path].bucket
         offsets[path] += f.config.page_size
@@ -38,28 +37,43 @@ cdef bint pages_init(flash *f, const int *fds) noexcept nogil:
         path = (path + 1) % f.config.npaths
     for i in range(f.config.npaths):
         f.files[i].resting_tail = &f.files[i].resting
-    i = f.page_count
-    while i:
-        i -= 1
-        _push_free(f, &f.pages[i])
     f.version = 1
-    for i in range(<unsigned int>WBUFS):
-        # Memory not touched costs nothing.
-        f.wbufs[i].buf = <char *>mmap(NULL, f.config.wbuf_size, PROT_READ | PROT_WRITE,
-                                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-        if <void *>f.wbufs[i].buf == MAP_FAILED:
-            f.wbufs[i].buf = NULL
-            return False
-        f.wbufs[i].next = f.free_wbufs
-        f.free_wbufs = &f.wbufs[i]
     return True
 
 
-cdef void pages_destroy(flash *f) noexcept nogil:
-    cdef unsigned int i
+cdef void _begin_page(flash *f, flash_page *p) noexcept nogil:
+    """Gives a page its place: among the free pages, as the page of its bucket, or with values alone."""
+    if p.version != 0 and p.allocated < f.config.page_size and f.active[p.bucket] == NULL:
+        p.active = True
+        f.active[p.bucket] = p
+    elif p.objects == 0:
+        p.version = 0
+        p.allocated = 0
+        _push_free(f, p)
+    p.kept.number = <uint32_t>(p.offset // f.config.page_size)
+    p.kept.path = <uint8_t>p.path
+    p.kept.bucket = <uint8_t>p.bucket
+    p.kept.allocated = <uint32_t>p.allocated
+    p.kept.version = p.version
+
+
+cdef void pages_begin(flash *f) noexcept nogil:
+    cdef unsigned int i = f.page_count
+    while i:
+        i -= 1
+        f.pages[i].kept = &f.kept.pages[i]
+        _begin_page(f, &f.pages[i])
+    f.kept.head.next_version = f.version
+    f.free_wbufs = NULL
     for i in range(<unsigned int>WBUFS):
-        if f.wbufs[i].buf != NULL:
-            munmap(f.wbufs[i].buf, f.config.wbuf_size)
+        f.wbufs[i].buf = f.kept.buffers + i * f.config.wbuf_size
+        f.wbufs[i].kept = &f.kept.head.wbufs[i]
+        f.wbufs[i].next = f.free_wbufs
+        f.free_wbufs = &f.wbufs[i]
+
+
+cdef void pages_destroy(flash *f) noexcept nogil:
+    kept_close(f)
     free(f.pages)
     pthread_cond_destroy(&f.wbuf_cond)
     pthread_cond_destroy(&f.space_cond)
@@ -107,6 +121,11 @@ cdef inline void _end_rests(flash *f, flash_file *file, int64_t now) noexcept no
         p = file.resting
 
 
+cdef inline void _forget(flash_page *p) noexcept nogil:
+    """Tells the next daemon that the page has no values, before the page is used again."""
+    store_release(&p.kept.version, 0)
+
+
 cdef void _free_if_unused(flash *f, flash_page *p) noexcept nogil:
     """Frees a page without values, or a closed page, when nothing refers to it."""
     assert_held(&f.lock)
@@ -119,6 +138,7 @@ cdef void _free_if_unused(flash *f, flash_page *p) noexcept nogil:
     f.stats.page_reclaims += 1
     if f.active[p.bucket] == p:
         f.active[p.bucket] = NULL
+    _forget(p)
     p.version = 0
     p.objects = 0
     p.bytes = 0
@@ -139,6 +159,7 @@ cdef void _close(flash *f, flash_page *p) noexcept nogil:
     assert_held(&f.lock)
     p.closed = True
     p.closed_at = now_ns()
+    _forget(p)
     _free_if_unused(f, p)
 
 
@@ -275,6 +296,7 @@ cdef flash_page *_take_page(flash *f, unsigned int bucket, bint may_drop) noexce
 
 
 cdef void _begin_use(flash *f, flash_page *p, unsigned int bucket) noexcept nogil:
+    """Gives a page a version and a bucket. The next daemon learns of both before a byte is written."""
     assert_held(&f.lock)
     p.version = f.version
     f.version += 1
@@ -284,6 +306,10 @@ cdef void _begin_use(flash *f, flash_page *p, unsigned int bucket) noexcept nogi
     p.active = True
     f.active[bucket] = p
     f.stats.page_allocs += 1
+    f.kept.head.next_version = f.version
+    p.kept.bucket = <uint8_t>bucket
+    p.kept.allocated = 0
+    store_release(&p.kept.version, p.version)
 
 
 cdef bint _open_page(flash *f, unsigned int bucket, bint may_drop) noexcept nogil:
@@ -339,10 +365,14 @@ cdef bint _begin_filling(flash *f, flash_page *p) noexcept nogil:
     f.free_wbufs = wbuf.next
     wbuf.page = p
     wbuf.offset = <uint32_t>p.allocated
-    wbuf.used = 0
+    wbuf.used = label_room(f, p, wbuf.offset)
     wbuf.full = False
     wbuf.written = False
+    wbuf.kept.offset = wbuf.offset
+    wbuf.kept.used = wbuf.used
+    store_release(&wbuf.kept.version, p.version)
     p.allocated += f.config.wbuf_size
+    store_release(&p.kept.allocated, p.allocated)
     p.buffers += 1
     p.filling = wbuf
     return True
@@ -361,7 +391,9 @@ cdef bint _give_space(flash *f, flash_page *p, uint32_t length, flash_space *out
     out.to = wbuf.buf + wbuf.used
     out.wbuf = wbuf
     out.length = length
+    (<flash_record *>out.to).length = length
     wbuf.used += space
+    store_release(&wbuf.kept.used, wbuf.used)
     wbuf.copies += 1
     p.objects += 1
     p.bytes += length
@@ -576,6 +608,7 @@ cdef void wbuf_done(flash *f, flash_wbuf *wbuf, int error) noexcept nogil:
     # The page gives out no more space: space_take sees `closed`.
     if error and not wbuf.page.closed:
         _close_failed(f, wbuf.page)
+    store_release(&wbuf.kept.version, 0)
     _free_wbuf(f, wbuf)
     pthread_mutex_unlock(&f.lock)
 

@@ -4,12 +4,10 @@ All functions are without state; any thread calls them.
 """
 
 cdef struct flash_record:
-    uint32_t crc                 # CRC-32C of all bytes of the record behind this field
+    uint32_t crc                 # CRC-32C of the place (page_version, offset) and all bytes behind this field
     uint32_t length              # of the whole record; 0: the rest of the write buffer is unused
-    uint32_t hv                  # hash of the key
     int32_t nbytes               # of the item
-    uint32_t version             # of the page: bytes of an earlier use are recognized, also after a lost write
-    uint16_t nkey
+    uint16_t nkey                # 0: a hole of this length, left by a thread killed before the record was whole
     uint16_t pad
 
 cdef enum:
@@ -22,13 +20,13 @@ cdef enum:
 cdef uint32_t record_length(item *it) noexcept nogil
 # Bytes of a page for a record of this length.
 cdef uint32_t record_space(uint32_t length) noexcept nogil
-# Writes the record of an item with its data, for a page with this version.
-cdef void record_write(char *to, item *it, uint32_t hv, uint32_t version) noexcept nogil
-# Copies a record to a page with this version.
-cdef void record_copy(char *to, const flash_record *record, uint32_t version) noexcept nogil
-# Whether a record is well-formed, whole within `most` bytes, of this version, and has its checksum.
-cdef bint record_is_whole(const char *record, size_t most, uint32_t version) noexcept nogil
-# Whether head and key, as read from a page with this version, are of this item's record.
-cdef bint record_is_of(const char *head, item *it, uint32_t version) noexcept nogil
-# ... and the data in the item are, too.
-cdef bint record_fits(const char *head, item *it, uint32_t version) noexcept nogil
+# Writes the record of an item with its data, for this place.
+cdef void record_write(char *to, item *it, const item_hdr *where) noexcept nogil
+# Copies a whole record to another place.
+cdef void record_copy(char *to, const char *record, const item_hdr *where) noexcept nogil
+# Whether a record of this place is well-formed, whole within `most` bytes, and has its checksum.
+cdef bint record_is_whole(const char *record, size_t most, const item_hdr *where) noexcept nogil
+# Whether head and key, as read from a page, are of this item's record; without the checksum.
+cdef bint record_is_of(const char *head, item *it) noexcept nogil
+# ... and the data in the item are, too, and were written for this place.
+cdef bint record_fits(const char *head, item *it, const item_hdr *where) noexcept nogil

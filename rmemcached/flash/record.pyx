@@ -14,19 +14,25 @@ cdef inline uint32_t _crc(uint32_t state, const char *data, size_t length) noexc
     return crc32_iscsi(<unsigned char *>data, <int>length, state)
 
 
-cdef inline uint32_t _crc_of(const flash_record *record) noexcept nogil:
-    return _crc(CRC_START, <const char *>record + sizeof(record.crc), record.length - sizeof(record.crc))
+cdef inline uint32_t _crc_begin(const item_hdr *where) noexcept nogil:
+    """The state before a record's bytes: a record left from another use of the page has another checksum."""
+    cdef uint32_t place[2]
+    place[0] = where.page_version
+    place[1] = where.offset
+    return _crc(CRC_START, <const char *>place, sizeof(place))
 
 
-cdef void record_write(char *to, item *it, uint32_t hv, uint32_t version) noexcept nogil:
+cdef inline uint32_t _crc_of(const flash_record *record, const item_hdr *where) noexcept nogil:
+    return _crc(_crc_begin(where), <const char *>record + sizeof(record.crc), record.length - sizeof(record.crc))
+
+
+cdef void record_write(char *to, item *it, const item_hdr *where) noexcept nogil:
     cdef flash_record *record = <flash_record *>to
     cdef iovec iov[RECORD_IOV]
     cdef size_t offset = 0
     cdef int i, n
     record.length = record_length(it)
-    record.hv = hv
     record.nbytes = it.nbytes
-    record.version = version
     record.nkey = it.nkey
     record.pad = 0
     memcpy(to + sizeof(flash_record), ITEM_key(it), it.nkey)
@@ -36,38 +42,36 @@ cdef void record_write(char *to, item *it, uint32_t hv, uint32_t version) noexce
         for i in range(n):
             memcpy(to + offset, iov[i].iov_base, iov[i].iov_len)
             offset += iov[i].iov_len
-    record.crc = _crc_of(record)
+    record.crc = _crc_of(record, where)
 
 
-cdef void record_copy(char *to, const flash_record *record, uint32_t version) noexcept nogil:
-    cdef flash_record *copy = <flash_record *>to
-    memcpy(to, record, record.length)
-    copy.version = version
-    copy.crc = _crc_of(copy)
+cdef void record_copy(char *to, const char *record, const item_hdr *where) noexcept nogil:
+    memcpy(to, record, (<const flash_record *>record).length)
+    (<flash_record *>to).crc = _crc_of(<flash_record *>to, where)
 
 
-cdef bint record_is_whole(const char *record, size_t most, uint32_t version) noexcept nogil:
+cdef bint record_is_whole(const char *record, size_t most, const item_hdr *where) noexcept nogil:
     cdef const flash_record *head = <const flash_record *>record
     return (most > sizeof(flash_record) and head.length <= most and head.nkey != 0 and head.nkey < RECORD_KEY
             and head.nbytes >= 2 and head.length == sizeof(flash_record) + head.nkey + <uint32_t>head.nbytes
-            and head.version == version and head.crc == _crc_of(head))
+            and head.crc == _crc_of(head, where))
 
 
-cdef bint record_is_of(const char *head, item *it, uint32_t version) noexcept nogil:
+cdef bint record_is_of(const char *head, item *it) noexcept nogil:
     cdef const flash_record *record = <const flash_record *>head
-    return record.version == version and record.length == record_length(it) and record.nkey == it.nkey \
-        and record.nbytes == it.nbytes and memcmp(head + sizeof(flash_record), ITEM_key(it), it.nkey) == 0
+    return record.length == record_length(it) and record.nkey == it.nkey and record.nbytes == it.nbytes \
+        and memcmp(head + sizeof(flash_record), ITEM_key(it), it.nkey) == 0
 
 
-cdef bint record_fits(const char *head, item *it, uint32_t version) noexcept nogil:
+cdef bint record_fits(const char *head, item *it, const item_hdr *where) noexcept nogil:
     cdef const flash_record *record = <const flash_record *>head
     cdef iovec iov[RECORD_IOV]
     cdef size_t offset = 0
     cdef uint32_t crc
     cdef int i, n
-    if not record_is_of(head, it, version):
+    if not record_is_of(head, it):
         return False
-    crc = _crc(CRC_START, head + sizeof(record.crc), _record_head(it) - sizeof(record.crc))
+    crc = _crc(_crc_begin(where), head + sizeof(record.crc), _record_head(it) - sizeof(record.crc))
     while offset < <size_t>it.nbytes:
         n = item_iov(it, offset, <size_t>it.nbytes - offset, iov, RECORD_IOV)
         for i in range(n):

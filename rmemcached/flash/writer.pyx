@@ -44,7 +44,7 @@ cdef write_result _write_victim(flash *f, const victim *v, uint64_t item_age, un
     bucket[0] = _bucket_of(f, it, now)
     if space_take_present(f, bucket[0], record_length(it), &space) != SPACE_OK:
         return ITEM_LACKS_SPACE
-    record_write(space.to, it, v.hv, space.where.page_version)
+    record_write(space.to, it, &space.where)
     space_written(f, &space)
     if not do_victim_to_header(f.store, v, &space.where):
         value_gone(f, &space.where, space.length)

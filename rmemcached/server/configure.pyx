@@ -107,6 +107,7 @@ cdef object fill_settings(settings *out, wanted):
 
 cdef object fill_flash_config(flash_config *out, wanted):
     files = [os.fsencode(file) for file, _, _ in wanted.ext_paths]
+    memory = os.fsencode(wanted.memory_file) if wanted.memory_file is not None else None
     memset(out, 0, sizeof(flash_config))
     out.npaths = <unsigned int>len(files)
     for index, (_, size, bucket) in enumerate(wanted.ext_paths):
@@ -119,7 +120,8 @@ cdef object fill_flash_config(flash_config *out, wanted):
     out.verbose = wanted.verbose != 0
     out.io_threads = wanted.ext_threads
     out.io_depth = wanted.ext_io_depth
-    return files
+    out.memory_file = text_of(memory)
+    return files, memory
 
 
 cdef void fill_flash_settings(flash_settings *out, wanted) except *:

@@ -1,7 +1,7 @@
 cdef enum:
     ADOPT_NS = 50000            # how long the thread works before a rest of the same length
     ADOPT_WAIT_US = 10000       # before it looks again at items that others use
-    ADOPT_SHAPE = ITEM_CAS | ITEM_CFLAGS | ITEM_CHUNKED | ITEM_SEAL_ROOM     # flags of the copy's own,
+    ADOPT_SHAPE = ITEM_CAS | ITEM_CFLAGS | ITEM_CHUNKED | ITEM_SEAL_ROOM | ITEM_HDR  # flags of the copy's own,
     ADOPT_STATE = (ITEM_FETCHED | ITEM_ACTIVE | ITEM_TOKEN_SENT | ITEM_STALE | ITEM_KEY_BINARY     # ... of the item's
                    | ITEM_FREQUENCY)
 
@@ -37,6 +37,17 @@ cdef item *_adopt_look(store *s, item *chunk, uint32_t *hv) noexcept nogil:
     return found
 
 
+cdef item *_adopt_alloc(store *s, item *it) noexcept nogil:
+    """An unlinked copy in this run's shape. NULL: no memory, or the item is too large now."""
+    cdef item *fresh
+    if it.it_flags & ITEM_HDR:
+        return header_copy(s, it)
+    fresh = item_alloc(s, ITEM_key(it), it.nkey, ITEM_client_flags(it), it.exptime, it.nbytes)
+    if fresh != NULL:
+        data_copy(fresh, 0, it, it.nbytes)
+    return fresh
+
+
 cdef void _adopt_item(store *s, item *it, uint32_t hv, bint crowded) noexcept nogil:
     """Puts a copy in this run's shape in the item's place, or unlinks the item. crowded: see _is_crowded."""
     assert_held(item_mutex(s, hv))
@@ -45,7 +56,7 @@ cdef void _adopt_item(store *s, item *it, uint32_t hv, bint crowded) noexcept no
     cdef uint64_t cas
     if not item_is_expired(s, it):
         if not crowded or it.it_flags & ITEM_FETCHED:
-            fresh = item_alloc(s, ITEM_key(it), it.nkey, ITEM_client_flags(it), it.exptime, it.nbytes)
+            fresh = _adopt_alloc(s, it)
         if fresh == NULL and not s.config.evict_to_free \
                 and item_size_ok(s, it.nkey, ITEM_client_flags(it), it.nbytes):
             # Without evictions the item stays where it is until there is room.
@@ -61,7 +72,6 @@ cdef void _adopt_item(store *s, item *it, uint32_t hv, bint crowded) noexcept no
         do_item_unlink(s, it, hv)
         return
     live_sub(LIVE_ITEM_REF)
-    data_copy(fresh, 0, it, it.nbytes)
     cas = ITEM_get_cas(it) if ITEM_has(it, ITEM_CAS) else get_cas_id(s)
     relaxed_store(&fresh.it_flags, (fresh.it_flags & ADOPT_SHAPE) | (it.it_flags & ADOPT_STATE))
     if ITEM_clsid(fresh) == ITEM_clsid(it) and ITEM_ntotal(fresh) == ITEM_ntotal(it):
@@ -72,6 +82,9 @@ cdef void _adopt_item(store *s, item *it, uint32_t hv, bint crowded) noexcept no
         do_item_replace(s, it, fresh, hv)
     else:
         # The item has become longer or shorter by its CAS value (-C was changed), so the queues have to count it anew.
+        if it.it_flags & ITEM_HDR:
+            # The old header's end must not free the value.
+            s.config.external.restore(s.config.external.arg, fresh)
         do_item_supersede(s, it, fresh, hv, cas)
         do_item_unref(s, fresh)
 

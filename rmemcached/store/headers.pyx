@@ -58,6 +58,11 @@ cdef item *header_find_locked(store *s, const char *key, size_t nkey, uint32_t h
     return NULL
 
 
+cdef item *header_copy(store *s, item *it) noexcept nogil:
+    cdef item_hdr where = ITEM_get_hdr(it)
+    return _header_alloc(s, it, &where)
+
+
 cdef header_moved do_header_move(store *s, item *it, uint32_t hv, const item_hdr *where) noexcept nogil:
     assert_held(item_mutex(s, hv))
     cdef item *fresh

@@ -18,9 +18,6 @@ cdef const char *_config_error(const store_config *config) noexcept nogil:
         return b"the item size limit must be between the largest slab chunk and 1 GB"
     if config.hashpower_init > HASHPOWER_MAX:
         return b"the initial hash power must be at most 32"
-    if config.external != NULL and config.memory_file != NULL:
-        # The next daemon would find headers without their values.
-        return b"external storage and a memory file do not go together"
     return NULL
 
 
@@ -61,9 +58,17 @@ cdef const char *_create_parts(store *s) noexcept nogil:
 
 cdef const char *_fill(store *s) noexcept nogil:
     """Takes the items of a memory file, and the memory of -L. Returns the error, or NULL."""
+    cdef const external_storage *external = s.config.external if s.file.fd >= 0 else NULL
+    cdef const char *error = NULL
     store_tick(s)
-    if not s.file.fresh and not recover(s):
-        return b"no memory for the items of the memory file, or no space in its file system for missing pages"
+    if external != NULL:
+        error = external.begin(external.arg, memory_file_id(s), s.file.fresh)
+    if error == NULL and not s.file.fresh and not recover(s):
+        error = b"no memory for the items of the memory file, or no space in its file system for missing pages"
+    if error == NULL and external != NULL:
+        error = external.end(external.arg)
+    if error != NULL:
+        return error
     if s.config.preallocate and not slabs_preallocate(s):
         snprintf(_problem, sizeof(_problem), b"Error while preallocating slab memory!\nIf using -L or other prealloc "
                  b"options, max memory must be at least %u megabytes.", s.slabs.power_largest)

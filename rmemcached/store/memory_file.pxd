@@ -37,7 +37,8 @@ cdef struct arena_head:
     uint32_t version
     uint32_t head_length        # bytes from the head to the first page
     head_run runs[2]            # the copy with the larger number and a fitting check is valid
-    char pad_after_runs[CACHE_LINE]
+    uint64_t id                 # random, for memory_file_id; 0: not asked for yet
+    char pad_after_runs[CACHE_LINE - 8]
     # relaxed atomic
     rel_time_t oldest_live      # from this time on, items last used at this time or before are invalid; 0: no flush_all
     rel_time_t current_time     # of the last store_tick
@@ -76,6 +77,8 @@ cdef void memory_file_claim(store *s) noexcept nogil
 cdef void memory_file_begin(store *s) noexcept nogil
 # Notes that no chain has addresses of earlier runs any more.
 cdef void memory_file_forget_bases(store *s) noexcept nogil
+# Notes that so many items had values in external storage, and there is none.
+cdef void memory_file_note_headers(store *s, uint64_t headers) noexcept nogil
 # A line for the operator about the last start; empty: none. It stays for the next start if this start fails.
 cdef const char *memory_file_note() noexcept nogil
 cdef void memory_file_keep_note() noexcept nogil
@@ -84,6 +87,8 @@ cdef void memory_file_keep_note() noexcept nogil
 cdef bint memory_file_is_watched(store *s) noexcept nogil
 # Whether the machine has run without a break since the last run.
 cdef bint memory_file_is_of_boot(store *s) noexcept nogil
+# The file's number: external storage knows by it to which file its values belong.
+cdef uint64_t memory_file_id(store *s) noexcept nogil
 # This run in the head.
 cdef const head_run *head_present(store *s) noexcept nogil
 # Notes that the run ends in order, for store_destroy: all threads have ended. Closes the file.

@@ -155,6 +155,12 @@ cdef const char *memory_file_note() noexcept nogil:
     return _file_note
 
 
+cdef void memory_file_note_headers(store *s, uint64_t headers) noexcept nogil:
+    if headers and _file_note[0] == 0:
+        snprintf(_file_note, sizeof(_file_note), b"memory file %s: %llu values on flash are lost: there is no ext_path",
+                 s.config.memory_file, <unsigned long long>headers)
+
+
 cdef void memory_file_keep_note() noexcept nogil:
     global _keep_note
     _keep_note = True
@@ -330,6 +336,14 @@ cdef void memory_file_begin(store *s) noexcept nogil:
         lock_byte(s.slabs.shared_fd, <long>(s.file.life % HEAD_LIVES))
     if s.file.fd >= 0:
         _warn_of_room(s)
+
+
+cdef uint64_t memory_file_id(store *s) noexcept nogil:
+    cdef uint64_t id = s.head.id
+    while id == 0 and getrandom(&id, sizeof(id), 0) >= 0:
+        pass
+    s.head.id = id
+    return id
 
 
 cdef void memory_file_forget_bases(store *s) noexcept nogil:

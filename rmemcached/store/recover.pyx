@@ -1,8 +1,7 @@
 cdef enum:
     RECOVER_AHEAD = 16          # items whose bucket is prefetched together
     CHUNK_LEAST_DATA = 512      # bytes in each chunk of a chain but the last
-    # Without ITEM_HDR: a header's value, in external storage, does not outlive the daemon.
-    KNOWN_FLAGS = (ITEM_LINKED | ITEM_CAS | ITEM_FETCHED | ITEM_ACTIVE | ITEM_CHUNKED | ITEM_CFLAGS
+    KNOWN_FLAGS = (ITEM_LINKED | ITEM_CAS | ITEM_FETCHED | ITEM_ACTIVE | ITEM_CHUNKED | ITEM_CFLAGS | ITEM_HDR
                    | ITEM_TOKEN_SENT | ITEM_STALE | ITEM_KEY_BINARY | ITEM_SEAL_ROOM | ITEM_FREQUENCY | ITEM_LEFT_OUT)
 
 cdef struct recovery:
@@ -11,6 +10,7 @@ cdef struct recovery:
     unsigned int waiting        # in `ahead`
     item *chained               # heads of chained items, linked by h_next: linked after all pages have been seen
     uint64_t steps              # chunks looked at in chains
+    uint64_t headers            # items with values in external storage
     uint8_t *has_chunks         # by page: there are chunks of chains
     item **queues[NUMBER_OF_QUEUES]     # by queue: RECOVER_BUCKETS lists by age, linked by next and prev; NULL: none
 
@@ -133,6 +133,8 @@ cdef bint _item_is_sound(item *it, uint32_t size) noexcept nogil:
     cdef size_t data = <size_t>(ITEM_data(it) - <char *>it)
     if it.it_flags & ~KNOWN_FLAGS or not 1 <= it.nkey <= KEY_MAX_LENGTH or it.nbytes < 2 or data >= size:
         return False
+    if it.it_flags & ITEM_HDR:
+        return data + sizeof(item_hdr) <= size and not it.it_flags & (ITEM_CHUNKED | ITEM_SEAL_ROOM)
     if it.it_flags & ITEM_CHUNKED:
         return <size_t>(<char *>ITEM_schunk(it) - <char *>it) + sizeof(item_chunk) <= size \
             and not it.it_flags & ITEM_SEAL_ROOM
@@ -275,6 +277,15 @@ cdef void _recover_unlink(store *s, recovery *r, item *it, uint32_t hv) noexcept
     s.recovered.dropped += 1
 
 
+cdef inline bint _is_newer(item *it, item *other) noexcept nogil:
+    """Whether an item takes the place of another item with its key. A move to or from external storage keeps the CAS
+    value, and a value in memory needs nothing else.
+    """
+    if ITEM_get_cas(it) == ITEM_get_cas(other):
+        return other.it_flags & ~it.it_flags & ITEM_HDR
+    return ITEM_get_cas(it) > ITEM_get_cas(other)
+
+
 cdef bint _recover_link(store *s, recovery *r, item *it, uint32_t hv) noexcept nogil:
     """Links a sound item, or frees it. False: no memory."""
     cdef item *other
@@ -282,8 +293,11 @@ cdef bint _recover_link(store *s, recovery *r, item *it, uint32_t hv) noexcept n
     cdef bint done = True
     item_lock(s, hv)
     other = assoc_find(s, ITEM_key(it), it.nkey, hv)
-    if other != NULL and ITEM_get_cas(it) <= ITEM_get_cas(other):
+    if other != NULL and not _is_newer(it, other):
         sound = False
+    elif it.it_flags & ITEM_HDR:
+        r.headers += 1
+        sound = s.config.external != NULL and s.config.external.restore(s.config.external.arg, it)
     elif it.it_flags & ITEM_CHUNKED:
         sound = _chain_is_sound(s, r, it, other)
     if sound and other != NULL:
@@ -323,6 +337,7 @@ cdef bint _recover_item(store *s, recovery *r, item *it, uint32_t page) noexcept
     """Looks at an item with ITEM_LINKED. False: no memory."""
     cdef rel_time_t now = store_time(s)
     cdef unsigned int clsid = s.slabs.page_class[page]
+    cdef size_t room
     if not _item_is_sound(it, page_chunk_size(s, page)) or not _item_fits(s, it):
         _recover_free(s, it)
         s.recovered.dropped += 1
@@ -338,7 +353,8 @@ cdef bint _recover_item(store *s, recovery *r, item *it, uint32_t page) noexcept
         ITEM_schunk(it).orig_clsid = <uint8_t>clsid
         clsid = s.slabs.power_largest
     elif clsid >= PAGE_FOREIGN:
-        clsid = slabs_clsid(s, ITEM_ntotal(it) + direct_seal_room(s, ITEM_ntotal(it)))
+        room = 0 if it.it_flags & ITEM_HDR else direct_seal_room(s, ITEM_size(it))
+        clsid = slabs_clsid(s, ITEM_size(it) + room)
     it.slabs_clsid = _queue_now(s, it, clsid)
     if it.it_flags & ITEM_CHUNKED:
         it.h_next = r.chained
@@ -459,5 +475,7 @@ cdef bint recover(store *s) noexcept nogil:
     for i in range(NUMBER_OF_QUEUES):
         free(r.queues[i])
     free(r.has_chunks)
+    if s.config.external == NULL:
+        memory_file_note_headers(s, r.headers)
     s.recovered.ns = now_ns() - began
     return done

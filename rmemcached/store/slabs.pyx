@@ -293,7 +293,7 @@ cdef void slabs_fill_pool(store *s) noexcept nogil:
     cdef uint32_t page
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     while s.slabs.malloced + SLAB_PAGE_SIZE <= s.config.maxbytes:
-        page = _page_of_arena(s)
+        page = _page_released(s) if s.slabs.released.count != 0 else _page_of_arena(s)
         if page == NO_PAGE:
             break
         s.slabs.page_class[page] = SLAB_GLOBAL_PAGE_POOL

@@ -231,6 +231,14 @@ cdef struct external_storage:
     void (*gone)(void *arg, item *it) noexcept nogil
     # Whether the header's value is still there.
     bint (*exists)(void *arg, item *it) noexcept nogil
+    # With a memory file, for store_create: begin, then restore for each header found, then end. begin and end return
+    # the error, or NULL.
+    # number: of the memory file (memory_file_id). fresh: there are no headers.
+    const char *(*begin)(void *arg, uint64_t number, bint fresh) noexcept nogil
+    # Whether the header's value is there; the value is needed from now on. The header is not in the table yet. Also
+    # called later, for a copy of a linked header with the same place.
+    bint (*restore)(void *arg, item *it) noexcept nogil
+    const char *(*end)(void *arg) noexcept nogil
 
 cdef enum restart_policy:       # what a start does with the items of a memory file (-o restart)
     RESTART_AUTO = 0            # keeps them, but not after three crashes within a minute

@@ -198,8 +198,8 @@ def test_every_changed_byte_is_found(make: EngineFactory, tmp_path: Path) -> Non
     eventually(lambda: b"mark" in (tmp_path / "0").read_bytes())
     del places
     with (tmp_path / "0").open("r+b") as file:
-        at = (tmp_path / "0").read_bytes().find(b"mark") - 24
-        for place in range(at, at + 24 + 4 + 50):
+        at = (tmp_path / "0").read_bytes().find(b"mark") - 16
+        for place in range(at, at + 16 + 4 + 50):
             file.seek(place)
             (byte,) = file.read(1)
             file.seek(place)

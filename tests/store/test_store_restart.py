@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_files import HEAD, MB, damage
 from polling import eventually
 
 from rmemcached.store._testing import Store
 
-MB = 1 << 20
-HEAD = 2 * MB
-PAGES_AT = 128 * 1024
 ALWAYS, FRESH, AUTO = 1, 2, 0
 KEY_BINARY = 4096
 F_OFD_SETLK = 37
@@ -342,19 +340,3 @@ def test_a_damaged_file_is_refused_or_cleaned(path: Path, seed: int) -> None:
         for i in range(300):
             store.set(b"key-%d" % i, rng.randbytes(700))
         store.check(True)
-
-
-def damage(path: Path, rng: random.Random) -> None:
-    """Changes bits, words and runs of bytes, in the head, in headers of items, or anywhere."""
-    size = path.stat().st_size
-    with path.open("r+b") as file:
-        for _ in range(rng.choice((1, 10, 1000))):
-            where = rng.choice(("head", "pages", "item", "any"))
-            at = {
-                "head": lambda: rng.randrange(1500),
-                "pages": lambda: PAGES_AT + rng.randrange(20),
-                "item": lambda: HEAD + rng.randrange((size - HEAD) // 8) * 8,
-                "any": lambda: rng.randrange(size),
-            }[where]()
-            file.seek(at)
-            file.write(rng.choice((rng.randbytes(1), rng.randbytes(8), bytes(8), b"\xff" * 8, struct.pack("<Q", at))))

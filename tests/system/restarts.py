@@ -11,6 +11,7 @@ import argparse
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -32,6 +33,10 @@ KEYS = 60  # of each worker
 SIZES = (0, 1, 20, 200, 3000, 60_000, 700_000, 1_000_000)
 WEIGHTS = (2, 4, 20, 20, 10, 3, 1, 1)
 ABSENT = None
+
+# With storage on flash most values go outward.
+FLASH_SIZES = (1, 200, 400, 3000, 20_000, 60_000, 200_000)
+FLASH_WEIGHTS = (2, 4, 20, 20, 10, 5, 3)
 
 State = bytes | None
 
@@ -59,14 +64,15 @@ class Known:
 class Worker:
     """A client with keys of its own. `run` works until the daemon is gone."""
 
-    def __init__(self, number: int, seed: int, flushing: threading.RLock) -> None:
+    def __init__(self, number: int, seed: int, flash: bool) -> None:
         self.number = number
         self.rng = random.Random(seed * 100 + number)
         self.known = {f"w{number}-{i}": Known() for i in range(KEYS)}
         self.version = 0
         self.done = 0
         self.problems: list[str] = []
-        self.gate = flushing
+        self.sizes = (FLASH_SIZES, FLASH_WEIGHTS) if flash else (SIZES, WEIGHTS)
+        self.gate = threading.RLock()
 
     def change(self, key: str, to: State, act: Callable[[], object]) -> None:
         """Makes a change to the state `to`. act: whether the server has acknowledged the change."""
@@ -81,7 +87,7 @@ class Worker:
         before = self.known[key].state
         what = self.rng.choice(("set", "set", "set", "delete", "count", "cas", "touch", "append", "get", "add"))
         self.version += 1
-        size = self.rng.choices(SIZES, WEIGHTS)[0]
+        size = self.rng.choices(*self.sizes)[0]
         value = value_of(key, self.version, size)
         if what == "set":
             self.change(key, value, lambda: client.set(key, value, noreply=False))
@@ -150,9 +156,11 @@ def told(state: State) -> str:
 
 
 class Run:
-    """Kills, restarts and checks."""
+    """Kills, restarts and checks. flash: a folder for files with values; none: all values stay in memory."""
 
-    def __init__(self, path: Path, seed: int, options: Sequence[str], transports: Sequence[str]) -> None:
+    def __init__(
+        self, path: Path, seed: int, options: Sequence[str], transports: Sequence[str], flash: Path | None = None
+    ) -> None:
         self.path = path
         self.rng = random.Random(seed)
         self.options = list(options)
@@ -160,12 +168,29 @@ class Run:
         self.port = free_port()
         self.gate = threading.RLock()
         # Each worker has a gate of its own, taken by flush_all with all others.
-        self.workers = [Worker(i, seed, threading.RLock()) for i in range(4)]
+        self.workers = [Worker(i, seed, flash is not None) for i in range(4)]
         self.restored = 0
+        self.flash = flash
+        self.outward = 0  # values found on flash
+        self.moved = 0  # values moved by compactions
 
-    def start(self, shape: Sequence[str] = ()) -> Server:
+    def flash_options(self) -> list[str]:
+        """Two files, in any order. A value goes outward soon after its store, and the compactor always finds work."""
+        if self.flash is None:
+            return []
+        files = self.rng.sample([("a", 160), ("b", 96)], 2)
+        paths = [f"ext_path={self.flash}/flash-{name}:{size}m" for name, size in files]
+        more = ",".join(
+            (
+                "ext_page_size=8,ext_wbuf_size=2,ext_item_size=300,ext_max_sleep=10000,ext_recache_rate=20",
+                f"ext_compact_under=31,ext_drop_under=0,ext_max_frag=0.9,ext_item_age={self.rng.choice((0, 0, 1, 2))}",
+            )
+        )
+        return ["-o", ",".join([*paths, more])]
+
+    def command(self, shape: Sequence[str]) -> list[str]:
         user = ["-u", "root"] if os.geteuid() == 0 else []
-        command = [
+        return [
             sys.executable,
             "-P",
             "-m",
@@ -186,9 +211,17 @@ class Run:
             "-o",
             "restart=always",
             *self.options,
+            *self.flash_options(),
             *shape,
         ]
-        return Server(command, self.port)
+
+    def start(self, shape: Sequence[str] = ()) -> Server:
+        """Starts a daemon; sometimes another one is killed in its start before."""
+        if self.rng.random() < 0.1:
+            with subprocess.Popen(self.command(shape), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as early:
+                time.sleep(self.rng.uniform(0.1, 0.6))  # the kill comes at any moment
+                early.kill()
+        return Server(self.command(shape), self.port)
 
     def client(self, transport: str) -> Client:
         return Client(("127.0.0.1", self.port), transport=transport, default_noreply=False, timeout=20)
@@ -215,9 +248,13 @@ class Run:
         """A daemon's life: checks the items, loads the daemon, kills it."""
         with self.start(shape) as server:
             with self.client(self.rng.choice(self.transports)) as client:
+                stats = client.stats()
+                if stats[b"pid"] != server.pid:
+                    raise StartError(f"another daemon has taken port {self.port}")
                 for worker in self.workers:
                     worker.settle(client)
-                self.restored += int(client.stats()[b"restored_items"])
+                self.restored += int(stats[b"restored_items"])
+                self.outward += int(stats.get(b"extstore_objects_used", 0))
             self.raise_problems()
             threads = []
             for worker in self.workers:
@@ -226,6 +263,9 @@ class Run:
                 thread.start()
                 threads.append(thread)
             time.sleep(self.rng.uniform(0.02, 0.4))  # the kill comes at any moment
+            if self.flash is not None and self.rng.random() < 0.1:
+                with self.client("tcp") as client:
+                    self.moved += int(client.stats()[b"extstore_compact_rescues"])
             if self.rng.random() < 0.2:
                 killer = threading.Timer(self.rng.uniform(0, 0.003), os.kill, (server.pid, signal.SIGKILL))
                 try:
@@ -240,6 +280,11 @@ class Run:
                 thread.join()
         self.raise_problems()
 
+    def remove_flash(self) -> None:
+        if self.flash is not None:
+            for name in "ab":
+                (self.flash / f"flash-{name}").unlink(missing_ok=True)
+
     def raise_problems(self) -> None:
         problems = [problem for worker in self.workers for problem in worker.problems]
         if problems:
@@ -250,15 +295,18 @@ SHAPES: list[list[str]] = [[], [], [], ["-f", "1.4"], ["-n", "100"], ["-m", "480
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, epilog="Options of the daemon may follow behind --.")
     parser.add_argument("kills", type=int, nargs="?", default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--transport", action="append")
     parser.add_argument("--path", type=Path, default=Path(f"/dev/shm/rmemcached-restarts-{os.getpid()}"))
+    parser.add_argument("--flash", type=Path, metavar="FOLDER", help="values on flash, in files there")
     parser.add_argument("--same-shape", action="store_true", help="the same -m, -I, -f and -n each time")
-    parser.add_argument("options", nargs="*", help="of the daemon, behind --")
-    args = parser.parse_args()
-    run = Run(args.path, args.seed, args.options, args.transport or ["tcp", "soft_shm", "soft_iw"])
+    # argparse would take no options of the daemon behind options of its own.
+    words = [*sys.argv[1:], "--"]
+    own, options = words[: words.index("--")], words[words.index("--") + 1 : -1]
+    args = parser.parse_args(own)
+    run = Run(args.path, args.seed, options, args.transport or ["tcp", "soft_shm", "soft_iw"], args.flash)
     began = time.monotonic()
     try:
         for kill in range(args.kills):
@@ -266,7 +314,8 @@ def main() -> None:
             if kill % 50 == 49 or kill == args.kills - 1:
                 done = sum(worker.done for worker in run.workers)
                 print(
-                    f"{kill + 1} kills, {done} acknowledged changes, {run.restored} items taken over, "
+                    f"{kill + 1} kills, {done} acknowledged changes, {run.restored} items taken over, {run.outward} of "
+                    f"them on flash, {run.moved} moved by compactions in a tenth of the runs, "
                     f"{time.monotonic() - began:.0f} s",
                     flush=True,
                 )
@@ -274,6 +323,8 @@ def main() -> None:
         sys.exit(f"after {kill} kills: {error}")
     finally:
         args.path.unlink(missing_ok=True)
+        Path(f"{args.path}.flash").unlink(missing_ok=True)
+        run.remove_flash()
 
 
 if __name__ == "__main__":

@@ -170,11 +170,6 @@ REFUSED = [
     ("-S -B ascii", 64, "ERROR: You cannot allow the ASCII protocol while using SASL.\n"),
     ("-S -U 11211", 64, "ERROR: Cannot enable UDP while using binary SASL authentication.\n"),
     ("-Z", 64, "-Z needs the server's certificate and key: -o ssl_chain_cert=<file>,ssl_key=<file>\n"),
-    (
-        "-e /tmp/m -o ext_path=/tmp/f:64m",
-        64,
-        "-e and ext_path do not go together yet: values on flash do not outlive the daemon\n",
-    ),
 ]
 # memcached 1.6.45 runs with these words.
 ACCEPTED = (

@@ -431,10 +431,6 @@ class TestOptions:
         with pytest.raises(UsageError, match="cannot be larger than ext_wbuf_size"):
             parse(["-m", "64", "-I", "8m", "-o", "ext_path=/tmp/f:1g"])
 
-    def test_a_memory_file_is_refused(self) -> None:
-        with pytest.raises(UsageError, match="-e and ext_path do not go together yet"):
-            parse(["-e", "/tmp/m", "-o", "ext_path=/tmp/f:1g"])
-
     def test_an_unusable_file_is_one_line(self, tmp_path: Path) -> None:
         done = subprocess.run(
             [
