@@ -353,11 +353,11 @@ def test_a_record_of_an_earlier_use_is_not_taken_for_the_present(make: EngineFac
         """Stores more, until the value leaves its buffer. Returns its record's place in the file."""
         eventually(lambda: engine.put(b"more", bytes(400_000)) and value in file.read_bytes())
         eventually(lambda: not engine.page(place[0])["active"] or engine.put(b"more", bytes(400_000)) is None)
-        return file.read_bytes().find(value) - 27
+        return file.read_bytes().find(value) - 19
 
     first = written(engine, b"key", b"old value")
     at = on_device(first, b"old value")
-    before = file.read_bytes()[at : at + 38]
+    before = file.read_bytes()[at : at + 30]
     assert engine.get(first, b"key", 9) == b"old value"
     place = first
     while place[0] != first[0] or place[1] == first[1] or place[2] != first[2]:

@@ -296,7 +296,8 @@ def test_files_that_are_no_memory_files_are_refused(path: Path, tmp_path: Path) 
 def test_a_file_cut_short_is_refused(path: Path) -> None:
     with Store(memory_file=path) as store:
         fill(store)
-    os.truncate(path, path.stat().st_size // 2)
+    # The file has space ahead of its use, so the second half may be unused.
+    os.truncate(path, path.stat().st_size // 8)
     assert "cut short" in refused(path)
     os.truncate(path, 100)
     assert "damaged" in refused(path) or "cut short" in refused(path)
