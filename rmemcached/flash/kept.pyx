@@ -22,7 +22,7 @@ cdef void kept_close(flash *f) noexcept nogil:
 
 
 cdef uint64_t kept_check(const kept_head *head) noexcept nogil:
-    return _crc(CRC_START, <const char *>head, <size_t>(<char *>&head.check - <char *>head))
+    return crc32_iscsi(<unsigned char *>head, <int>(<char *>&head.check - <char *>head), CRC_START)
 
 
 cdef inline uint32_t label_room(flash *f, const flash_page *p, uint32_t offset) noexcept nogil:
