@@ -42,6 +42,7 @@ PACKAGES = (
     "rmemcached.verbs",
     "rmemcached.verbs.objects",
     "rmemcached.rdma",
+    "rmemcached.streams",
     "rmemcached.perftest",
     "rmemcached.server",
     "rmemcached.tools",
@@ -94,7 +95,7 @@ COVERAGE = "tests/verbs/coverage.c"
 # Libraries linked to a module's C code.
 LIBRARIES = {
     "rmemcached.verbs.soft": ["isal"],
-    "rmemcached.server.tls": ["dl"],
+    "rmemcached.streams.tls": ["dl"],
     "rmemcached.verbs.system": ["dl"],  # a part of libc since glibc 2.34
     "rmemcached.server.sasl_library": ["dl"],
 }
@@ -114,7 +115,7 @@ DIRECTIVES = {
 # threads do without Python.
 WITHOUT_GIL = (
     "rmemcached",
-    *(f"rmemcached.{name}" for name in ("bench", "rdma", "sys", "verbs")),
+    *(f"rmemcached.{name}" for name in ("bench", "rdma", "streams", "sys", "verbs")),
     *(f"rmemcached.client{floor}" for floor in ("", ".api", ".wire", ".transport")),
 )
 

@@ -1,5 +1,8 @@
 """See _queue_pair.pxd."""
 
+import os
+import threading
+
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EAGAIN, EINTR, ENOMEM, ENOTCONN, ETIMEDOUT, errno
 from libc.limits cimport INT_MAX
@@ -65,12 +68,21 @@ cdef class QueuePair(Endpoint):
             self.connect_to(offer)
             if self.row.attach is not None:
                 self.row.attach(client, self, offer, lifeline)
-            self.fd = take_descriptor(lifeline)
+            self.take_lifeline(client, lifeline)
             self.start(start_deadline(timeout))
         except BaseException:
             # The server keeps its queue pair until the lifeline is closed, and a traceback would keep this object.
             self.close()
             raise
+
+    cdef int take_lifeline(self, client, lifeline) except -1:
+        if client.tls_context is None:
+            self.fd = take_descriptor(lifeline)
+            return 0
+        self.secure = lifeline
+        self.listening = threading.Lock()
+        self.fd = os.dup(lifeline.fileno())
+        return 0
 
     def connect_cm(self, timeout):
         """Connects the queue pair through rdma_cm, along its route. timeout: seconds or None.
@@ -772,6 +784,17 @@ cdef class QueuePair(Endpoint):
             if self.users == 0 or self.foreign():
                 close_fd(self.fd)
                 self.fd = -1
+                self.close_secure()
+
+    cdef void close_secure(self) noexcept:
+        secure = self.secure
+        self.secure = None
+        if secure is not None:
+            try:
+                secure.close()
+            except Exception:
+                # Sockets of other modules than ssl may raise when the connection has ended.
+                pass
 
     cdef void close(self) noexcept:
         self.disconnect()

@@ -136,8 +136,8 @@ def is_ours(plain: Any) -> bool:
 
 
 def why_plain(client: Options) -> str | None:
-    """Why "auto" means a plain connection: a wait on another transport would not let greenlets run, and TLS exists on a
-    plain connection only. None: there is no such reason."""
+    """Why "auto" means a plain connection: a wait on another transport would not let greenlets run, and with TLS
+    only a named transport takes values elsewhere. None: there is no such reason."""
     if client.tls_context is not None:
         return "there is a tls_context"
     if client.socket_module is not None:

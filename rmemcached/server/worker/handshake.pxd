@@ -1,4 +1,4 @@
-# TLS handshakes: for each step the worker lends the connection to the pool (server/tls), and takes it out of the epoll
+# TLS handshakes: for each step the worker lends the connection to the pool (server/handshakes), and takes it out of the epoll
 # set. The worker's thread, except for worker_handshake_done.
 #
 # A connection whose handshake is not done has CONNECTION_HANDSHAKE. Until the first byte comes it costs no more than a
