@@ -30,7 +30,7 @@ from rmemcached.streams.stream cimport plain_stream, stream
 from rmemcached.sys.linux cimport close_fd, set_nonblocking
 from rmemcached.verbs.soft cimport soft_iw_connect, soft_iw_options, soft_shm_attach
 
-from rmemcached.client.exceptions import MemcacheServerError
+from rmemcached.client.exceptions import MemcacheServerError, TransportUnavailable
 from rmemcached.client.transport._exchange import REPLY_LIMIT
 from rmemcached.client.transport.sockets import open_socket, open_unix
 
@@ -47,6 +47,8 @@ def attach_iw(client, QueuePair queue not None, Offer offer not None, lifeline):
     cdef stream second
     cdef bint covered = client.tls_context is not None
     cdef int result
+    if covered and not offer.key:
+        raise TransportUnavailable("the server does not take its iWARP stream inside TLS (another server's TLS?)")
     peer = lifeline.getpeername()
     put_attach(request, offer.qpn, PyBytes_AS_STRING(offer.token))
     memset(&options, 0, sizeof(options))
