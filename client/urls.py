@@ -8,7 +8,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -265,24 +264,7 @@ def query_options(parts: SplitResult) -> dict[str, Any]:
     return options
 
 
-def stamp(path: str | None) -> object:
-    """What changes when another file takes the file's place. Raises OSError."""
-    found = os.stat(path) if path is not None else None
-    return found and (found.st_ino, found.st_mtime_ns)
-
-
-@lru_cache(maxsize=64)
-def make_context(ca: str | None, cert: str | None, key: str | None, *_: object) -> SSLContext:
-    """The context for these files. Clients with the same files have the same context, and may share queue pairs."""
-    import ssl
-
-    context = ssl.create_default_context(cafile=ca)
-    if cert is not None:
-        context.load_cert_chain(cert, key)
-    return context
-
-
-def context_of(options: dict[str, Any], scheme: str) -> SSLContext | None:
+def take_context(options: dict[str, Any], scheme: str) -> SSLContext | None:
     """Takes the options of TLS, and returns their context; None: the scheme is without TLS. Raises ValueError."""
     ca, cert, key = files = [options.pop(name, None) for name in TLS_OPTIONS]
     if scheme != TLS_SCHEME:
@@ -291,8 +273,10 @@ def context_of(options: dict[str, Any], scheme: str) -> SSLContext | None:
         return None
     if key is not None and cert is None:
         raise ValueError("the option tls_key is for a certificate: tls_cert")
+    from .contexts import context_of
+
     try:
-        return make_context(ca, cert, key, *map(stamp, files))
+        return context_of(ca, cert, key)
     except OSError as error:
         raise ValueError(f"TLS: {', '.join(filter(None, files))}: {error.strerror or error}") from None
 
@@ -317,7 +301,7 @@ def parse_parts(url: str) -> tuple[Server, dict[str, Any]]:
         )
     if parts.scheme not in OPEN_SCHEMES:
         options["transport"] = SCHEMES[parts.scheme]
-    context = context_of(options, parts.scheme)
+    context = take_context(options, parts.scheme)
     if context is not None:
         options["tls_context"] = context
     for name, text in (("username", parts.username), ("password", parts.password)):

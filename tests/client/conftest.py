@@ -32,7 +32,10 @@ ALWAYS_OVER_TLS = ("test_client_values.py", "test_client_objects.py")
 # Tests without a row over TLS, with the reason.
 NEVER_OVER_TLS = {
     "test_client_objects.py::test_the_expire_of_gat_is_what_the_server_makes_of_it": "it has a plain socket of its own",
-    "test_async_client.py::test_copies": "an ssl.SSLContext cannot be pickled",
+    "test_client_threads.py::test_pymemcaches_pool": "pymemcache's pool takes no URL",
+    "test_foreign_sockets.py::test_sock_is_made_once_and_closed_with_the_connection": "the lifeline has another descriptor",
+    "test_serde.py::test_threads_copies_and_other_clients": "pymemcache takes no URL",
+    "test_urls.py::test_a_connection": "it has URLs of its own",
 }
 _numbers = itertools.count()
 
@@ -93,8 +96,10 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_tls(certificate: Path) -> Iterator[SecureServer]:
+def shared_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureServer]:
     """A daemon of ours with TLS, like shared_rmemcached."""
+    certificate = tmp_path_factory.mktemp("shared_tls") / "server.pem"
+    make_certificate(certificate)
     files = f"ssl_chain_cert={certificate},ssl_key={certificate.with_suffix('.key')}"
     server = start_rmemcached("-m", "512", "-I", "8m", "-t", "2", "-Z", "-o", files)
     yield SecureServer(server, certificate)
