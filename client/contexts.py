@@ -11,7 +11,7 @@ Files = tuple[str | None, str | None, str | None]
 
 
 class FileContext(ssl.SSLContext):
-    """A client's context that can be pickled: the files are read again."""
+    """A client's context for pickle, which reads the files again."""
 
     files: Files
 
@@ -20,7 +20,7 @@ class FileContext(ssl.SSLContext):
 
 
 def stamp(path: str | None) -> object:
-    """What changes when another file takes the file's place. Raises OSError."""
+    """Inode and time of a file: a new file in its place has a different stamp. Raises OSError."""
     found = os.stat(path) if path is not None else None
     return found and (found.st_ino, found.st_mtime_ns)
 
@@ -39,6 +39,6 @@ def read(ca: str | None, cert: str | None, key: str | None, *_: object) -> FileC
 
 
 def context_of(ca: str | None, cert: str | None, key: str | None) -> FileContext:
-    """A context that trusts the CA's certificates, or the system's, and has the certificate. Clients with the same files
-    have the same context, and so may share queue pairs. Raises OSError."""
+    """A context with trust in the CA's certificates, or the system's, and with the client's certificate. Clients with
+    the same files have the same context, and so may share queue pairs. Raises OSError."""
     return read(ca, cert, key, stamp(ca), stamp(cert), stamp(key))

@@ -129,12 +129,14 @@ cdef void rdma_thread_refuse(rdma_thread *t, stream *s, const char *data, size_t
 #   has checked that the array has a part.
 # - owner: the lifeline's connection, for rdma_failed_fn and rdma_lane_hooks.
 # - has_one: the lifeline has a queue pair already.
-# - tls: the lifeline has TLS; NULL: it has none. Then what leaves the host has TLS, too, or is refused unless cleartext.
+# - tls: of the lifeline; NULL: the lifeline has no TLS. With TLS nothing leaves the host outside of TLS, unless
+#   cleartext.
 # - line, reply: as in conn_engine.exchange. The line of the answer is written to reply, also the line of a refusal.
 # Returns the new connection. NULL: the request is refused.
 # Parameters: line and reply, with their sizes, are those of conn_engine.exchange; the others are of the lifeline.
 cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one, const tls_context *tls,
-                              bint cleartext, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
+                              bint cleartext, const char *line, size_t length, char *reply,
+                              size_t reply_size) noexcept nogil
 # Accepts or rejects a connection of rdma_cm with a descriptor cm_fd of its own. threads and owner: as in rdma_exchange,
 # but owner is the worker's connection for cm_fd. NULL: rejected, the caller closes cm_fd. Otherwise the caller watches
 # cm_fd: cm_ended reports the connection's end.

@@ -584,7 +584,8 @@ cdef void answer(rdma_conn *rc, const tls_context *tls, char *reply, size_t repl
 
 
 cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one, const tls_context *tls,
-                              bint cleartext, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
+                              bint cleartext, const char *line, size_t length, char *reply,
+                              size_t reply_size) noexcept nogil:
     cdef exchange_request req
     cdef const char *wrong = parse_exchange(line, length, &req)
     cdef bint known = wrong == NULL and req.version == RDMA_VERSION

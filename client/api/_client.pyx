@@ -100,12 +100,13 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             without text commands behind SASL, as memcached is, gets the commands in the binary protocol, over TCP.
 
     A URL names server and transport: ``memcached://host:port`` ("auto"), ``memcacheds://`` (the same, with TLS),
-    ``rdma://`` ("verbs"), ``shm://`` ("soft_shm"), ``iwarp://`` ("soft_iw"), ``tcp://``, ``unix:///path``. Before the host there can be
-    ``user:password@``, and behind it options: ``?timeout=0.5&connect_timeout=1&no_delay=false&key_prefix=app:``, also
-    spin, ignore_exc, default_noreply, allow_unicode_keys, encoding, rdma_cm_port, sasl, for memcached://,
-    memcacheds:// and unix:// transport, and for memcacheds:// tls_ca, tls_cert, tls_key (files). Seconds can be ``none``. Special characters are percent-encoded: %40 for @. A setting in the URL
-    cannot be an argument as well, unless the argument has its default value. The transport of a URL comes before the
-    environment's.
+    ``rdma://`` ("verbs"), ``shm://`` ("soft_shm"), ``iwarp://`` ("soft_iw"), ``tcp://``, ``unix:///path``. Before the
+    host there can be ``user:password@``, and behind it options:
+    ``?timeout=0.5&connect_timeout=1&no_delay=false&key_prefix=app:``, also spin, ignore_exc, default_noreply,
+    allow_unicode_keys, encoding, rdma_cm_port, sasl, for memcached://, memcacheds:// and unix:// transport, and for
+    memcacheds:// tls_ca, tls_cert, tls_key (files). Seconds can be ``none``. Special characters are percent-encoded:
+    %40 for @. A setting in the URL cannot be an argument as well, unless the argument has its default value. The
+    transport of a URL comes before the environment's.
 
     With a server or proxy without meta commands (memcached before 1.6) the client uses classic commands.
 

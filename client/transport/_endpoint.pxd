@@ -73,6 +73,9 @@ cdef class Endpoint:
     cdef int post_all_receives(self) except -1
     cdef int open_queue(self) except -1
     cdef int open_messages(self) except -1
+    # QueuePair.connect: takes over the lifeline. Raises OSError.
+    cdef int take_lifeline(self, client, lifeline) except -1
+    cdef void close_secure(self) noexcept
     # QueuePair.connect: takes over the numbers of the offer, and brings the queue pair to RTS. Raises OSError.
     cdef int connect_to(self, Offer offer) except -1
     # QueuePair.connect_cm: connects by rdma_cm, whose request and reply have the exchange in their private data. Raises

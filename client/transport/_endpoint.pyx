@@ -1,6 +1,7 @@
 """See _endpoint.pxd."""
 
 import os
+import threading
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.errno cimport errno
@@ -15,6 +16,7 @@ from rmemcached.client.transport._exchange cimport makes_sense
 from rmemcached.client.transport._lane cimport LANE_BYTES
 from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client.transport._timeouts cimport poll_timeout
+from rmemcached.client.transport._uninterrupted cimport take_descriptor
 from rmemcached.rdma.wire cimport (
     EXCHANGE_REQUEST,
     HELLO_LENGTH,
@@ -170,8 +172,8 @@ cdef class Endpoint:
     # --- connecting ---
 
     def exchange_line(self, bint tls=False):
-        """The client's exchange line, as bytes. tls: the second connection is to have TLS. OSError: for a near server, this
-        host cannot be told from others.
+        """The client's exchange line, as bytes. tls: the second connection is to have TLS. OSError: for a near server,
+        this host cannot be told from others.
         """
         cdef str host = ""
         cdef unsigned int reads = self.most_reads()
@@ -313,6 +315,25 @@ cdef class Endpoint:
         heard = self.last_words
         unlock_state(&shared_state)
         return heard.decode("ascii", "replace").strip()
+
+    cdef int take_lifeline(self, client, lifeline) except -1:
+        if client.tls_context is None:
+            self.fd = take_descriptor(lifeline)
+            return 0
+        self.secure = lifeline
+        self.listening = threading.Lock()
+        self.fd = os.dup(lifeline.fileno())
+        return 0
+
+    cdef void close_secure(self) noexcept:
+        secure = self.secure
+        self.secure = None
+        if secure is not None:
+            try:
+                secure.close()
+            except Exception:
+                # Sockets of other modules than ssl may raise when the connection has ended.
+                pass
 
     cdef int hear_secretly(self, int wait) noexcept:
         cdef int64_t deadline = now_ns() + <int64_t>wait * 1000000

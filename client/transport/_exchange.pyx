@@ -76,4 +76,5 @@ cdef class Offer:
         try:
             read_offer(self, tokens, attaches)
         except (KeyError, ValueError, OverflowError):
-            raise MemcacheServerError(f"the server's answer to the RDMA exchange makes no sense: {shown(tokens)}") from None
+            known = shown(tokens)
+            raise MemcacheServerError(f"the server's answer to the RDMA exchange makes no sense: {known}") from None

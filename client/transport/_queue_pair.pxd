@@ -67,8 +67,7 @@ cdef class QueuePair(Endpoint):
     cdef lane_state *reader          # the lane whose owner posted these READs; NULL: none
     cdef list leaving                # memory of lanes not closed by the server yet: Leaving of _rdma.pxd
 
-    # set-up: the lifeline's descriptor; the READYs of both ends. See the errors of `connect`
-    cdef int take_lifeline(self, client, lifeline) except -1
+    # set-up: the READYs of both ends; see the errors of `connect`
     cdef int start(self, int64_t deadline) except -1
     # messages: the caller holds the lock; _queue_pair.pyx describes each step
     cdef int post_message(self, uint8_t kind, lane_state *lane, size_t payload) noexcept nogil
@@ -139,6 +138,5 @@ cdef class QueuePair(Endpoint):
     # Ends the connection, and destroys the queue pair after waking the sleeping thread. Afterwards nobody can reach
     # this process's memory through the queue pair; but a near server finishes a copy under way.
     cdef void disconnect(self) noexcept
-    cdef void close_secure(self) noexcept
     # `disconnect`, and frees the rest, after the last user or a failed start. No registration with `pd` may be left.
     cdef void close(self) noexcept

@@ -1,8 +1,5 @@
 """See _queue_pair.pxd."""
 
-import os
-import threading
-
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EAGAIN, EINTR, ENOMEM, ENOTCONN, ETIMEDOUT, errno
 from libc.limits cimport INT_MAX
@@ -20,7 +17,6 @@ from rmemcached.client.transport._lane cimport (
     lane_unfollow, lane_wake, lane_wake_all)
 from rmemcached.client.transport._state cimport lock_state, resume_state, shared_state, suspend_state, unlock_state
 from rmemcached.client.transport._timeouts cimport poll_timeout, start_deadline
-from rmemcached.client.transport._uninterrupted cimport take_descriptor
 from rmemcached.rdma.wire cimport (
     MESSAGE_CLOSE, MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_OPEN, MESSAGE_READY, MESSAGE_USED_MAX,
     RDMA_CREDITS_HELD_MAX, RDMA_CREDITS_MIN, get_message_header, message_header, put_message_header)
@@ -74,15 +70,6 @@ cdef class QueuePair(Endpoint):
             # The server keeps its queue pair until the lifeline is closed, and a traceback would keep this object.
             self.close()
             raise
-
-    cdef int take_lifeline(self, client, lifeline) except -1:
-        if client.tls_context is None:
-            self.fd = take_descriptor(lifeline)
-            return 0
-        self.secure = lifeline
-        self.listening = threading.Lock()
-        self.fd = os.dup(lifeline.fileno())
-        return 0
 
     def connect_cm(self, timeout):
         """Connects the queue pair through rdma_cm, along its route. timeout: seconds or None.
@@ -785,16 +772,6 @@ cdef class QueuePair(Endpoint):
                 close_fd(self.fd)
                 self.fd = -1
                 self.close_secure()
-
-    cdef void close_secure(self) noexcept:
-        secure = self.secure
-        self.secure = None
-        if secure is not None:
-            try:
-                secure.close()
-            except Exception:
-                # Sockets of other modules than ssl may raise when the connection has ended.
-                pass
 
     cdef void close(self) noexcept:
         self.disconnect()

@@ -18,11 +18,10 @@ cdef struct stream:
     # reads again without an event.
     uint8_t held                 # bool
     uint8_t blocked              # bool: the last receive waits for room in the socket; the owner reads again then
-    # The owner's wishes, bool. held_only: a receive gives held input alone, and leaves the socket as it is. keeps: a send
-    # takes what it has encrypted, also if the socket is full: then `owes` is set, and a send, also of nothing, goes on.
-    uint8_t held_only
-    uint8_t keeps
-    uint8_t owes                 # bool
+    # The owner's wishes, bool.
+    uint8_t held_only            # a receive gives held input alone, and leaves the socket as it is
+    uint8_t keeps                # a send takes an encrypted piece also if the socket is full, and then sets `owes`
+    uint8_t owes                 # bool: a further send, also of nothing, sends the rest of such a piece
     void *state                  # of the table
 
 # A constant table for each kind of stream.

@@ -31,11 +31,11 @@ VARIABLE = "RMEMCACHED_TEST_TLS"
 ALWAYS_OVER_TLS = ("test_client_values.py", "test_client_objects.py")
 # Tests without a row over TLS, with the reason.
 NEVER_OVER_TLS = {
-    "test_client_objects.py::test_the_expire_of_gat_is_what_the_server_makes_of_it": "it has a plain socket of its own",
+    "test_client_objects.py::test_the_expire_of_gat_is_what_the_server_makes_of_it": "has a plain socket of its own",
     "test_client_threads.py::test_pymemcaches_pool": "pymemcache's pool takes no URL",
-    "test_foreign_sockets.py::test_sock_is_made_once_and_closed_with_the_connection": "the lifeline has another descriptor",
+    "test_foreign_sockets.py::test_sock_is_made_once_and_closed_with_the_connection": "there are two descriptors",
     "test_serde.py::test_threads_copies_and_other_clients": "pymemcache takes no URL",
-    "test_urls.py::test_a_connection": "it has URLs of its own",
+    "test_urls.py::test_a_connection": "has URLs of its own",
 }
 _numbers = itertools.count()
 
@@ -60,7 +60,8 @@ class Backend(NamedTuple):
 
 
 def over_tls(item: pytest.Item) -> bool:
-    return getattr(item, "callspec", None) is not None and item.callspec.params.get("backend") in OVER_TLS
+    found = getattr(item, "callspec", None)
+    return found is not None and found.params.get("backend") in OVER_TLS
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -107,7 +107,7 @@ def test_a_module(shared_rmemcached: Server, key: str) -> None:
     ids=["module", "rdma_cm", "port of rdma_cm"],
 )
 def test_not_with_rdma(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="is for TCP|does not go with rdma_cm"):
+    with pytest.raises(ValueError, match=r"is for TCP|does not go with rdma_cm"):
         Client("127.0.0.1", **arguments)
 
 

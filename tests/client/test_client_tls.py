@@ -70,7 +70,7 @@ def test_a_client_of_a_url_is_pickled(shared_tls: SecureServer, key: str) -> Non
 
 
 def test_a_new_file_is_read(shared_tls: SecureServer, tmp_path: Path) -> None:
-    """A URL trusts what is in the file when the Client is made."""
+    """A new Client of the same URL reads the new file."""
     file = tmp_path / "ca.pem"
     make_certificate(file)
     url = f"memcacheds://{shared_tls.host}:{shared_tls.port}?tls_ca={file}"
@@ -107,7 +107,7 @@ def test_another_name(shared_tls: SecureServer) -> None:
 def test_clients_with_other_trust_share_no_queue_pair(
     place: tuple[str, int], context: ssl.SSLContext, transport: str
 ) -> None:
-    """A client that does not trust the server gets no lane of one that does."""
+    """A client without trust in the server gets no lane of a client with trust."""
     with Client(place, tls_context=context, transport=transport, timeout=TIMEOUT) as client:
         assert client.version()
         for other in (ssl.create_default_context(), None):
@@ -118,7 +118,7 @@ def test_clients_with_other_trust_share_no_queue_pair(
                 stranger.version()
 
 
-# ---- one end without TLS ---------------------------------------------------------------------------------------------
+# ---- an end without TLS ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("transport", ["auto", *TRANSPORTS])

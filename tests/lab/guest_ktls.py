@@ -35,9 +35,7 @@ def test_the_kernel_encrypts(
     server = rmemcached_server("-I", "8m", *options(authority.sign("server"), "ssl_kernel_tls"))
     context = client_context(authority.trusted, version)
     before = sessions()
-    with Client(
-        server.address, tls_context=context, transport=transport, timeout=100, default_noreply=False
-    ) as client:
+    with Client(server.address, tls_context=context, transport=transport, timeout=100, default_noreply=False) as client:
         for size in SIZES:
             data = random.Random(size).randbytes(size)
             assert client.set("key", data) and client.get("key") == data

@@ -1,4 +1,4 @@
-"""A relay that keeps what passes, for tests of what is on the wire."""
+"""A relay with a copy of all bytes, for tests of the traffic."""
 
 from __future__ import annotations
 

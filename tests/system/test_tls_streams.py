@@ -74,7 +74,7 @@ def errors(server: Server, context: ssl.SSLContext) -> list[int]:
     return [number(server, context, name) for name in ("ssl_proto_errors", "ssl_handshake_errors")]
 
 
-# ---- what is on the wire ---------------------------------------------------------------------------------------------
+# ---- the traffic -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("crc", [False, True])
@@ -105,7 +105,7 @@ def test_all_is_encrypted(server: Server, context: ssl.SSLContext) -> None:
 
 
 def test_a_client_without_tls_gets_none(server: Server, context: ssl.SSLContext) -> None:
-    """The exchange alone asks for it; without the word the daemon refuses, as it refuses other networks."""
+    """Without the word in the exchange the daemon refuses, as for all networks."""
     with TlsConversation(server, context) as peer:
         line = b"rdma version=2 transport=soft_iw qpn=1 credits=16 msgsize=8192 lanebytes=65536%s\r\n"
         assert b"is not encrypted" in peer.ask(line % b"")
@@ -163,7 +163,7 @@ def test_a_wrong_key_opens_nothing(server: Server, context: ssl.SSLContext) -> N
             with pytest.raises(ConnectionError):
                 OpenSsl(server, key=bytes(wrong))
         assert peer.number("ssl_handshake_errors") == 3
-        # Another name is a session ticket that the daemon does not know: an ordinary handshake follows.
+        # A different name is like an unknown session ticket: an ordinary handshake follows.
         with OpenSsl(server, key=b"x" + key[1:]) as other:
             assert other.write(b"mn\r\n") and other.read(4) == b"MN\r\n"
 
@@ -189,7 +189,7 @@ def test_a_key_outlives_no_daemon(
 
 
 class AskingPeer(Peer):
-    """A client of RDMA whose lifeline has TLS, and which asks for TLS for the stream, but has a plain stream."""
+    """A client of RDMA with TLS on its lifeline. It asks for TLS for the stream, but has a plain stream."""
 
     def __init__(self, server: Server, context: ssl.SSLContext) -> None:
         self.tls = context
@@ -223,7 +223,7 @@ def test_a_plain_stream_gets_no_queue_pair_with_a_key(
 def test_who_is_in_the_middle_of_the_second_connection(
     server: Server, authority: Authority, certificate: Signed, context: ssl.SSLContext
 ) -> None:
-    """Even with the server's own certificate it is not the lifeline's peer: only the key counts."""
+    """The server's own certificate does not help: only the key counts."""
     impostor = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     impostor.load_cert_chain(certificate.certificate, certificate.key)
 
@@ -256,7 +256,7 @@ def values_for_ever(port: int, trusted: str) -> None:
 
 
 def test_ends_that_stop_now_and_then(server: Server, authority: Authority) -> None:
-    """Records of which a full socket takes a part are sent whole later, in both directions."""
+    """A full socket takes a part of a record, and the rest later, in both directions."""
     words = f"import sys; sys.path[:0] = {sys.path!r}; import test_tls_streams as t; t.values_for_ever"
     child = subprocess.Popen(
         [sys.executable, "-c", f"{words}({server.port}, {str(authority.trusted)!r})"], stdout=subprocess.PIPE, text=True
@@ -267,7 +267,7 @@ def test_ends_that_stop_now_and_then(server: Server, authority: Authority) -> No
             assert child.stdout.readline() == "round\n"
             stopped = (child.pid, server.pid)[n % 2]
             os.kill(stopped, signal.SIGSTOP)
-            time.sleep(0.05)  # the other end fills the socket meanwhile
+            time.sleep(0.05)  # the peer fills the socket meanwhile
             os.kill(stopped, signal.SIGCONT)
         assert child.poll() is None
     finally:

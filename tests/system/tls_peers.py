@@ -171,9 +171,7 @@ class OpenSsl:
         self.name = ctypes.create_string_buffer(key[:NAME], NAME)
         pointer = ctypes.c_void_p
 
-        def give(
-            ssl: int, md: int, name: ctypes.Array[pointer], length: ctypes.Array[ctypes.c_size_t], out: Any
-        ) -> int:
+        def give(ssl: int, md: int, name: Any, length: Any, out: Any) -> int:
             session = pointer(library.SSL_SESSION_new())
             library.SSL_SESSION_set1_master_key(session, key[NAME:], ctypes.c_size_t(len(key) - NAME))
             cipher = pointer(library.SSL_CIPHER_find(self.ssl, b"\x13\x01"))

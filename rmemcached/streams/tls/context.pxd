@@ -52,24 +52,6 @@ cdef struct tls_context:
     uint64_t proto_errors        # errors after the handshake
     uint64_t new_sessions        # handshakes without resumption; counted with session_cache
 
-# OpenSSL's number for a name of memcached's option: ssl_verify_mode 0 to 3, ssl_min_version 0 to 3.
-cdef int tls_verify_mode(unsigned int number) noexcept nogil
-cdef int tls_version(unsigned int number) noexcept nogil
-# memcached's name of a version, of OpenSSL's number.
-cdef const char *tls_version_name(int version) noexcept nogil
-
-# Loads OpenSSL, and reads the certificates. NULL: the line in `why` (TLS_TEXT_MAX bytes) has the reason. One thread at a
-# time, as for the next two.
-cdef tls_context *tls_create(const tls_options *options, char *why) noexcept nogil
-# Loads OpenSSL, for the client's ends of streams with keys. NULL: as above.
-cdef tls_context *tls_create_client(char *why) noexcept nogil
-# Frees the context, after the end of all connections.
-cdef void tls_destroy(tls_context *t) noexcept nogil
-# Reads the certificates again, for new connections. False: the old certificates stay, and `why` has the reason. Any
-# thread.
-cdef bint tls_refresh(tls_context *t, char *why) noexcept nogil
-# Seconds since the certificates were read. Any thread.
-cdef uint64_t tls_certificate_age(tls_context *t) noexcept nogil
 # Makes the SSL of a new connection. NULL: out of memory. Any thread.
 cdef SSL *tls_new_ssl(tls_context *t, tls_mode mode) noexcept nogil
 # Takes OpenSSL's first error of this thread and empties the queue. out: TLS_REASON_MAX bytes.

@@ -6,8 +6,8 @@ cdef bint find(void *library, const char *name, void **out) noexcept nogil:
     return out[0] != NULL
 
 
-cdef bint bind(void *library) noexcept nogil:
-    """Fills the table; False if the library lacks a function."""
+cdef bint bind_contexts(void *library) noexcept nogil:
+    """Fills in the functions of contexts. False: the library lacks a function."""
     return (
         find(library, b"TLS_server_method", <void **>&openssl.TLS_server_method)
         and find(library, b"TLS_client_method", <void **>&openssl.TLS_client_method)
@@ -35,7 +35,13 @@ cdef bint bind(void *library) noexcept nogil:
         and find(library, b"SSL_CTX_set_ex_data", <void **>&openssl.SSL_CTX_set_ex_data)
         and find(library, b"SSL_CTX_get_ex_data", <void **>&openssl.SSL_CTX_get_ex_data)
         and find(library, b"SSL_get_SSL_CTX", <void **>&openssl.SSL_get_SSL_CTX)
-        and find(library, b"SSL_new", <void **>&openssl.SSL_new)
+    )
+
+
+cdef bint bind_sessions(void *library) noexcept nogil:
+    """Fills in the functions of sessions. False: the library lacks a function."""
+    return (
+        find(library, b"SSL_new", <void **>&openssl.SSL_new)
         and find(library, b"SSL_free", <void **>&openssl.SSL_free)
         and find(library, b"SSL_set_ex_data", <void **>&openssl.SSL_set_ex_data)
         and find(library, b"SSL_get_ex_data", <void **>&openssl.SSL_get_ex_data)
@@ -64,7 +70,13 @@ cdef bint bind(void *library) noexcept nogil:
         and find(library, b"SSL_SESSION_set_protocol_version", <void **>&openssl.SSL_SESSION_set_protocol_version)
         and find(library, b"EVP_sha256", <void **>&openssl.EVP_sha256)
         and find(library, b"HMAC", <void **>&openssl.HMAC)
-        and find(library, b"BIO_get_new_index", <void **>&openssl.BIO_get_new_index)
+    )
+
+
+cdef bint bind_others(void *library) noexcept nogil:
+    """Fills in the rest of the table. False: the library lacks a function."""
+    return (
+        find(library, b"BIO_get_new_index", <void **>&openssl.BIO_get_new_index)
         and find(library, b"BIO_meth_new", <void **>&openssl.BIO_meth_new)
         and find(library, b"BIO_meth_set_write", <void **>&openssl.BIO_meth_set_write)
         and find(library, b"BIO_meth_set_read", <void **>&openssl.BIO_meth_set_read)
@@ -89,7 +101,7 @@ cdef const char *openssl_load() noexcept nogil:
     library = dlopen(b"libssl.so.3", RTLD_NOW | RTLD_LOCAL)
     if library == NULL:
         return b"libssl.so.3 is not installed: TLS needs OpenSSL 3 (Debian's package libssl3)"
-    if not bind(library):
+    if not (bind_contexts(library) and bind_sessions(library) and bind_others(library)):
         dlclose(library)
         return b"libssl.so.3 lacks functions that TLS needs: OpenSSL 3.0 or later has them"
     loaded = True

@@ -49,10 +49,3 @@ cdef BIO_METHOD *session_method() noexcept nogil
 # A message of the handshake has come. After the handshake this is a renewal of the peer's keys, or an attempt at one:
 # beyond RENEWALS without data, the session reads nothing more.
 cdef void session_renewed(SSL *ssl) noexcept nogil
-# Makes a stream, whose fd is set, one with TLS. False: out of memory. After the handshake the caller may use the calls
-# of the stream; before, only `end`.
-cdef bint tls_begin(tls_context *t, tls_mode mode, stream *s) noexcept nogil
-# Takes the session off a stream whose handshake has not begun. The socket stays open.
-cdef void tls_abandon(stream *s) noexcept nogil
-# Goes on with the handshake, until OpenSSL waits for the peer. Takes as long as a signature: some milliseconds.
-cdef handshake_result tls_handshake(tls_session *x) noexcept nogil

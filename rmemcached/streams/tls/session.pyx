@@ -197,7 +197,7 @@ cdef ssize_t receive_failed(tls_session *x, int n, int system_error) noexcept no
 
 
 cdef inline size_t most_room(const tls_session *x, size_t room) noexcept nogil:
-    """How many bytes to read at once. With the kernel's TLS OpenSSL reads the socket itself, unless it holds as many."""
+    """How many bytes to read at once. With the kernel's TLS OpenSSL reads the socket itself, but not for held bytes."""
     if x.stream.held_only and x.context.options.kernel:
         room = min(room, <size_t>openssl.SSL_pending(x.ssl))
     return min(room, <size_t>TLS_RECORD)

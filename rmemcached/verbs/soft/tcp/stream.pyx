@@ -142,7 +142,8 @@ cdef void tcp_measure(soft_qp *qp) noexcept nogil:
     cdef socklen_t size = sizeof(segment)
     assert_held(&qp.lock)
     # TLS's records do not keep to segments.
-    if tcp.cover.calls != NULL or getsockopt(qp.stream.fd, IPPROTO_TCP, TCP_MAXSEG, &segment, &size) < 0 or segment <= 0:
+    if (tcp.cover.calls != NULL or getsockopt(qp.stream.fd, IPPROTO_TCP, TCP_MAXSEG, &segment, &size) < 0
+            or segment <= 0):
         segment = ULPDU_MAX
     qp.tx.mulpdu = mulpdu_of(<uint32_t> segment)
     size = sizeof(cpu)
