@@ -1,4 +1,4 @@
-# Keys: TLS 1.3 between the ends of an earlier connection, without certificates (RFC 8446, section 4.2.11: external PSK).
+# Keys: TLS 1.3 between the ends of an earlier connection, without certificates: external PSK (RFC 8446, 4.2.11).
 #
 # A client asks for a key on a connection with TLS, and makes a second connection by the key. The handshake proves to
 # each end that its peer is the first connection's, under any rules for certificates. The handshake includes an exchange
