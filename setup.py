@@ -43,6 +43,7 @@ PACKAGES = (
     "rmemcached.verbs",
     "rmemcached.verbs.objects",
     "rmemcached.rdma",
+    "rmemcached.streams",
     "rmemcached.perftest",
     "rmemcached.server",
     "rmemcached.tools",
@@ -96,7 +97,7 @@ COVERAGE = "tests/verbs/coverage.c"
 LIBRARIES = {
     "rmemcached.flash.flash": ["isal"],
     "rmemcached.verbs.soft": ["isal"],
-    "rmemcached.server.tls": ["dl"],
+    "rmemcached.streams.tls": ["dl"],
     "rmemcached.verbs.system": ["dl"],  # a part of libc since glibc 2.34
     "rmemcached.server.sasl_library": ["dl"],
 }
@@ -116,7 +117,7 @@ DIRECTIVES = {
 # threads do without Python.
 WITHOUT_GIL = (
     "rmemcached",
-    *(f"rmemcached.{name}" for name in ("bench", "rdma", "sys", "verbs")),
+    *(f"rmemcached.{name}" for name in ("bench", "rdma", "streams", "sys", "verbs")),
     *(f"rmemcached.client{floor}" for floor in ("", ".api", ".wire", ".transport")),
 )
 

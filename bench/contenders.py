@@ -91,6 +91,10 @@ def parse_address(text: str) -> tuple[str, int] | str:
         server, options = parse_server(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    if "tls_context" in options:
+        raise argparse.ArgumentTypeError(
+            f"{shown(text)}: the load generators speak no TLS: rmemcached-doctor measures it"
+        )
     if options:
         raise argparse.ArgumentTypeError(f"{shown(text)}: {', '.join(options)}: it is said by other options")
     return server

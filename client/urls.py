@@ -8,21 +8,27 @@ import math
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from .transport.arguments import as_port, looks_like_port
 from .transport.sockets import DEFAULT_PORT, Server
 from .transport.transports import ROWS
 
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
 # The transport of each scheme. None: the argument or option names the transport.
 SCHEMES = {
     "memcached": "auto",
+    "memcacheds": "auto",
     **{row.scheme: row.name for row in ROWS.values() if row.scheme},
     "unix": None,
 }
 # The schemes that leave the choice to the argument `transport`, or the option of that name.
-OPEN_SCHEMES = ("memcached", "unix")
+OPEN_SCHEMES = ("memcached", "memcacheds", "unix")
+# The scheme with TLS.
+TLS_SCHEME = "memcacheds"
 
 ENVIRONMENT = "RMEMCACHED_TRANSPORT"
 """The environment variable with the transport of Clients without a transport argument."""
@@ -71,12 +77,17 @@ OPTIONS: dict[str, Callable[[str], Any]] = {
     "transport": str,
     "rdma_cm_port": as_port,
     "sasl": as_boolean,
+    "tls_ca": str,
+    "tls_cert": str,
+    "tls_key": str,
 }
 """The options of a URL's query, and their parsers."""
+TLS_OPTIONS = ("tls_ca", "tls_cert", "tls_key")
 
 
 DEFAULTS: dict[str, Any] = {
-    **dict.fromkeys(("connect_timeout", "timeout", "spin", "transport", "rdma_cm_port", "username", "password")),
+    **dict.fromkeys(("connect_timeout", "timeout", "spin", "transport", "rdma_cm_port", "tls_context")),
+    **dict.fromkeys(("username", "password")),
     **{"no_delay": True, "ignore_exc": False, "default_noreply": True, "allow_unicode_keys": False},
     **{"key_prefix": b"", "encoding": "ascii", "sasl": False},
 }
@@ -253,6 +264,23 @@ def query_options(parts: SplitResult) -> dict[str, Any]:
     return options
 
 
+def take_context(options: dict[str, Any], scheme: str) -> SSLContext | None:
+    """Takes the options of TLS, and returns their context; None: the scheme is without TLS. Raises ValueError."""
+    ca, cert, key = files = [options.pop(name, None) for name in TLS_OPTIONS]
+    if scheme != TLS_SCHEME:
+        if any(files):
+            raise ValueError(f"the options {', '.join(TLS_OPTIONS)} are for {TLS_SCHEME}:// alone")
+        return None
+    if key is not None and cert is None:
+        raise ValueError("the option tls_key is for a certificate: tls_cert")
+    from .contexts import context_of
+
+    try:
+        return context_of(ca, cert, key)
+    except OSError as error:
+        raise ValueError(f"TLS: {', '.join(filter(None, files))}: {error.strerror or error}") from None
+
+
 def parse_parts(url: str) -> tuple[Server, dict[str, Any]]:
     """parse_url, with errors that do not name the URL."""
     if CONTROL.search(url):
@@ -269,10 +297,13 @@ def parse_parts(url: str) -> tuple[Server, dict[str, Any]]:
     options = query_options(parts)
     if "transport" in options and parts.scheme not in OPEN_SCHEMES:
         raise ValueError(
-            f"{parts.scheme}:// is a transport already: the option transport is for memcached:// and unix://"
+            f"{parts.scheme}:// is a transport already: the option transport is for {', '.join(OPEN_SCHEMES)}"
         )
     if parts.scheme not in OPEN_SCHEMES:
         options["transport"] = SCHEMES[parts.scheme]
+    context = take_context(options, parts.scheme)
+    if context is not None:
+        options["tls_context"] = context
     for name, text in (("username", parts.username), ("password", parts.password)):
         if text is not None:
             options[name] = decoded(text)
@@ -290,6 +321,11 @@ def parse_url(url: str) -> tuple[Server, dict[str, Any]]:
         raise ValueError(f"{shown(url)}: {explained(url, error)}") from None
 
 
+def names_auto(url: str) -> bool:
+    """Whether the URL's scheme is "auto", so the environment does not choose the transport."""
+    return SCHEMES.get(urlsplit(url).scheme) == "auto"
+
+
 def expanded(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a Client whose server is a URL, together with the URL's.
 
@@ -302,7 +338,7 @@ def expanded(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name in options:
         if arguments[name] != DEFAULTS[name]:
             raise ValueError(f"{shown(url)}: {name} is given twice, there and as an argument: leave one of them out")
-    if urlsplit(url).scheme == "memcached" and arguments["transport"] is None:
+    if names_auto(url) and arguments["transport"] is None:
         options.setdefault("transport", SCHEMES["memcached"])
     return {**arguments, **options, "server": server}
 

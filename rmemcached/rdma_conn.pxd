@@ -26,6 +26,8 @@ from rmemcached.rdma.device cimport (
 )
 from rmemcached.rdma.wire cimport RDMA_TOKEN_LENGTH, message_header
 from rmemcached.store.store cimport item
+from rmemcached.streams.stream cimport stream
+from rmemcached.streams.tls cimport tls_context
 from rmemcached.sys.linux cimport pthread_mutex_t, sockaddr_in6
 from rmemcached.verbs.soft cimport soft_qp_counters
 from rmemcached.verbs.verbs cimport (
@@ -115,11 +117,11 @@ cdef bint rdma_thread_end_late(rdma_thread *t) noexcept nogil
 #  0: the request is not whole yet;
 # -1: the data is no request.
 cdef int rdma_thread_route(rdma_thread *t, const char *data, size_t received, uint32_t *worker) noexcept nogil
-# Gives the socket to the queue pair of a whole request, or refuses the request and closes the socket. t: the part of
+# Gives the stream to the queue pair of a whole request, or refuses the request and ends the stream. t: the part of
 # the worker found by rdma_thread_route.
-cdef void rdma_thread_attach(rdma_thread *t, int fd, const char *data, size_t received) noexcept nogil
-# Refuses a request without a worker, and closes the socket.
-cdef void rdma_thread_refuse(rdma_thread *t, int fd, const char *data, size_t received) noexcept nogil
+cdef void rdma_thread_attach(rdma_thread *t, stream *s, const char *data, size_t received) noexcept nogil
+# Refuses a request without a worker, and ends the stream.
+cdef void rdma_thread_refuse(rdma_thread *t, stream *s, const char *data, size_t received) noexcept nogil
 
 # --- connections ---
 # Answers an exchange line, received from the socket sfd of a lifeline.
@@ -127,12 +129,14 @@ cdef void rdma_thread_refuse(rdma_thread *t, int fd, const char *data, size_t re
 #   has checked that the array has a part.
 # - owner: the lifeline's connection, for rdma_failed_fn and rdma_lane_hooks.
 # - has_one: the lifeline has a queue pair already.
-# - within: the lifeline is encrypted, so nothing of its queue pair may leave the host.
+# - tls: of the lifeline; NULL: the lifeline has no TLS. With TLS nothing leaves the host outside of TLS, unless
+#   cleartext.
 # - line, reply: as in conn_engine.exchange. The line of the answer is written to reply, also the line of a refusal.
 # Returns the new connection. NULL: the request is refused.
 # Parameters: line and reply, with their sizes, are those of conn_engine.exchange; the others are of the lifeline.
-cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one, bint within,
-                              const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
+cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one, const tls_context *tls,
+                              bint cleartext, const char *line, size_t length, char *reply,
+                              size_t reply_size) noexcept nogil
 # Accepts or rejects a connection of rdma_cm with a descriptor cm_fd of its own. threads and owner: as in rdma_exchange,
 # but owner is the worker's connection for cm_fd. NULL: rejected, the caller closes cm_fd. Otherwise the caller watches
 # cm_fd: cm_ended reports the connection's end.
@@ -195,6 +199,7 @@ cdef struct rdma_conn:
     uint8_t token[RDMA_TOKEN_LENGTH]
     bint in_setup                # in the list of connections without READY
     bint streamless              # in the table of connections without a stream
+    bint covered                 # the stream must have TLS, since the lifeline has it
     bint direct                  # the client can read the items' memory itself
     bint given                   # the client has got the memory
     bint remote                  # the client's queue pair can READ the memory

@@ -34,6 +34,7 @@ from rmemcached.store.store cimport (
     SLAB_PAGE_SIZE, ITEM_ntotal, item_iov, item_pin, item_remove, item_unpin, store, store_direct_base,
     store_direct_give, store_direct_return, store_time,
 )
+from rmemcached.streams.tls cimport tls_key, tls_make_key
 from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport (
@@ -43,6 +44,7 @@ from rmemcached.sys.linux cimport (
     RLIMIT_NOFILE, close, dup, getrandom, getrlimit, posix_memalign, pthread_mutex_lock, pthread_mutex_unlock, rlimit,
     set_nonblocking,
 )
+from rmemcached.sys.wipe cimport explicit_bzero
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_allow, verbs_qp_connect, verbs_qp_init
 from rmemcached.verbs.soft cimport (
     soft_channel_arm, soft_channel_begin_turn, soft_channel_end_turns, soft_channel_join, soft_channel_poll,
@@ -546,10 +548,16 @@ cdef rdma_thread *first_thread(rdma_thread **threads) noexcept nogil:
     return threads[i]
 
 
-cdef void answer(rdma_conn *rc, char *reply, size_t reply_size) noexcept nogil:
+cdef bint takes_cover(const rdma_thread *t, const exchange_request *req) noexcept nogil:
+    """Whether the queue pair has a stream on the network, which the client wants to be inside TLS."""
+    return req.tls == 1 and t.dev.transport.accept != NULL and not t.dev.transport.near
+
+
+cdef void answer(rdma_conn *rc, const tls_context *tls, char *reply, size_t reply_size) noexcept nogil:
     """Writes the server's line of the exchange."""
     cdef rdma_device *dev = rc.q.t.dev
     cdef exchange_offer offer
+    cdef tls_key key
     offer.workers = dev.limits.workers
     offer.worker = rc.q.t.number
     offer.lanes = rc.table.size
@@ -570,11 +578,15 @@ cdef void answer(rdma_conn *rc, char *reply, size_t reply_size) noexcept nogil:
     offer.crc = dev.limits.crc
     offer.token = rc.token if dev.transport.accept != NULL else NULL
     offer.path = dev.endpoint.path if dev.endpoint.path[0] else NULL
+    # Without a key the client has no stream.
+    offer.key = &key if rc.covered and tls_make_key(tls, &key) else NULL
     write_offer(&offer, reply, reply_size)
+    explicit_bzero(&key, sizeof(key))
 
 
-cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one, bint within,
-                              const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
+cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one, const tls_context *tls,
+                              bint cleartext, const char *line, size_t length, char *reply,
+                              size_t reply_size) noexcept nogil:
     cdef exchange_request req
     cdef const char *wrong = parse_exchange(line, length, &req)
     cdef bint known = wrong == NULL and req.version == RDMA_VERSION
@@ -594,7 +606,7 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
     elif t == NULL:
         snprintf(reply, reply_size, b"SERVER_ERROR rdma: transport %.*s is not available here\r\n",
                  <int>min(req.transport_length, <size_t>32), req.transport)
-    elif within and not t.dev.transport.near:
+    elif tls != NULL and not t.dev.transport.near and not takes_cover(t, &req) and not cleartext:
         snprintf(reply, reply_size,
                  b"SERVER_ERROR rdma: %s is not encrypted, and this connection is (the server's option rdma_cleartext"
                  b" allows it)\r\n", t.dev.transport.name)
@@ -611,7 +623,8 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
         counter_add(&counting.counters.exchange_errors, 1)
         return NULL
     rc.sfd = sfd
-    answer(rc, reply, reply_size)
+    rc.covered = tls != NULL and takes_cover(t, &req)
+    answer(rc, tls, reply, reply_size)
     return rc
 
 

@@ -82,7 +82,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         default_noreply: the value of ``noreply`` in calls without this argument (cas, incr and decr: False).
         allow_unicode_keys: str keys are sent as UTF-8; otherwise they must be ASCII.
         encoding: of str values, and of the text of objects that are not bytes-like.
-        tls_context: an ssl.SSLContext for a connection by TLS over TCP; "auto" is "tcp" then.
+        tls_context: an ssl.SSLContext for a connection by TLS; "auto" is "tcp" then, and "soft_iw" is inside TLS, too.
         transport: "verbs": RDMA on a device of the system (RMEMCACHED_RDMA_DEVICE names it, "none" forbids all),
             "soft_shm": shared memory with a server on this host, "tcp": a plain connection, "auto": the first of these
             available to both ends; the logger rmemcached.client reports the choice and the reason. "soft_iw": RDMA
@@ -99,13 +99,14 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         sasl: True: username and password are for SASL's mechanism PLAIN (memcached -S), and may have blanks. A server
             without text commands behind SASL, as memcached is, gets the commands in the binary protocol, over TCP.
 
-    A URL names server and transport: ``memcached://host:port`` ("auto"), ``rdma://`` ("verbs"), ``shm://``
-    ("soft_shm"), ``iwarp://`` ("soft_iw"), ``tcp://``, ``unix:///path``. Before the host there can be
-    ``user:password@``, and behind it options: ``?timeout=0.5&connect_timeout=1&no_delay=false&key_prefix=app:``, also
-    spin, ignore_exc, default_noreply, allow_unicode_keys, encoding, rdma_cm_port, sasl, and for memcached:// and
-    unix:// transport. Seconds can be ``none``. Special characters are percent-encoded: %40 for @. A setting in the URL
-    cannot be an argument as well, unless the argument has its default value. The transport of a URL comes before the
-    environment's.
+    A URL names server and transport: ``memcached://host:port`` ("auto"), ``memcacheds://`` (the same, with TLS),
+    ``rdma://`` ("verbs"), ``shm://`` ("soft_shm"), ``iwarp://`` ("soft_iw"), ``tcp://``, ``unix:///path``. Before the
+    host there can be ``user:password@``, and behind it options:
+    ``?timeout=0.5&connect_timeout=1&no_delay=false&key_prefix=app:``, also spin, ignore_exc, default_noreply,
+    allow_unicode_keys, encoding, rdma_cm_port, sasl, for memcached://, memcacheds:// and unix:// transport, and for
+    memcacheds:// tls_ca, tls_cert, tls_key (files). Seconds can be ``none``. Special characters are percent-encoded:
+    %40 for @. A setting in the URL cannot be an argument as well, unless the argument has its default value. The
+    transport of a URL comes before the environment's.
 
     With a server or proxy without meta commands (memcached before 1.6) the client uses classic commands.
 

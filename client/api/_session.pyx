@@ -79,11 +79,12 @@ cdef class Session:
         self.unmarked = False
         self.socket_module = None if socket_module is socket else socket_module
         self.tls_context = tls_context
-        for name, value in (("socket_module", self.socket_module), ("tls_context", tls_context)):
-            if value is not None and (not may_be_plain or rdma_cm_port is not None):
-                found = "rdma_cm_port" if may_be_plain else named
-                raise ValueError(
-                    f"{name} is for TCP: with transport 'tcp' or 'auto' and no rdma_cm_port; here is {found}")
+        if self.socket_module is not None and (not may_be_plain or rdma_cm_port is not None):
+            found = "rdma_cm_port" if may_be_plain else named
+            raise ValueError(
+                f"socket_module is for TCP: with transport 'tcp' or 'auto' and no rdma_cm_port; here is {found}")
+        if tls_context is not None and (rdma_cm_port is not None or (row is not None and row.by_cm)):
+            raise ValueError("tls_context does not go with rdma_cm, where nothing is encrypted")
         if tls_context is not None and isinstance(self.server, str):
             raise ValueError(f"tls_context needs a host and port, not the UNIX socket {self.server!r}")
         check_sockets(self.socket_module, tls_context)

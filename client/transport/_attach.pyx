@@ -15,6 +15,7 @@ from rmemcached.client.transport._endpoint cimport READS, reads_of
 from rmemcached.client.transport._errors cimport os_error
 from rmemcached.client.transport._exchange cimport Offer
 from rmemcached.client.transport._queue_pair cimport QueuePair
+from rmemcached.client.transport._tls cimport begin_tls
 from rmemcached.client.transport._uninterrupted cimport take_descriptor
 from rmemcached.rdma.wire cimport (
     ATTACH_LENGTH,
@@ -25,10 +26,11 @@ from rmemcached.rdma.wire cimport (
     put_attach,
     put_shm_request,
 )
+from rmemcached.streams.stream cimport plain_stream, stream
 from rmemcached.sys.linux cimport close_fd, set_nonblocking
 from rmemcached.verbs.soft cimport soft_iw_connect, soft_iw_options, soft_shm_attach
 
-from rmemcached.client.exceptions import MemcacheServerError
+from rmemcached.client.exceptions import MemcacheServerError, TransportUnavailable
 from rmemcached.client.transport._exchange import REPLY_LIMIT
 from rmemcached.client.transport.sockets import open_socket, open_unix
 
@@ -39,10 +41,14 @@ cdef set told = set()
 
 
 def attach_iw(client, QueuePair queue not None, Offer offer not None, lifeline):
-    """Connects to the lifeline's peer once more. See Transport.attach."""
+    """Connects to the lifeline's peer once more, by TLS if the lifeline has it. See Transport.attach."""
     cdef soft_iw_options options
     cdef char request[ATTACH_LENGTH]
-    cdef int fd
+    cdef stream second
+    cdef bint covered = client.tls_context is not None
+    cdef int result
+    if covered and not offer.key:
+        raise TransportUnavailable("the server does not take its iWARP stream inside TLS (another server's TLS?)")
     peer = lifeline.getpeername()
     put_attach(request, offer.qpn, PyBytes_AS_STRING(offer.token))
     memset(&options, 0, sizeof(options))
@@ -51,12 +57,22 @@ def attach_iw(client, QueuePair queue not None, Offer offer not None, lifeline):
     options.ord = reads_of(offer)
     options.private_data = request
     options.private_length = ATTACH_LENGTH
-    with closing(open_socket((peer[0], peer[1]), client.connect_timeout, client.socket_keepalive, True)) as second:
-        fd = take_descriptor(second)
-        if set_nonblocking(fd) < 0 or soft_iw_connect(queue.qp, fd, &options) < 0:
-            error = os_error("iWARP stream", errno)
-            close_fd(fd)
-            raise error
+    second.calls = &plain_stream
+    with closing(open_socket((peer[0], peer[1]), client.connect_timeout, client.socket_keepalive, True)) as plain:
+        second.fd = take_descriptor(plain)
+    try:
+        if set_nonblocking(second.fd) < 0:
+            raise os_error("iWARP stream", errno)
+        if covered:
+            begin_tls(&second, offer.key, lifeline.gettimeout())
+            options.cover = &second
+        with nogil:
+            result = soft_iw_connect(queue.qp, second.fd, &options)
+        if result < 0:
+            raise os_error("iWARP stream", errno)
+    except BaseException:
+        second.calls.end(&second)
+        raise
 
 
 def attach_shm(client, QueuePair queue not None, Offer offer not None, lifeline):

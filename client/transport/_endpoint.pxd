@@ -34,6 +34,8 @@ cdef class Endpoint:
     cdef readonly object row         # of transports.py
     cdef int pid                     # of the process of its creation
     cdef int fd                      # the lifeline, or rdma_cm's descriptor if by_cm; -1: none yet, or closed
+    cdef object secure               # the lifeline's TLS socket, with a descriptor of its own; None: it has no TLS
+    cdef object listening            # a lock, held by the thread that reads `secure`
     cdef bytes last_words            # the server's text on the lifeline: the reason of the connection's end
     cdef bint by_cm
     cdef bint lifeline_ended         # also read without a lock
@@ -71,6 +73,9 @@ cdef class Endpoint:
     cdef int post_all_receives(self) except -1
     cdef int open_queue(self) except -1
     cdef int open_messages(self) except -1
+    # QueuePair.connect: takes over the lifeline. Raises OSError.
+    cdef int take_lifeline(self, client, lifeline) except -1
+    cdef void close_secure(self) noexcept
     # QueuePair.connect: takes over the numbers of the offer, and brings the queue pair to RTS. Raises OSError.
     cdef int connect_to(self, Offer offer) except -1
     # QueuePair.connect_cm: connects by rdma_cm, whose request and reply have the exchange in their private data. Raises
@@ -85,6 +90,8 @@ cdef class Endpoint:
     # Reads the lifeline until its end, for at most a second and `limit` ms (-1: a second). Returns the server's text,
     # the reason of the queue pair's failure; "": there is none. For QueuePair.failure_text.
     cdef str hear_last_words(self, int limit)
+    # The same of a lifeline with TLS, without what was read before. wait: ms.
+    cdef int hear_secretly(self, int wait) noexcept
     # Takes an event off the completion channel, if any.
     cdef void take_event(self) noexcept nogil
     # Called when `fd` is readable. Sets lifeline_ended if the connection has ended. Returns False at the second call

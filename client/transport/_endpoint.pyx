@@ -1,6 +1,7 @@
 """See _endpoint.pxd."""
 
 import os
+import threading
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.errno cimport errno
@@ -15,6 +16,7 @@ from rmemcached.client.transport._exchange cimport makes_sense
 from rmemcached.client.transport._lane cimport LANE_BYTES
 from rmemcached.client.transport._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client.transport._timeouts cimport poll_timeout
+from rmemcached.client.transport._uninterrupted cimport take_descriptor
 from rmemcached.rdma.wire cimport (
     EXCHANGE_REQUEST,
     HELLO_LENGTH,
@@ -169,8 +171,10 @@ cdef class Endpoint:
 
     # --- connecting ---
 
-    def exchange_line(self):
-        """The client's exchange line, as bytes. OSError: for a near server, this host cannot be told from others."""
+    def exchange_line(self, bint tls=False):
+        """The client's exchange line, as bytes. tls: the second connection is to have TLS. OSError: for a near server,
+        this host cannot be told from others.
+        """
         cdef str host = ""
         cdef unsigned int reads = self.most_reads()
         if self.near:
@@ -182,7 +186,7 @@ cdef class Endpoint:
             f"qpn={self.qp.qp_num} psn={self.psn} gid={(<const char *>self.port.gid.raw)[:16].hex()} "
             f"lid={self.port.lid} mtu={verbs_mtu_bytes(self.port.mtu)} credits={<int>CREDITS} "
             f"msgsize={<int>MESSAGE_SIZE} ird={<int>READS} ord={reads} crc=0 "
-            f"lanebytes={<int>LANE_BYTES}{host}\r\n"
+            f"lanebytes={<int>LANE_BYTES}{host}{' tls=1' if tls else ''}\r\n"
         ).encode()
 
     cdef int connect_to(self, Offer offer) except -1:
@@ -291,6 +295,9 @@ cdef class Endpoint:
         cdef int64_t deadline = now_ns() + <int64_t>wait * 1000000
         cdef ssize_t n = 1
         cdef int timeout
+        if self.secure is not None:
+            self.hear_secretly(wait)
+            n = 0
         waiting.fd = self.fd
         waiting.events = POLLIN
         while n > 0 and self.fd >= 0 and not self.by_cm and len(self.last_words) < LAST_WORDS_MOST:
@@ -308,6 +315,44 @@ cdef class Endpoint:
         heard = self.last_words
         unlock_state(&shared_state)
         return heard.decode("ascii", "replace").strip()
+
+    cdef int take_lifeline(self, client, lifeline) except -1:
+        if client.tls_context is None:
+            self.fd = take_descriptor(lifeline)
+            return 0
+        self.secure = lifeline
+        self.listening = threading.Lock()
+        self.fd = os.dup(lifeline.fileno())
+        return 0
+
+    cdef void close_secure(self) noexcept:
+        secure = self.secure
+        self.secure = None
+        if secure is not None:
+            try:
+                secure.close()
+            except Exception:
+                # Sockets of other modules than ssl may raise when the connection has ended.
+                pass
+
+    cdef int hear_secretly(self, int wait) noexcept:
+        cdef int64_t deadline = now_ns() + <int64_t>wait * 1000000
+        cdef int left
+        try:
+            with self.listening:
+                while len(self.last_words) < LAST_WORDS_MOST:
+                    left = poll_timeout(deadline, now_ns())
+                    self.secure.settimeout(left / 1000)
+                    heard = self.secure.recv(512)
+                    if not heard:
+                        break
+                    lock_state(&shared_state)
+                    self.last_words += heard
+                    unlock_state(&shared_state)
+        except Exception:
+            # Nothing has come in time, or the connection has ended without a word.
+            pass
+        return 0
 
     cdef void take_event(self) noexcept nogil:
         # Takes one event: the queue was armed once.

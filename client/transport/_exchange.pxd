@@ -9,6 +9,7 @@ cdef class Offer:
     cdef readonly uint32_t mtu           # bytes; 0: unknown
     cdef readonly bytes gid              # 16 bytes
     cdef readonly bytes token            # 16 bytes for a second connection; empty: there is none
+    cdef readonly bytes key              # of the second connection's TLS; empty: the server has given none
     cdef readonly str path               # of the second connection's UNIX socket; None: the lifeline's
     cdef readonly unsigned int credits
     cdef readonly size_t msgsize         # bytes

@@ -36,6 +36,7 @@ cdef int read_offer(Offer offer, dict tokens, bint attaches) except -1:
     offer.mtu = int(tokens.get("mtu", 0))
     offer.gid = bytes.fromhex(tokens.get("gid", "0" * 32))
     offer.token = bytes.fromhex(tokens["token"] if attaches else "")
+    offer.key = bytes.fromhex(tokens.get("tls", ""))
     offer.path = tokens.get("path") or None
     offer.credits = min(int(tokens["credits"]), <int>RDMA_CREDITS_HELD_MAX)
     offer.msgsize = int(tokens["msgsize"])
@@ -55,6 +56,11 @@ cdef int read_offer(Offer offer, dict tokens, bint attaches) except -1:
     return 0
 
 
+cdef dict shown(dict tokens):
+    # Without the secrets of the second connection.
+    return {name: "***" if name in ("token", "tls") else text for name, text in tokens.items()}
+
+
 cdef class Offer:
     """The server's end of a queue pair, described by its exchange line.
 
@@ -70,4 +76,5 @@ cdef class Offer:
         try:
             read_offer(self, tokens, attaches)
         except (KeyError, ValueError, OverflowError):
-            raise MemcacheServerError(f"the server's answer to the RDMA exchange makes no sense: {tokens}") from None
+            known = shown(tokens)
+            raise MemcacheServerError(f"the server's answer to the RDMA exchange makes no sense: {known}") from None

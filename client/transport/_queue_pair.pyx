@@ -17,7 +17,6 @@ from rmemcached.client.transport._lane cimport (
     lane_unfollow, lane_wake, lane_wake_all)
 from rmemcached.client.transport._state cimport lock_state, resume_state, shared_state, suspend_state, unlock_state
 from rmemcached.client.transport._timeouts cimport poll_timeout, start_deadline
-from rmemcached.client.transport._uninterrupted cimport take_descriptor
 from rmemcached.rdma.wire cimport (
     MESSAGE_CLOSE, MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_OPEN, MESSAGE_READY, MESSAGE_USED_MAX,
     RDMA_CREDITS_HELD_MAX, RDMA_CREDITS_MIN, get_message_header, message_header, put_message_header)
@@ -65,7 +64,7 @@ cdef class QueuePair(Endpoint):
             self.connect_to(offer)
             if self.row.attach is not None:
                 self.row.attach(client, self, offer, lifeline)
-            self.fd = take_descriptor(lifeline)
+            self.take_lifeline(client, lifeline)
             self.start(start_deadline(timeout))
         except BaseException:
             # The server keeps its queue pair until the lifeline is closed, and a traceback would keep this object.
@@ -772,6 +771,7 @@ cdef class QueuePair(Endpoint):
             if self.users == 0 or self.foreign():
                 close_fd(self.fd)
                 self.fd = -1
+                self.close_secure()
 
     cdef void close(self) noexcept:
         self.disconnect()

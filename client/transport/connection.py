@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import logging
 import socket
 from typing import Any
@@ -21,10 +22,23 @@ from ._socket_stream import SocketStream
 from ._tcp import TcpStream
 from .authentication import authenticate, knows_version, recognise, takes_text
 from .binary import BinarySocket
-from .sockets import Options, is_local, is_ours, is_patched, name_failure, open_socket, server_text, why_plain, wrap
+from .sockets import (
+    Options,
+    is_local,
+    is_ours,
+    is_patched,
+    name_failure,
+    open_socket,
+    server_text,
+    speaks_tls,
+    why_plain,
+    wrap,
+)
 from .transports import PLAIN, ROWS, Transport
 
 logger = logging.getLogger("rmemcached.client")
+
+PROBE_LIMIT = 1.0  # seconds
 
 # The client imports all modules for connecting here: in a child forked during a later import, the module's lock would
 # stay for ever. Looking up a host's name needs this codec.
@@ -81,6 +95,20 @@ def candidates(client: Options, pinned: Transport | None) -> list[Transport]:
         far = not isinstance(client.server, str)
         found += [row for row in ROWS.values() if row.automatic and (far or row.near)]
     return found
+
+
+def refuse_tls(client: Options) -> None:
+    """Raises MemcacheServerError if the server of a client without TLS, which has closed a connection, speaks TLS."""
+    if client.tls_context is not None or isinstance(client.server, str):
+        return
+    patience = exchange.patience(client)
+    limit = PROBE_LIMIT if patience is None else min(patience, PROBE_LIMIT)
+    with contextlib.suppress(OSError):
+        plain = open_socket(client.server, limit, None, True, client.socket_module)
+        with contextlib.closing(plain):
+            plain.settimeout(limit)
+            if speaks_tls(plain):
+                raise MemcacheServerError("the server speaks TLS: give tls_context, or memcacheds:// in the URL")
 
 
 class Choice:
@@ -192,6 +220,7 @@ class Choice:
         try:
             client.unmarked = not knows_version(self.plain)
         except (MemcacheUnexpectedCloseError, ConnectionResetError):
+            refuse_tls(client)
             client.unmarked = True
         if client.unmarked:
             self.open_again()
@@ -293,7 +322,11 @@ def open_stream(client: Options, wanted: str, logged: str | None, alone: bool = 
     """
     choice = Choice(client, wanted, alone)
     try:
-        stream, row = choice.open()
+        try:
+            stream, row = choice.open()
+        except (MemcacheUnexpectedCloseError, ExchangeEnded, ConnectionResetError):
+            refuse_tls(client)
+            raise
     except OSError as error:
         name_connecting(error, client, wanted)
         raise

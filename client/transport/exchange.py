@@ -25,6 +25,7 @@ from ._cm import CmRoute
 from ._exchange import REPLY_LIMIT, Offer
 from ._queue_pair import QueuePair
 from ._rdma import RdmaStream
+from ._tls import load_tls
 from ._uninterrupted import Turn
 from .sockets import Options, Server
 from .transports import Transport
@@ -43,7 +44,7 @@ def stream_of(client: Options, queue: QueuePair) -> RdmaStream:
     return RdmaStream(queue, client.timeout, int(spin * 1000))
 
 
-Key = tuple[Server, str, object, object, object]
+Key = tuple[Server, str, object, object, object, object]
 
 MOST_FOR_THREADS = 16  # queue pairs to a server; beyond them, threads share
 shared: dict[Key, list[tuple[QueuePair, int]]] = {}
@@ -94,7 +95,8 @@ def key_of(client: Options, wanted: str) -> Key:
     probes = keepalive and (keepalive.idle, keepalive.intvl, keepalive.cnt)
     # Clients with the same key may share a queue pair. The key has the credentials, because lane 0 is authenticated
     # with its lifeline, also for the next Client on this lane.
-    return client.server, wanted, client.rdma_cm_port, probes, client.credentials
+    # So is the lifeline's trust in the server.
+    return client.server, wanted, client.rdma_cm_port, probes, client.credentials, client.tls_context
 
 
 def join(client: Options, wanted: str) -> tuple[RdmaStream, Transport] | None:
@@ -156,11 +158,16 @@ def share_nothing(client: Options, wanted: str) -> None:
     unshared.add(key_of(client, wanted))
 
 
-def ask(queue: QueuePair, plain: socket.socket) -> Offer:
+def is_covered(client: Options, row: Transport) -> bool:
+    """Whether the second connection is to have TLS: the lifeline has it, and the octets leave the host."""
+    return client.tls_context is not None and row.attach is not None and not row.near
+
+
+def ask(queue: QueuePair, plain: socket.socket, covered: bool) -> Offer:
     """The exchange of lines. Raises the errors of read_reply_line, and ExchangeRefused."""
     # A server that wants no connection may have said so before it has read anything.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        plain.sendall(queue.exchange_line())
+        plain.sendall(queue.exchange_line(covered))
     return Offer(read_reply_line(plain), queue.row.attach is not None)
 
 
@@ -192,6 +199,9 @@ def open_rdma(client: Options, plain: socket.socket, row: Transport, wanted: str
     Raises TransportUnavailable, after which plain is still an ordinary connection; MemcacheServerError, OSError,
     TimeoutError.
     """
+    covered = is_covered(client, row)
+    if covered:
+        load_tls()
     try:
         queue = QueuePair(row, client.server)
         queue.exchange_line()
@@ -199,7 +209,7 @@ def open_rdma(client: Options, plain: socket.socket, row: Transport, wanted: str
         raise TransportUnavailable(f"no queue pair here: {error}") from error
     # If anything is raised from here on, the queue pair is freed with its object.
     plain.settimeout(patience(client))
-    queue.connect(client, ask(queue, plain), plain, patience(client))
+    queue.connect(client, ask(queue, plain, covered), plain, patience(client))
     return stream_of(client, queue) if wanted is None else share(client, wanted, queue)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _socket
+import contextlib
 import os
 import socket
 import sys
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 DEFAULT_PORT = 11211
+NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # reasons of ssl when the answer is plain text
 
 Server = tuple[str, int] | str
 
@@ -136,8 +138,8 @@ def is_ours(plain: Any) -> bool:
 
 
 def why_plain(client: Options) -> str | None:
-    """Why "auto" means a plain connection: a wait on another transport would not let greenlets run, and TLS exists on a
-    plain connection only. None: there is no such reason."""
+    """Why "auto" means a plain connection: a wait on another transport would not let greenlets run, and with TLS
+    only a named transport takes values elsewhere. None: there is no such reason."""
     if client.tls_context is not None:
         return "there is a tls_context"
     if client.socket_module is not None:
@@ -174,11 +176,26 @@ def wrap(plain: socket.socket, context: SSLContext, server: Server) -> socket.so
     try:
         return context.wrap_socket(plain, server_hostname=server[0])
     except OSError as error:
+        if getattr(error, "reason", None) in NO_TLS:
+            error.strerror = f"the server speaks no TLS: leave out tls_context, or give memcached:// ({error.strerror})"
         if error.errno is None:
             name_server(error, server)
         else:
             name_failure(error, server, "connecting with TLS")
         raise
+
+
+def speaks_tls(plain: socket.socket) -> bool:
+    """Whether the server of a new connection answers to the beginning of a TLS handshake. Raises OSError."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # the handshake is not finished
+    hello = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), hello).do_handshake()
+    plain.sendall(hello.read())
+    return plain.recv(2) == b"\x16\x03"
 
 
 def name_failure(error: OSError, server: Server, command: str) -> None:

@@ -8,11 +8,10 @@ import re
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from rmemcached.client import Client, ClusterClient
 from rmemcached.client.api.servers import CLIENT_OPTIONS, Servers
-from rmemcached.client.urls import SCHEMES, is_url, parse_server, shown
+from rmemcached.client.urls import SCHEMES, is_url, names_auto, parse_server, shown
 
 if TYPE_CHECKING:
     from rmemcached.client import AsyncClient, AsyncClusterClient
@@ -81,7 +80,7 @@ def settled(
     if len(found) == 1 and is_url(found[0]):
         for name in said.keys() & options.keys():
             raise ValueError(f"{shown(found[0])}: {name} is given twice, there and as an option: leave one of them out")
-        if urlsplit(found[0]).scheme == "memcached":
+        if names_auto(found[0]):
             arguments.setdefault("transport", SCHEMES["memcached"])
         arguments.update(said)
         found = [parse_server(found[0])[0]]

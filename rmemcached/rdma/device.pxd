@@ -15,6 +15,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.rdma.wire cimport RDMA_HOST_MAX, RDMA_TRANSPORTS, attach_request
 from rmemcached.store.store cimport ARENA_EXTENT
+from rmemcached.streams.stream cimport stream
 from rmemcached.sys.atomics cimport load_acquire, relaxed_load
 from rmemcached.sys.linux cimport pthread_mutex_t
 from rmemcached.verbs.port cimport verbs_port
@@ -141,13 +142,13 @@ cdef struct transport_ops:
     # data: the `received` bytes of a socket, which begin like a request. 1: the request is in *out, which points into
     # data; 0: the request is not whole; -1: the data is no request. Any thread.
     int (*parse)(const char *data, size_t received, attach_request *out) noexcept nogil
-    # Answers a whole request, and gives the queue pair the stream: fd then belongs to the queue pair. False: the caller
-    # keeps fd, and refuses the request. Called by the owner of the queue pair. memory: SHM_MEMORY_PARTS descriptors of
+    # Answers a whole request, and gives the queue pair the stream. False: the caller keeps the stream, and refuses the
+    # request. Called by the owner of the queue pair. memory: SHM_MEMORY_PARTS descriptors of
     # the items' memory, for the client; NULL: the client gets none.
-    bint (*accept)(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
+    bint (*accept)(const rdma_device *dev, ibv_qp *qp, stream *s, const char *data, size_t received,
                    const int *memory) noexcept nogil
-    # Refuses a whole request; an incomplete request gets no answer. The caller closes fd. Any thread.
-    void (*refuse)(int fd, const char *data, size_t received) noexcept nogil
+    # Refuses a whole request; an incomplete request gets no answer. The caller ends the stream. Any thread.
+    void (*refuse)(stream *s, const char *data, size_t received) noexcept nogil
     # The remaining entries may be NULL.
     # Limits the clients' memory mapped by a new device, and starts the threads for that. Returns 0, or an errno value:
     # then rdma_device_open fails.

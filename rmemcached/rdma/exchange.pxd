@@ -6,6 +6,7 @@ Functions on borrowed text: no I/O, no state, no allocation. Any thread.
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t
 
+from rmemcached.streams.tls cimport tls_key
 from rmemcached.verbs.verbs cimport ibv_gid
 
 
@@ -25,6 +26,7 @@ cdef struct exchange_request:
     unsigned long netns
     unsigned long lane_bytes
     unsigned long direct         # 1: the client can read the memory itself (docs/direct-reads.md)
+    unsigned long tls            # 1: the client wants a stream on the network to be inside TLS
     ibv_gid gid
     const char *host
     size_t host_length
@@ -46,6 +48,7 @@ cdef struct exchange_offer:
     unsigned int eager
     bint crc
     const uint8_t *token         # NULL: the transport needs none
+    const tls_key *key           # of the stream's TLS; NULL: the stream has none
     const char *path             # NULL: the socket of the lifeline, or none
     unsigned int workers
     unsigned int worker

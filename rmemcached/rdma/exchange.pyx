@@ -9,6 +9,8 @@ from rmemcached.rdma.wire cimport (
     RDMA_LANE_BYTES_MIN, RDMA_LINE_MAX, RDMA_MSGSIZE_MAX, RDMA_MSGSIZE_MIN, RDMA_MTU_MAX, RDMA_MTU_MIN, RDMA_QPN_MAX,
     RDMA_READS_MAX, RDMA_TOKEN_LENGTH, RDMA_VERSION,
 )
+from rmemcached.streams.tls cimport TLS_KEY_LENGTH, TLS_NAME_LENGTH, tls_key
+from rmemcached.sys.wipe cimport explicit_bzero
 
 cdef enum:
     UINT32_LAST = 0xffffffff
@@ -82,7 +84,7 @@ cdef bint key_is(const char *text, size_t length, const char *name) noexcept nog
 cdef bint take_value(exchange_request *out, const char *key, size_t nkey, const char *value,
                      size_t nvalue) noexcept nogil:
     """Takes a value of the client's line. False: malformed, or out of range. Unknown keys are ignored."""
-    cdef number_key[13] numbers = [
+    cdef number_key[14] numbers = [
         number_key(b"version", 0, UINT32_LAST, &out.version),
         number_key(b"qpn", 0, RDMA_QPN_MAX, &out.qpn),
         number_key(b"psn", 0, RDMA_QPN_MAX, &out.psn),
@@ -96,6 +98,7 @@ cdef bint take_value(exchange_request *out, const char *key, size_t nkey, const 
         number_key(b"netns", 1, UINT32_LAST, &out.netns),
         number_key(b"lanebytes", RDMA_LANE_BYTES_MIN, RDMA_LANE_BYTES_MAX, &out.lane_bytes),
         number_key(b"direct", 0, 1, &out.direct),
+        number_key(b"tls", 0, 1, &out.tls),
     ]
     cdef size_t i
     for i in range(sizeof(numbers) // sizeof(number_key)):
@@ -166,6 +169,7 @@ cdef const char *parse_exchange(const char *line, size_t length, exchange_reques
 cdef void write_offer(const exchange_offer *offer, char *out, size_t size) noexcept nogil:
     cdef char gid[33]
     cdef char token[2 * RDMA_TOKEN_LENGTH + 1]
+    cdef char key[2 * (TLS_NAME_LENGTH + TLS_KEY_LENGTH) + 1]
     cdef int used
     to_hex(offer.gid.raw, 16, gid)
     used = snprintf(
@@ -182,6 +186,10 @@ cdef void write_offer(const exchange_offer *offer, char *out, size_t size) noexc
     if offer.token != NULL:
         to_hex(offer.token, RDMA_TOKEN_LENGTH, token)
         used += snprintf(out + used, size - used, b" token=%s", token)
+    if offer.key != NULL:
+        to_hex(<const uint8_t *>offer.key, sizeof(tls_key), key)
+        used += snprintf(out + used, size - used, b" tls=%s", key)
+        explicit_bzero(key, sizeof(key))
     if offer.path != NULL:
         used += snprintf(out + used, size - used, b" path=%s", offer.path)
     snprintf(out + used, size - used, b"\r\n")

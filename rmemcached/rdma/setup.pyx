@@ -82,7 +82,7 @@ cdef void setup_take_back(rdma_conn *rc) noexcept nogil:
         rc.given = rc.remote = False
 
 
-cdef void rdma_thread_attach(rdma_thread *t, int fd, const char *data, size_t received) noexcept nogil:
+cdef void rdma_thread_attach(rdma_thread *t, stream *s, const char *data, size_t received) noexcept nogil:
     cdef int[SHM_MEMORY_PARTS] memory
     cdef attach_request request
     cdef rdma_conn *rc
@@ -92,19 +92,20 @@ cdef void rdma_thread_attach(rdma_thread *t, int fd, const char *data, size_t re
     rc = token_bucket(t, request.token)[0]
     while rc != NULL and memcmp(rc.token, request.token, RDMA_TOKEN_LENGTH) != 0:
         rc = rc.streamless_next
-    if rc != NULL and rc.q.qp.qp_num == request.qpn:
-        if t.dev.transport.accept(t.dev, rc.q.qp, fd, data, received, memory if setup_give(rc, memory) else NULL):
+    # The stream of a lifeline with TLS has TLS too.
+    if rc != NULL and rc.q.qp.qp_num == request.qpn and (s.state != NULL or not rc.covered):
+        if t.dev.transport.accept(t.dev, rc.q.qp, s, data, received, memory if setup_give(rc, memory) else NULL):
             forget_token(rc)
             return
         setup_take_back(rc)
-    rdma_thread_refuse(t, fd, data, received)
+    rdma_thread_refuse(t, s, data, received)
 
 
-cdef void rdma_thread_refuse(rdma_thread *t, int fd, const char *data, size_t received) noexcept nogil:
+cdef void rdma_thread_refuse(rdma_thread *t, stream *s, const char *data, size_t received) noexcept nogil:
     assert_owner(t.worker.owner)
     counter_add(&t.counters.refused_streams, 1)
-    t.dev.transport.refuse(fd, data, received)
-    close(fd)
+    t.dev.transport.refuse(s, data, received)
+    s.calls.end(s)
 
 
 cdef int rdma_thread_route(rdma_thread *t, const char *data, size_t received, uint32_t *worker) noexcept nogil:

@@ -10,9 +10,10 @@ from rmemcached.rdma.wire cimport (
     ATTACH_LENGTH, RDMA_TRANSPORTS, SHM_MEMORY_PARTS, SHM_REPLY_KEY, SHM_REQUEST_KEY, TRANSPORT_SOFT_IW,
     TRANSPORT_SOFT_SHM, attach_request, get_attach, get_shm_request, transport_name,
 )
+from rmemcached.streams.stream cimport plain_stream, stream, stream_send
 from rmemcached.sys.linux cimport (
     CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_SPACE, MSG_DONTWAIT, MSG_NOSIGNAL, SCM_RIGHTS, SOL_SOCKET, cmsghdr,
-    msghdr, send, sendmsg,
+    msghdr, sendmsg,
 )
 from rmemcached.verbs.iwarp cimport MPA_REQUEST_KEY
 from rmemcached.verbs.soft cimport (
@@ -42,20 +43,21 @@ cdef int iw_parse(const char *data, size_t received, attach_request *out) noexce
     return 1
 
 
-cdef bint iw_accept(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
+cdef bint iw_accept(const rdma_device *dev, ibv_qp *qp, stream *s, const char *data, size_t received,
                     const int *memory) noexcept nogil:
     cdef soft_iw_options options
     memset(&options, 0, sizeof(options))
     options.crc = dev.limits.crc
     options.ird = <uint16_t>dev.limits.ird
     options.ord = <uint16_t>dev.limits.ord
-    return soft_iw_accept(qp, fd, data, received, &options) == 0
+    options.cover = NULL if s.calls == &plain_stream else s
+    return soft_iw_accept(qp, s.fd, data, received, &options) == 0
 
 
-cdef void iw_refuse(int fd, const char *data, size_t received) noexcept nogil:
+cdef void iw_refuse(stream *s, const char *data, size_t received) noexcept nogil:
     cdef soft_iw_request request
     if soft_iw_parse_request(data, received, &request) > 0:
-        soft_iw_reject(fd, data, received, NULL, 0)
+        soft_iw_reject(s, data, received, NULL, 0)
 
 
 cdef void iw_append_stats(const soft_qp_counters *counts, ibv_context *context, stat_buf *out) noexcept nogil:
@@ -94,19 +96,19 @@ cdef bint send_reply(int fd, const int *memory) noexcept nogil:
     return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == SHM_KEY_LENGTH
 
 
-cdef bint shm_accept(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
+cdef bint shm_accept(const rdma_device *dev, ibv_qp *qp, stream *s, const char *data, size_t received,
                      const int *memory) noexcept nogil:
     # The reply comes first: behind the reply the socket belongs to the queue pair.
-    if not send_reply(fd, memory):
+    if not send_reply(s.fd, memory):
         return False
-    return soft_shm_attach(qp, fd, <uint16_t>dev.limits.ird, <uint16_t>dev.limits.ord) == 0
+    return soft_shm_attach(qp, s.fd, <uint16_t>dev.limits.ird, <uint16_t>dev.limits.ord) == 0
 
 
-cdef void shm_refuse(int fd, const char *data, size_t received) noexcept nogil:
+cdef void shm_refuse(stream *s, const char *data, size_t received) noexcept nogil:
     cdef const char *refusal = b"SERVER_ERROR rdma: no queue pair waits for this stream\r\n"
     cdef attach_request request
     if get_shm_request(data, received, &request) > 0:
-        send(fd, refusal, strlen(refusal), MSG_NOSIGNAL | MSG_DONTWAIT)
+        stream_send(s, refusal, strlen(refusal))
 
 
 cdef int shm_limit_memory(ibv_context *context, const rdma_limits *limits) noexcept nogil:

@@ -11,7 +11,7 @@ from rmemcached.flash.flash cimport io_kind
 from rmemcached.protocol.conn cimport ascii_prot, binary_prot, negotiating_prot
 from rmemcached.rdma.device cimport rdma_limits
 from rmemcached.rdma.wire cimport RDMA_LANES_MAX
-from rmemcached.server.tls cimport tls_options, tls_verify_mode, tls_version
+from rmemcached.streams.tls cimport tls_options, tls_verify_mode, tls_version
 from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, flash_settings, restart_policy
 
 

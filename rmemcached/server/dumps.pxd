@@ -7,7 +7,7 @@ connection, so the crawler does not wait for a slow reader to take the END. memc
 from libc.stddef cimport size_t
 
 from rmemcached.protocol.dump cimport dump_kind
-from rmemcached.server.stream cimport stream
+from rmemcached.streams.stream cimport stream
 from rmemcached.store.store cimport crawler_result_type, store
 
 # The crawler thread is done with the socket. rest: malloc'd bytes still to be sent, now the owner's. ended: the

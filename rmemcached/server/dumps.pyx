@@ -10,7 +10,7 @@ from rmemcached.sys.linux cimport (
 )
 from rmemcached.protocol.stats_text cimport stat_append_raw, stat_buf
 from rmemcached.protocol.dump cimport DUMP_LINE_MAX, dump_end, dump_line
-from rmemcached.server.stream cimport stream_send
+from rmemcached.streams.stream cimport stream_send
 from rmemcached.store.store cimport (
     CRAWLER_ERROR, CRAWLER_OK, crawler_client, item, lru_crawler_dump, store_process_started,
 )

@@ -15,11 +15,12 @@ from rmemcached.rdma.device cimport rdma_limits
 from rmemcached.server.auth cimport auth_users
 from rmemcached.server.devices cimport rdma_devices
 from rmemcached.server.dumps cimport dumps
+from rmemcached.server.handshakes cimport handshakes
 from rmemcached.server.sasl cimport sasl_pool
-from rmemcached.server.tls cimport handshakes, tls_context, tls_mode, tls_options
 from rmemcached.server.watchers cimport watchers
 from rmemcached.server.worker cimport worker
 from rmemcached.store.store cimport store
+from rmemcached.streams.tls cimport tls_context, tls_mode, tls_options
 
 cdef enum:
     MAIN_FDS = 3                 # descriptors of memcached's main thread, and of each worker

@@ -11,7 +11,7 @@ from rmemcached.server.saslconf import find as find_sasl
 from rmemcached.server.sockets import ServerError, listen_shm, open_listeners, overflow_uid, write_port_file
 
 from libc.stdint cimport int64_t, uint64_t
-from libc.stdio cimport fprintf, stderr
+from libc.stdio cimport fprintf, snprintf, stderr
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
@@ -29,7 +29,10 @@ from rmemcached.flash.flash cimport (
     flash_config, flash_create, flash_destroy, flash_external, flash_start, flash_stop, flash_stop_writing,
     flash_values,
 )
-from rmemcached.logger cimport LOG_LOCAL, LOG_TCP, LOG_UDP, logger_create, logger_destroy
+from rmemcached.logger cimport (
+    LOG_CONNEVENTS, LOG_LOCAL, LOG_TCP, LOG_TEXT_MAX, LOG_UDP, log_text, log_wants, logger, logger_create,
+    logger_destroy,
+)
 from rmemcached.protocol.stats_prefix cimport stats_prefix_create, stats_prefix_destroy
 from rmemcached.server.auth cimport auth_check, auth_destroy, auth_init, auth_load
 from rmemcached.server.configure cimport fill_flash_config, fill_settings, fill_store_config, named_protocol
@@ -41,11 +44,8 @@ from rmemcached.server.devices cimport (
     devices_close, devices_extent_added, devices_index_added, devices_init, devices_start, devices_stop,
 )
 from rmemcached.server.dumps cimport dumps_create, dumps_destroy, dumps_stop
+from rmemcached.server.handshakes cimport handshakes_create, handshakes_destroy, handshakes_start
 from rmemcached.server.sasl cimport sasl_create, sasl_destroy, sasl_get_hooks, sasl_start, sasl_stop
-from rmemcached.server.tls cimport (
-    TLS_OFF, TLS_ON, TLS_TEXT_MAX, TLS_WITHOUT_PEER, TLS_WITH_PEER, handshakes_create, handshakes_destroy,
-    handshakes_start, tls_create, tls_destroy, tls_refresh,
-)
 from rmemcached.server.watchers cimport watchers_create, watchers_destroy, watchers_start, watchers_stop
 from rmemcached.server.worker cimport (
     worker, worker_add_udp, worker_deliver, worker_destroy, worker_give_back, worker_handshake_done, worker_init,
@@ -54,6 +54,10 @@ from rmemcached.server.worker cimport (
 from rmemcached.store.store cimport (
     class_stats, store_config, store_create, store_destroy, store_get_class_stats, store_get_stats, store_largest_class,
     store_note, store_stats, store_stop_threads, store_tick,
+)
+from rmemcached.streams.tls cimport (
+    TLS_OFF, TLS_ON, TLS_TEXT_MAX, TLS_WITHOUT_PEER, TLS_WITH_PEER, tls_create, tls_destroy,
+    tls_refresh, tls_session,
 )
 
 cdef enum:
@@ -80,6 +84,14 @@ cdef bint hook_authenticate(void *arg, const char *user, size_t nuser, const cha
 
 cdef bint hook_refresh_certs(void *arg, char *why) noexcept nogil:
     return tls_refresh((<server *>arg).tls, why)
+
+
+cdef void tell_error(void *arg, const tls_session *x, const char *reason) noexcept nogil:
+    """tls_tell_fn: logs the error of a connection, in memcached's words. arg is a logger."""
+    cdef char text[LOG_TEXT_MAX]
+    if log_wants(<logger *>arg, LOG_CONNEVENTS):
+        snprintf(text, sizeof(text), b"type=conntlserr fd=%d msg=%s", x.stream.fd, reason)
+        log_text(<logger *>arg, LOG_CONNEVENTS, text)
 
 
 cdef void extent_added(void *arg, void *addr, size_t length) noexcept nogil:
@@ -266,7 +278,8 @@ cdef class Server:
         if s.prefixes == NULL:
             raise MemoryError()
         if s.tls != NULL:
-            s.tls.log = s.log
+            s.tls.tell = tell_error
+            s.tls.tell_arg = s.log
             s.handshakes = handshakes_create(
                 min(self.settings.threads, len(os.sched_getaffinity(0))), worker_handshake_done)
             if s.handshakes == NULL:

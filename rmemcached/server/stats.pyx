@@ -20,7 +20,7 @@ from rmemcached.server.layout cimport WORKER_FDS, server, settings
 from rmemcached.server.stats_conns cimport conns_text
 from rmemcached.server.stats_flash cimport flash_gets_text, flash_pages_text, flash_text
 from rmemcached.server.stats_lines cimport append_class, append_decimal, append_int, append_seconds, or_word, yes_no
-from rmemcached.server.tls cimport tls_certificate_age, tls_context, tls_options, tls_version_name
+from rmemcached.streams.tls cimport tls_certificate_age, tls_context, tls_options, tls_version_name
 from rmemcached.server.watchers cimport watcher_stats, watchers_get_stats, watchers_reset_stats
 from rmemcached.server.worker cimport READ_BUFFERS_SIZE
 from rmemcached.store.store cimport (

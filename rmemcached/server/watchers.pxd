@@ -9,7 +9,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.logger cimport logger
 from rmemcached.protocol.conn cimport lend_result
-from rmemcached.server.stream cimport stream
+from rmemcached.streams.stream cimport stream
 
 cdef enum:
     WATCHER_LIMIT = 20

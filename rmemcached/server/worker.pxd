@@ -19,10 +19,11 @@ from rmemcached.rdma.device cimport RDMA_DEVICES, rdma_device
 from rmemcached.rdma.wire cimport rdma_transport
 from rmemcached.rdma_conn cimport rdma_conn, rdma_lane_hooks, rdma_thread
 from rmemcached.server.dumps cimport dumps
-from rmemcached.server.stream cimport stream
-from rmemcached.server.tls cimport handshakes, tls_context, tls_mode
+from rmemcached.server.handshakes cimport handshakes
 from rmemcached.server.udp cimport UDP_TAG, udp_socket
 from rmemcached.server.watchers cimport watchers
+from rmemcached.streams.stream cimport stream
+from rmemcached.streams.tls cimport tls_context, tls_mode
 from rmemcached.verbs.soft cimport SOFT_EVENT
 
 cdef enum:
@@ -53,9 +54,9 @@ cdef bint worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer
 # Hands over a connection of rdma_cm, alone on the descriptor fd. The worker accepts or rejects the connection. False:
 # out of memory, fd is still the caller's.
 cdef bint worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noexcept nogil
-# Hands over a socket with a whole request for the stream of a queue pair of this worker. False: out of memory, fd is
-# still the caller's.
-cdef bint worker_dispatch_stream(worker *w, int fd, rdma_transport transport, const char *request,
+# Hands over a connection's stream, which has brought a whole request for the stream of a queue pair of this worker.
+# False: out of memory, *s is still the caller's.
+cdef bint worker_dispatch_stream(worker *w, stream *s, rdma_transport transport, const char *request,
                                  size_t length) noexcept nogil
 # Asks a running worker to take a device or to give its device up. One change at a time; the worker counts `pending`
 # down.

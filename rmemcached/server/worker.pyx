@@ -56,14 +56,14 @@ from rmemcached.rdma_conn cimport (
     rdma_thread_refuse, rdma_thread_route, rdma_thread_run, rdma_thread_waits, rdma_thread_was_busy,
 )
 from rmemcached.server.dumps cimport dumps_start
-from rmemcached.server.stream cimport plain_stream, stream_send
-from rmemcached.server.tls cimport (
-    HANDSHAKE_DONE, HANDSHAKE_FAILED, HANDSHAKE_WRITES, TLS_OFF, handshake_result, handshakes_add, tls_abandon,
-    tls_begin, tls_session,
-)
+from rmemcached.server.handshakes cimport handshakes_add
 from rmemcached.server.udp cimport udp_close, udp_open, udp_ready, udp_socket
 from rmemcached.server.watchers cimport watchers_add
 from rmemcached.store.store cimport crawler_result_type, items_ahead, key_ahead, store_time
+from rmemcached.streams.stream cimport plain_stream, stream_move, stream_send
+from rmemcached.streams.tls cimport (
+    HANDSHAKE_DONE, HANDSHAKE_FAILED, HANDSHAKE_WRITES, TLS_OFF, handshake_result, tls_abandon, tls_begin, tls_session,
+)
 from rmemcached.verbs.soft cimport soft_channel_event, soft_event_qp
 from rmemcached.verbs.system_cm cimport cm_ended
 

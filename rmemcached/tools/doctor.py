@@ -32,7 +32,7 @@ try:
     from rmemcached.client.transport.connection import Choice
     from rmemcached.client.transport.sockets import is_local, server_text
     from rmemcached.client.transport.transports import PLAIN, ROWS, TRANSPORTS, Transport
-    from rmemcached.client.urls import chosen_transport, parse_server
+    from rmemcached.client.urls import chosen_transport, is_url, names_auto, parse_server
     from rmemcached.settings import DIRECT_OFF
     from rmemcached.tools.targets import clean, number
 except ModuleNotFoundError as error:
@@ -141,6 +141,7 @@ RULES: tuple[tuple[Callable[[Transport], bool], str, str, str], ...] = (
     (any_row, r"the server answered ERROR$", ABSENT, "a memcached without RDMA: start rmemcached there"),
     (any_row, r"version \d+ is not supported|makes no sense", BROKEN, UPGRADE),
     (any_row, r"no transport is available here", ABSENT, "start the server without -o no_rdma"),
+    (any_row, r"is not encrypted", ABSENT, "the server's -o rdma_cleartext allows it, beside TLS and in the clear"),
     (any_row, r"rdma_max_qps", BROKEN, "raise the server's -o rdma_max_qps="),
     (
         any_row,
@@ -264,8 +265,8 @@ class Examination:
 
     def __init__(self, target: str, timeout: float, rdma_cm_port: int | None) -> None:
         self.server, options = parse_server(target)
-        if target.startswith("memcached://"):
-            # This scheme chooses "auto", as for a Client.
+        if is_url(target) and names_auto(target):
+            # Such a scheme chooses "auto", as for a Client.
             options.setdefault("transport", "auto")
         self.wanted, self.pinned_by = chosen_transport(options.pop("transport", None), TRANSPORTS)
         if rdma_cm_port is not None:
@@ -287,7 +288,7 @@ class Examination:
         """Returns the transports to try, the best first."""
         if isinstance(self.server, str):
             return [name for name, row in ROWS.items() if row.near or row.plain]
-        by_cm = self.options.get("rdma_cm_port") is not None
+        by_cm = self.options.get("rdma_cm_port") is not None and "tls_context" not in self.options
         return [name for name, row in ROWS.items() if by_cm or not row.by_cm]
 
     def look(self) -> None:

@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser, timeout: float) -> None:
     group.add_argument("--username", metavar="NAME", help="of a daemon with -Y; needs --password-file")
     group.add_argument("--password-file", metavar="FILE", type=Path, help="the password is the first line of it")
     group.add_argument("--sasl", action="store_true", help="name and password are for SASL (-S)")
-    group.add_argument("--tls", action="store_true", help="by TLS: with a proxy in front, or memcached -Z")
+    group.add_argument("--tls", action="store_true", help="by TLS, as a URL memcacheds://HOST:PORT")
     group.add_argument("--tls-ca", metavar="FILE", help="certificates to trust in place of the system's; implies --tls")
 
 
@@ -90,8 +90,6 @@ def settings(parser: argparse.ArgumentParser, given: argparse.Namespace) -> dict
             found["tls_context"] = ssl.create_default_context(cafile=given.tls_ca)
         except OSError as error:
             parser.error(f"--tls-ca {given.tls_ca}: {error}")
-        if given.transport not in (PLAIN.name, "auto"):
-            parser.error(f"--tls goes over {PLAIN.name}, not over --transport {given.transport}")
     return found
 
 

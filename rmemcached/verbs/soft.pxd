@@ -17,6 +17,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from posix.uio cimport iovec
 
+from rmemcached.streams.stream cimport stream
 from rmemcached.sys.linux cimport epoll_event, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, pthread_t
 from rmemcached.verbs.iwarp cimport (
     FPDU_TRAILER_MAX, HEADER_MAX, MPA_PRIVATE_MAX, MPA_START_SIZE, TAGGED_HEADER, ULPDU_MAX, UNTAGGED_HEADER,

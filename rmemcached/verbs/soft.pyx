@@ -27,6 +27,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport geteuid
 
+from rmemcached.streams.stream cimport stream_move, stream_send
 from rmemcached.sys.atomics cimport (
     counter_add,
     exchange,

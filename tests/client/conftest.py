@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +17,7 @@ from classic_relay import ClassicRelay
 from concurrency import Run
 from gated_relay import Gate, GatedRelay
 from pymemcache.client.base import Client as PymemcacheClient
-from servers import Server
+from servers import Server, start_rmemcached
 from tls_relay import make_certificate
 from transport import PACE, RDMA_TRANSPORTS
 
@@ -23,7 +25,31 @@ from rmemcached.client import Client
 
 TIMEOUT = 20.0
 BACKENDS = [("tcp", "memcached"), ("tcp", "rmemcached"), *((name, "rmemcached") for name in RDMA_TRANSPORTS)]
+OVER_TLS = [(name, "tls") for name in ("tcp", *RDMA_TRANSPORTS)]
+VARIABLE = "RMEMCACHED_TEST_TLS"
+# The files whose tests run over TLS in every run. With VARIABLE=all the tests of all files do (script/test --tls).
+ALWAYS_OVER_TLS = ("test_client_values.py", "test_client_objects.py")
+# Tests without a row over TLS, with the reason.
+NEVER_OVER_TLS = {
+    "test_client_objects.py::test_the_expire_of_gat_is_what_the_server_makes_of_it": "has a plain socket of its own",
+    "test_client_threads.py::test_pymemcaches_pool": "pymemcache's pool takes no URL",
+    "test_foreign_sockets.py::test_sock_is_made_once_and_closed_with_the_connection": "there are two descriptors",
+    "test_serde.py::test_threads_copies_and_other_clients": "pymemcache takes no URL",
+    "test_urls.py::test_a_connection": "has URLs of its own",
+}
 _numbers = itertools.count()
+
+
+class SecureServer:
+    """A daemon with TLS: its address is a URL, so its Clients have TLS. Otherwise a Server."""
+
+    def __init__(self, server: Server, certificate: Path) -> None:
+        self.server = server
+        self.context = ssl.create_default_context(cafile=str(certificate))
+        self.address = f"memcacheds://{server.host}:{server.port}?tls_ca={certificate}"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.server, name)
 
 
 class Backend(NamedTuple):
@@ -31,6 +57,28 @@ class Backend(NamedTuple):
 
     transport: str
     server: Server
+
+
+def over_tls(item: pytest.Item) -> bool:
+    found = getattr(item, "callspec", None)
+    return found is not None and found.params.get("backend") in OVER_TLS
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the rows over TLS, except of some files, or of all tests with such a row."""
+    every = os.environ.get(VARIABLE) == "all"
+    left_out = [
+        item
+        for item in items
+        if over_tls(item)
+        and (
+            item.nodeid.rpartition("/")[2].partition("[")[0] in NEVER_OVER_TLS
+            or not (every or item.path.name in ALWAYS_OVER_TLS)
+        )
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -48,7 +96,19 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(params=BACKENDS, ids="-".join)
+@pytest.fixture(scope="session")
+def shared_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureServer]:
+    """A daemon of ours with TLS, like shared_rmemcached."""
+    certificate = tmp_path_factory.mktemp("shared_tls") / "server.pem"
+    make_certificate(certificate)
+    files = f"ssl_chain_cert={certificate},ssl_key={certificate.with_suffix('.key')}"
+    server = start_rmemcached("-m", "512", "-I", "8m", "-t", "2", "-Z", "-o", files)
+    yield SecureServer(server, certificate)
+    server.stop()
+    assert server.ended_well(), server.stderr()
+
+
+@pytest.fixture(params=BACKENDS + OVER_TLS, ids="-".join)
 def backend(request: pytest.FixtureRequest) -> Backend:
     transport, name = request.param
     return Backend(transport, request.getfixturevalue(f"shared_{name}"))
@@ -78,7 +138,9 @@ def make_oracle(backend: Backend) -> Iterator[Callable[..., PymemcacheClient]]:
 
     def make(**arguments: Any) -> PymemcacheClient:
         settings: dict[str, Any] = {"timeout": TIMEOUT, "default_noreply": False, "no_delay": True}
-        made.append(PymemcacheClient(backend.server.address, **{**settings, **arguments}))
+        server = backend.server
+        settings["tls_context"] = getattr(server, "context", None)
+        made.append(PymemcacheClient((server.host, server.port), **{**settings, **arguments}))
         return made[-1]
 
     yield make

@@ -145,6 +145,6 @@ def test_a_cluster(run: Run, relay: TlsRelay, certificate: Path, key: str) -> No
 
 
 def test_it_is_encrypted_or_refused(make: Make) -> None:
-    for wrong in ({"transport": "soft_iw"}, {"rdma_cm_port": 1}):
-        with pytest.raises(ValueError, match="tls_context is for TCP"):
+    for wrong in ({"transport": "rdma_cm"}, {"rdma_cm_port": 1}):
+        with pytest.raises(ValueError, match="tls_context does not go with rdma_cm"):
             make(**wrong)

@@ -31,6 +31,8 @@ def of(url: str, *names: str) -> list[Any]:
         ("memcached://one", ("one", 11211), "auto"),
         ("memcached://one:5", ("one", 5), "auto"),
         ("memcached://one:5/", ("one", 5), "auto"),
+        ("memcacheds://one:5", ("one", 5), "auto"),
+        ("memcacheds://one?transport=soft_iw", ("one", 11211), "soft_iw"),
         ("MEMCACHED://one:5", ("one", 5), "auto"),
         ("memcached://[::1]:5", ("::1", 5), "auto"),
         ("memcached://[::1]", ("::1", 11211), "auto"),
@@ -80,7 +82,7 @@ def test_arguments_beside_a_url() -> None:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("redis://one", "the scheme must be one of memcached, rdma, shm, iwarp, tcp, unix, not 'redis'"),
+        ("redis://one", "the scheme must be one of memcached, memcacheds, rdma, shm, iwarp, tcp, unix, not 'redis'"),
         ("memcached://", "it names no host"),
         ("memcached://:11211", "it names no host"),
         ("memcached://one:0", "the port must be from 1 to 65535, not '0'"),
@@ -101,6 +103,9 @@ def test_arguments_beside_a_url() -> None:
         ("memcached://one?no_delay=maybe", "the option no_delay must be true or false, not 'maybe'"),
         ("memcached://one?rdma_cm_port=x", "the option rdma_cm_port must be from 1 to 65535, not 'x'"),
         ("tcp://one?transport=tcp", "tcp:// is a transport already"),
+        ("memcached://one?tls_ca=/file", "the options tls_ca, tls_cert, tls_key are for memcacheds:// alone"),
+        ("memcacheds://one?tls_ca=/no/file", "TLS: /no/file: No such file or directory"),
+        ("memcacheds://one?tls_key=/no/file", "the option tls_key is for a certificate: tls_cert"),
         ("unix://run/sock", "the path of a UNIX socket follows three slashes"),
         ("unix:///", "the path of a UNIX socket follows three slashes"),
     ],
@@ -184,5 +189,6 @@ def test_an_environment_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RMEMCACHED_TRANSPORT", "soft_iw")
     with pytest.raises(ValueError, match=r"^RMEMCACHED_TRANSPORT=soft_iw needs a host and port"):
         Client("/run/sock")
-    with pytest.raises(ValueError, match=r"tls_context is for TCP: .*here is RMEMCACHED_TRANSPORT=soft_iw"):
+    monkeypatch.setenv("RMEMCACHED_TRANSPORT", "rdma_cm")
+    with pytest.raises(ValueError, match="tls_context does not go with rdma_cm"):
         Client("one", tls_context=ssl.create_default_context())

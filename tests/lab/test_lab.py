@@ -34,7 +34,7 @@ GUESTS = {
     "verbs and daemon": [
         *("tests/perftest", *sorted(SYSTEM - OF_THREADS), "tests/verbs"),
         *(f"--ignore={path}" for path in VERBS_OF_THREADS),
-        *("tests/lab/guest_memlock.py", "tests/lab/guest_doctor.py"),
+        *("tests/lab/guest_memlock.py", "tests/lab/guest_doctor.py", "tests/lab/guest_ktls.py"),
     ],
     "threads": [*sorted(OF_THREADS), *VERBS_OF_THREADS],
 }

@@ -11,12 +11,14 @@ import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from certificates import Signed
 from daemon_tools import TIMEOUT, Conversation
 from polling import eventually
 from servers import HOST, Server
 
+NAME = 24  # octets of a key's name, in front of the key
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -152,7 +154,10 @@ class OpenSsl:
     TLS1_3 = 0x304
     SET_MOST = 124  # SSL_CTRL_SET_MAX_PROTO_VERSION
 
-    def __init__(self, server: Server, most: int = TLS1_3, receive_buffer: int | None = None) -> None:
+    def __init__(
+        self, server: Server, most: int = TLS1_3, receive_buffer: int | None = None, key: bytes | None = None
+    ) -> None:
+        """key: of a queue pair's stream, as the exchange gives it. Raises ConnectionError: the handshake failed."""
         library = ctypes.CDLL("libssl.so.3")
         for name in ("TLS_client_method", "SSL_CTX_new", "SSL_new"):
             getattr(library, name).restype = ctypes.c_void_p
@@ -166,7 +171,35 @@ class OpenSsl:
         assert library.SSL_CTX_ctrl(self.context, self.SET_MOST, ctypes.c_long(most), None) == 1
         self.ssl = ctypes.c_void_p(library.SSL_new(self.context))
         library.SSL_set_fd(self.ssl, self.plain.fileno())
-        assert library.SSL_connect(self.ssl) == 1
+        if key is not None:
+            self.use_key(key)
+        if library.SSL_connect(self.ssl) != 1:
+            self.__exit__()
+            raise ConnectionError("the handshake failed")
+
+    def use_key(self, key: bytes) -> None:
+        library = self.library
+        for name in ("SSL_SESSION_new", "SSL_CIPHER_find"):
+            getattr(library, name).restype = ctypes.c_void_p
+        self.name = ctypes.create_string_buffer(key[:NAME], NAME)
+        pointer = ctypes.c_void_p
+
+        def give(ssl: int, md: int, name: Any, length: Any, out: Any) -> int:
+            session = pointer(library.SSL_SESSION_new())
+            library.SSL_SESSION_set1_master_key(session, key[NAME:], ctypes.c_size_t(len(key) - NAME))
+            cipher = pointer(library.SSL_CIPHER_find(self.ssl, b"\x13\x01"))
+            library.SSL_SESSION_set_cipher(session, cipher)
+            library.SSL_SESSION_set_protocol_version(session, self.TLS1_3)
+            name[0], length[0], out[0] = ctypes.addressof(self.name), NAME, session.value
+            return 1
+
+        kind = ctypes.CFUNCTYPE(
+            ctypes.c_int,
+            *(pointer, pointer, ctypes.POINTER(pointer), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(pointer)),
+        )
+        self.give = kind(give)
+        library.SSL_CTX_set_ciphersuites(self.context, b"TLS_AES_128_GCM_SHA256")
+        library.SSL_set_psk_use_session_callback(self.ssl, self.give)
 
     def write(self, data: bytes) -> bool:
         written = self.library.SSL_write(self.ssl, data, len(data)) == len(data)

@@ -363,7 +363,7 @@ def test_tls(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter]
         (["--listen", "here"], "[HOST]:PORT is needed, not 'here'"),
         (["--username", "user"], "--username and --password-file are given together"),
         (["--sasl"], "--sasl needs --username and --password-file"),
-        (["--tls", "--transport", "soft_shm"], "--tls goes over tcp"),
+        (["--tls", "--transport", "rdma_cm"], "tls_context does not go with rdma_cm"),
         (["memcached://user:secret@host:x"], "memcached://user:***@host:x"),
     ],
 )

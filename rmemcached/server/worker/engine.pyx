@@ -7,7 +7,7 @@ cdef const char *connection_exchange(conn *c, const char *line, size_t length, c
     if not has_device(&cn.w.rdma):
         return b"SERVER_ERROR rdma: no transport is available here\r\n"
     rc = rdma_exchange(cn.w.rdma.threads, cn, cn.stream.fd, cn.rdma != NULL,
-                       cn.stream.state != NULL and not cn.w.cleartext, line, length, reply, reply_size)
+                       cn.w.tls if cn.stream.state != NULL else NULL, cn.w.cleartext, line, length, reply, reply_size)
     if rc != NULL:
         connection_paired(cn, rc)
         c.engine = &lifeline_engine

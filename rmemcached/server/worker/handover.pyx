@@ -45,7 +45,7 @@ cdef bint worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noe
     return True
 
 
-cdef bint worker_dispatch_stream(worker *w, int fd, rdma_transport transport, const char *request,
+cdef bint worker_dispatch_stream(worker *w, stream *s, rdma_transport transport, const char *request,
                                  size_t length) noexcept nogil:
     cdef handover *h = <handover *>calloc(1, sizeof(handover))
     if h == NULL:
@@ -55,7 +55,7 @@ cdef bint worker_dispatch_stream(worker *w, int fd, rdma_transport transport, co
         free(h)
         return False
     h.kind = HANDOVER_STREAM
-    h.fd = fd
+    stream_move(&h.stream, s)
     h.transport = transport
     memcpy(h.stream_request, request, length)
     h.stream_request_length = length
@@ -121,7 +121,7 @@ cdef void open_cm(worker *w, const handover *h) noexcept nogil:
 
 cdef void open_stream(worker *w, handover *h) noexcept nogil:
     """Gives the socket to the queue pair named in its request; the queue pair is this worker's."""
-    rdma_thread_attach(w.rdma.threads[h.transport], h.fd, h.stream_request, h.stream_request_length)
+    rdma_thread_attach(w.rdma.threads[h.transport], &h.stream, h.stream_request, h.stream_request_length)
     free(h.stream_request)
     fetch_sub(w.curr_connections, 1)
 

@@ -1,5 +1,5 @@
-# TLS handshakes: for each step the worker lends the connection to the pool (server/tls), and takes it out of the epoll
-# set. The worker's thread, except for worker_handshake_done.
+# TLS handshakes: for each step the worker lends the connection to the pool (server/handshakes), and takes it out of the
+# epoll set. The worker's thread, except for worker_handshake_done.
 #
 # A connection whose handshake is not done has CONNECTION_HANDSHAKE. Until the first byte comes it costs no more than a
 # connection without TLS. idle_timeout counts from the accept to the end of the handshake.

@@ -35,5 +35,9 @@ cdef void handshake_returned(connection *cn) noexcept nogil:
         connection_end(cn, True)
     elif result == HANDSHAKE_DONE:
         cn.flags &= ~CONNECTION_HANDSHAKE
+        if session_of(cn).keyed:
+            # A key is worth no certificate: it opens nothing but the stream of its queue pair.
+            cn.flags |= CONNECTION_STREAM | CONNECTION_STREAM_ONLY
+            cn.w.nstreams += 1
         connection_moved(cn)
         read_held(cn)

@@ -61,12 +61,13 @@ cdef enum handover_kind:
 cdef struct handover:
     handover *next
     handover_kind kind
-    int fd
+    int fd                       # of a stream: in `stream`
     protocol prot                # of a socket, or a connection of rdma_cm
     log_peer peer
     bint stream_only             # of a socket
     tls_mode tls                 # of a socket
     rdma_request request         # of a connection of rdma_cm
+    stream stream                # which asks for a queue pair
     rdma_transport transport     # of a stream: on the device of this transport
     char *stream_request         # ... by these octets, malloc'd
     size_t stream_request_length

@@ -198,7 +198,10 @@ cdef void worker_destroy(worker *w) noexcept nogil:
     while w.queue_head != NULL:
         h = w.queue_head
         w.queue_head = h.next
-        close(h.fd)
+        if h.kind == HANDOVER_STREAM:
+            h.stream.calls.end(&h.stream)
+        else:
+            close(h.fd)
         free(h.stream_request)
         free(h)
     rdma_source_destroy(&w.rdma)

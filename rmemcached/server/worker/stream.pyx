@@ -36,21 +36,22 @@ cdef void hand_over_stream(connection *cn, unsigned int transport, uint32_t numb
     """Gives the socket to the worker of its queue pair, and ends this connection."""
     cdef worker *w = cn.w
     cdef conn *c = &cn.c
-    cdef int fd = cn.stream.fd
+    cdef stream s
     # The stream has its worker already, but took a turn among the connections. Without this correction every second
     # worker of an even number would get no queue pairs.
     if w.turns_back != NULL:
         fetch_add(w.turns_back, 1)
     # The socket stays open, and would stay in this epoll set.
-    epoll_ctl(w.epfd, EPOLL_CTL_DEL, fd, NULL)
+    epoll_ctl(w.epfd, EPOLL_CTL_DEL, cn.stream.fd, NULL)
+    stream_move(&s, &cn.stream)
     if number == w.number:
-        rdma_thread_attach(w.rdma.threads[transport], fd, c.rcurr, c.rbytes)
+        rdma_thread_attach(w.rdma.threads[transport], &s, c.rcurr, c.rbytes)
     else:
         # The socket counts as a connection until the new worker has taken the handover.
         fetch_add(w.curr_connections, 1)
-        if number >= w.nall or not worker_dispatch_stream(&w.all[number], fd, transport, c.rcurr, c.rbytes):
+        if number >= w.nall or not worker_dispatch_stream(&w.all[number], &s, transport, c.rcurr, c.rbytes):
             fetch_sub(w.curr_connections, 1)
-            rdma_thread_refuse(w.rdma.threads[transport], fd, c.rcurr, c.rbytes)
+            rdma_thread_refuse(w.rdma.threads[transport], &s, c.rcurr, c.rbytes)
     c.close_reason = NORMAL_CLOSE
     connection_end(cn, False)
 

@@ -10,6 +10,7 @@ from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
+from rmemcached.streams.stream cimport plain_stream, stream
 from rmemcached.verbs.objects.base cimport Base, failure, need_soft
 from rmemcached.verbs.objects.completion cimport CQ
 from rmemcached.verbs.objects.memory cimport PD
@@ -571,6 +572,9 @@ def parse_request(bytes data):
 
 def reject(sock, bytes data, bytes private_data=b""):
     """Answers the MPA request `data` with a reject. The socket stays the caller's."""
-    if soft_iw_reject(sock.fileno(), <const char *> data, len(data), <const char *> private_data,
-                      len(private_data)) < 0:
+    cdef stream s
+    memset(&s, 0, sizeof(s))
+    s.calls = &plain_stream
+    s.fd = sock.fileno()
+    if soft_iw_reject(&s, <const char *> data, len(data), <const char *> private_data, len(private_data)) < 0:
         raise failure("soft_iw_reject", errno.errno)

@@ -19,6 +19,7 @@ cdef void qp_reset(soft_qp *qp) noexcept nogil:
     qp.tx.allowed = False
     qp.tx.held = False
     relaxed_store(&qp.tx.blocked, False)
+    qp.tx.owed = False
     qp.tx.broken = False
     qp.tx.frame_sent = 0
     rx_open(qp)

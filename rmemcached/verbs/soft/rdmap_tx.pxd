@@ -37,6 +37,7 @@ cdef struct tx_state:                # soft_qp.tx; guarded by soft_qp.lock
     bint allowed                     # FPDUs may be sent. An MPA responder may send after it has received an FPDU
     bint held                        # octets of the stream's start-up have to leave first
     bint blocked                     # a sender waits until the stream can be written; read unlocked
+    bint owed                        # the fabric has taken octets that the stream has not taken yet
     bint broken                      # a write has failed; the receiving side will find out why
     uint32_t mulpdu                  # the longest ULPDU for a segment of the stream
     uint32_t batch_bytes             # of one batch

@@ -480,7 +480,7 @@ cdef void tx_end_turn(soft_qp *qp) noexcept nogil:
     if qp.stream.fd < 0 or qp.tx.broken:
         return
     # After a full stream, or a used-up turn, sending goes on when the stream can be written.
-    stream_want_writable(qp, qp.tx.frame_sent != 0 or tx_pending(qp))
+    stream_want_writable(qp, qp.tx.frame_sent != 0 or qp.tx.owed or tx_pending(qp))
     if not qp.tx.blocked and qp.tx.bounce != NULL:
         free(qp.tx.bounce)
         qp.tx.bounce = NULL

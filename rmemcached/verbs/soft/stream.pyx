@@ -88,6 +88,7 @@ cdef void stream_close(soft_qp *qp) noexcept nogil:
     free(qp.tx.bounce)
     qp.tx.bounce = NULL
     relaxed_store(&qp.tx.blocked, False)
+    qp.tx.owed = False
     qp.stream.deadline = 0
     qp.stream.phase = STREAM_CLOSED
 

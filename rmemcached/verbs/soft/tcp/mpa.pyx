@@ -66,7 +66,7 @@ cdef size_t mpa_put(uint8_t *p, const char *key, uint8_t flags, uint8_t revision
     return size
 
 
-cdef int soft_iw_reject(int fd, const void *frame, size_t received, const void *private_data,
+cdef int soft_iw_reject(stream *s, const void *frame, size_t received, const void *private_data,
                         size_t private_length) noexcept nogil:
     cdef soft_iw_request request
     cdef uint8_t flags = 0
@@ -81,7 +81,7 @@ cdef int soft_iw_reject(int fd, const void *frame, size_t received, const void *
     flags = (flags & MPA_FLAG_CRC) | MPA_FLAG_REJECT | (MPA_FLAG_ENHANCED if request.enhanced else 0)
     size = mpa_put(out, MPA_REPLY_KEY, flags, request.revision, request.ord, request.ird,
                    private_data, private_length)
-    return 0 if send(fd, out, size, MSG_NOSIGNAL | MSG_DONTWAIT) == <ssize_t> size else -1
+    return 0 if stream_send(s, out, size) == <ssize_t> size else -1
 
 
 cdef int soft_iw_connect(ibv_qp *ibqp, int fd, const soft_iw_options *options) noexcept nogil:
@@ -108,7 +108,7 @@ cdef int soft_iw_connect(ibv_qp *ibqp, int fd, const soft_iw_options *options) n
         tcp.start_frame, MPA_REQUEST_KEY, flags, 2 if tcp.enhanced else 1,
         qp.ird | (MPA_P2P if tcp.peer_to_peer else 0), qp.ord | (MPA_RTR_WRITE if tcp.peer_to_peer else 0),
         options.private_data, options.private_length)
-    return tcp_attach(qp, fd, True)
+    return tcp_attach(qp, fd, options.cover, True)
 
 
 cdef int soft_iw_accept(ibv_qp *ibqp, int fd, const void *frame, size_t received,
@@ -151,7 +151,7 @@ cdef int soft_iw_accept(ibv_qp *ibqp, int fd, const void *frame, size_t received
     flags = (MPA_FLAG_CRC if qp.crc else 0) | (MPA_FLAG_ENHANCED if request.enhanced else 0)
     tcp.start_length = mpa_put(tcp.start_frame, MPA_REPLY_KEY, flags, request.revision, ird_word, ord_word,
                                options.private_data, options.private_length)
-    return tcp_attach(qp, fd, False)
+    return tcp_attach(qp, fd, options.cover, False)
 
 
 cdef tcp_stream *mpa_prepare(soft_qp *qp) noexcept nogil:
@@ -210,10 +210,7 @@ cdef int mpa_read_reply(soft_qp *qp) noexcept nogil:
     cdef ssize_t n
     cdef int done
     assert_held(&qp.lock)
-    while True:
-        n = recv(qp.stream.fd, qp.rx.buffer + qp.rx.end, SOFT_IW_REQUEST_MAX + 1 - qp.rx.end, MSG_DONTWAIT)
-        if n >= 0 or errno.errno != EINTR:
-            break
+    n = tcp_read_plainly(qp, qp.rx.buffer + qp.rx.end, SOFT_IW_REQUEST_MAX + 1 - qp.rx.end)
     if n < 0:
         return 0 if errno.errno == EAGAIN and now_ns() < qp.stream.deadline else -1
     if n == 0:

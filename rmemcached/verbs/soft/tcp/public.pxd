@@ -27,6 +27,9 @@ cdef struct soft_iw_options:
     uint16_t pause
     const void *private_data         # of the ULP; may be NULL
     size_t private_length
+    # Over this stream, whose descriptor is the socket: TLS, after its handshake. A call that succeeds takes the stream
+    # along with the socket. NULL: the socket's octets as they are.
+    stream *cover
 
 cdef enum soft_iw_state:
     SOFT_IW_NONE                     # no stream yet
@@ -54,8 +57,8 @@ cdef int soft_iw_connect(ibv_qp *qp, int fd, const soft_iw_options *options) noe
 cdef int soft_iw_accept(ibv_qp *qp, int fd, const void *frame, size_t received,
                         const soft_iw_options *options) noexcept nogil
 
-# Answers a Request frame with a reject (R=1). fd stays the caller's.
-cdef int soft_iw_reject(int fd, const void *frame, size_t received, const void *private_data,
+# Answers a Request frame with a reject (R=1). The stream stays the caller's.
+cdef int soft_iw_reject(stream *s, const void *frame, size_t received, const void *private_data,
                         size_t private_length) noexcept nogil
 
 # Parses a Request frame. 1: *out is set; 0: more octets are needed; -1 with EPROTO: not an acceptable MPA Request.

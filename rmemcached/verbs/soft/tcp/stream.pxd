@@ -9,6 +9,7 @@ cdef struct tcp_stream:              # soft_qp.fabric_state; guarded by soft_qp.
     uint32_t start_sent
     bint pausing                     # the stream is open, but FPDUs are not sent before stream.deadline
     bint same_core                   # the peer seems to run on this core
+    stream cover                     # of all octets; without `calls` the octets go to the socket
     # The request of this end, as the initiator.
     bint want_crc
     bint enhanced
@@ -28,10 +29,13 @@ cdef tcp_stream *tcp_of(const soft_qp *qp) noexcept nogil
 # the queue pair has left its state meanwhile; tcp_prepare has called stream_undo.
 cdef tcp_stream *tcp_prepare(soft_qp *qp) noexcept nogil
 
-# Attaches fd to the prepared queue pair and sends the start-up frame. 0, or -1 with errno. Releases qp.lock, which is
-# held.
-cdef int tcp_attach(soft_qp *qp, int fd, bint initiator) noexcept nogil
+# Attaches fd, under the cover unless NULL, to the prepared queue pair and sends the start-up frame. 0, or -1 with
+# errno. Releases qp.lock, which is held.
+cdef int tcp_attach(soft_qp *qp, int fd, stream *cover, bint initiator) noexcept nogil
 
 # Sends as much of the start-up frame as the socket takes. If octets are left, sending goes on when the socket is
 # writable. Needs qp.lock.
 cdef void tcp_send_start(soft_qp *qp) noexcept nogil
+
+# Reads into a buffer, with a single system call. Needs qp.lock.
+cdef ssize_t tcp_read_plainly(soft_qp *qp, void *buffer, size_t room) noexcept nogil

@@ -29,9 +29,18 @@ cdef tcp_stream *tcp_prepare(soft_qp *qp) noexcept nogil:
     return tcp_of(qp)
 
 
+cdef void tcp_forget(soft_qp *qp) noexcept nogil:
+    cdef tcp_stream *tcp = tcp_of(qp)
+    assert_held(&qp.lock)
+    free(tcp.start_frame)
+    tcp.start_frame = NULL
+    tcp.pausing = False
+    qp.tx.held = False
+
+
 cdef int tcp_undo(soft_qp *qp, int error) noexcept nogil:
-    """stream_undo after tcp_prepare."""
-    tcp_close(qp)
+    """stream_undo after tcp_prepare. The socket stays the program's."""
+    tcp_forget(qp)
     return stream_undo(qp, error)
 
 
@@ -49,7 +58,7 @@ cdef bint tcp_is_local(int fd) noexcept nogil:
     return here.sin6_family == AF_INET6 and memcmp(&here.sin6_addr, &there.sin6_addr, sizeof(here.sin6_addr)) == 0
 
 
-cdef int tcp_attach(soft_qp *qp, int fd, bint initiator) noexcept nogil:
+cdef int tcp_attach(soft_qp *qp, int fd, stream *cover, bint initiator) noexcept nogil:
     cdef int one = 1
     cdef int i
     assert_held(&qp.lock)
@@ -67,6 +76,10 @@ cdef int tcp_attach(soft_qp *qp, int fd, bint initiator) noexcept nogil:
     for i in range(qp.ndomains):
         if load_acquire(&qp.domains[i].watched) and not stream_watch(qp, &qp.links[i]):
             return tcp_undo(qp, errno.errno)
+    if cover != NULL:
+        stream_move(&tcp_of(qp).cover, cover)
+        tcp_of(qp).cover.keeps = True
+        tcp_measure(qp)
     tcp_send_start(qp)
     unlock_ranked(&qp.lock, RANK_QP)
     qp_update_fds(qp, NULL)
@@ -74,13 +87,14 @@ cdef int tcp_attach(soft_qp *qp, int fd, bint initiator) noexcept nogil:
 
 
 cdef void tcp_close(soft_qp *qp) noexcept nogil:
-    cdef tcp_stream *tcp = tcp_of(qp)
+    cdef stream *cover = &tcp_of(qp).cover
     assert_held(&qp.lock)
-    free(tcp.start_frame)
-    tcp.start_frame = NULL
-    tcp.pausing = False
-    qp.tx.held = False
-    close(qp.stream.fd)
+    tcp_forget(qp)
+    if cover.calls == NULL:
+        close(qp.stream.fd)
+        return
+    cover.calls.end(cover)
+    cover.calls = NULL
 
 
 cdef void tcp_free(soft_qp *qp) noexcept nogil:
@@ -93,15 +107,15 @@ cdef void tcp_free(soft_qp *qp) noexcept nogil:
 
 cdef void tcp_send_start(soft_qp *qp) noexcept nogil:
     cdef tcp_stream *tcp = tcp_of(qp)
+    cdef iovec rest
     cdef ssize_t n
     assert_held(&qp.lock)
     if qp.tx.broken:
         return
     while tcp.start_frame != NULL:
-        n = send(qp.stream.fd, tcp.start_frame + tcp.start_sent, tcp.start_length - tcp.start_sent,
-                 MSG_NOSIGNAL | MSG_DONTWAIT)
-        if n < 0 and errno.errno == EINTR:
-            continue
+        rest.iov_base = tcp.start_frame + tcp.start_sent
+        rest.iov_len = tcp.start_length - tcp.start_sent
+        n = tcp_write(qp, &rest, 1)
         if n < 0 and (errno.errno == EAGAIN or errno.errno == ENOTCONN):
             stream_want_writable(qp, True)
             return
@@ -114,7 +128,7 @@ cdef void tcp_send_start(soft_qp *qp) noexcept nogil:
             free(tcp.start_frame)
             tcp.start_frame = NULL
             qp.tx.held = False
-    stream_want_writable(qp, False)
+    stream_want_writable(qp, qp.tx.owed)
 
 
 cdef void tcp_measure(soft_qp *qp) noexcept nogil:
@@ -127,7 +141,9 @@ cdef void tcp_measure(soft_qp *qp) noexcept nogil:
     cdef int cpu = -1
     cdef socklen_t size = sizeof(segment)
     assert_held(&qp.lock)
-    if getsockopt(qp.stream.fd, IPPROTO_TCP, TCP_MAXSEG, &segment, &size) < 0 or segment <= 0:
+    # TLS's records do not keep to segments.
+    if (tcp.cover.calls != NULL or getsockopt(qp.stream.fd, IPPROTO_TCP, TCP_MAXSEG, &segment, &size) < 0
+            or segment <= 0):
         segment = ULPDU_MAX
     qp.tx.mulpdu = mulpdu_of(<uint32_t> segment)
     size = sizeof(cpu)
@@ -148,11 +164,23 @@ cdef void tcp_want_writable(soft_qp *qp) noexcept nogil:
             epoll_ctl(qp.domains[i].epoll_fd, EPOLL_CTL_MOD, qp.stream.fd, &event)
 
 
+cdef ssize_t tcp_write_covered(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
+    cdef stream *cover = &tcp_of(qp).cover
+    cdef ssize_t n = cover.calls.send(cover, iov, count)
+    assert_held(&qp.lock)
+    qp.tx.owed = cover.owes
+    if qp.tx.owed:
+        stream_want_writable(qp, True)
+    return n
+
+
 cdef ssize_t tcp_write(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
-    """Writes with one system call."""
+    """Writes with one system call, without a cover."""
     cdef msghdr message
     cdef ssize_t n
     assert_held(&qp.lock)
+    if tcp_of(qp).cover.calls != NULL:
+        return tcp_write_covered(qp, iov, count)
     if count > 1:
         memset(&message, 0, sizeof(message))
         message.msg_iov = <iovec *> iov
@@ -171,6 +199,14 @@ cdef void tcp_end_writing(soft_qp *qp) noexcept nogil:
     # A close with unread octets would reset the connection, and the peer could lose the Terminate: so discard them.
     shutdown(qp.stream.fd, SHUT_WR)
     recv(qp.stream.fd, NULL, TCP_DRAIN, MSG_TRUNC | MSG_DONTWAIT)
+
+
+cdef void tcp_send_owed(soft_qp *qp) noexcept nogil:
+    """Sends the rest of a record, behind which there is nothing to send."""
+    assert_held(&qp.lock)
+    if tcp_write(qp, NULL, 0) < 0 and errno.errno != EAGAIN:
+        qp.tx.broken = True
+    stream_want_writable(qp, qp.tx.owed and not qp.tx.broken)
 
 
 cdef bint tcp_copy_payload(soft_qp *qp, uint32_t index, uint8_t *to) noexcept nogil:
@@ -201,6 +237,7 @@ cdef bint tcp_send_short(soft_qp *qp) noexcept nogil:
     False: tcp_transmit sends the request, or the rest of an FPDU taken in part by the socket.
     """
     cdef uint8_t fpdu[TX_FRAME_ARENA]
+    cdef iovec whole
     cdef tx_cursor *cur = &qp.tx.cursor
     cdef uint32_t index = cur.next_wqe & qp.sq_mask
     cdef soft_swqe *swqe = &qp.sq[index]
@@ -217,7 +254,9 @@ cdef bint tcp_send_short(soft_qp *qp) noexcept nogil:
     if not tcp_copy_payload(qp, index, fpdu + UNTAGGED_HEADER):
         return False
     size = tx_put_trailer(qp, fpdu, UNTAGGED_HEADER + swqe.length)
-    n = send(qp.stream.fd, fpdu, size, MSG_NOSIGNAL | MSG_DONTWAIT)
+    whole.iov_base = fpdu
+    whole.iov_len = size
+    n = tcp_write(qp, &whole, 1)
     if n <= 0:
         return False
     counter_add(&qp.counters.tx_bytes, <size_t> n)
@@ -321,10 +360,13 @@ cdef int tcp_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noex
 
 
 cdef ssize_t tcp_read(soft_qp *qp, rx_target *target) noexcept nogil:
-    # Reads with one system call.
+    # Reads with one system call, without a cover.
+    cdef stream *cover = &tcp_of(qp).cover
     cdef msghdr message
     cdef ssize_t n
     assert_held(&qp.lock)
+    if cover.calls != NULL:
+        return cover.calls.receive_into(cover, target.iov, target.niov)
     if target.niov > 1:
         memset(&message, 0, sizeof(message))
         message.msg_iov = target.iov
@@ -334,6 +376,18 @@ cdef ssize_t tcp_read(soft_qp *qp, rx_target *target) noexcept nogil:
             n = recvmsg(qp.stream.fd, &message, MSG_DONTWAIT)
         else:
             n = recv(qp.stream.fd, target.iov[0].iov_base, target.iov[0].iov_len, MSG_DONTWAIT)
+        if n >= 0 or errno.errno != EINTR:
+            return n
+
+
+cdef ssize_t tcp_read_plainly(soft_qp *qp, void *buffer, size_t room) noexcept nogil:
+    cdef stream *cover = &tcp_of(qp).cover
+    cdef ssize_t n
+    assert_held(&qp.lock)
+    if cover.calls != NULL:
+        return cover.calls.receive(cover, buffer, room)
+    while True:
+        n = recv(qp.stream.fd, buffer, room, MSG_DONTWAIT)
         if n >= 0 or errno.errno != EINTR:
             return n
 
@@ -354,7 +408,7 @@ cdef bint tcp_receive_all(soft_qp *qp, uint32_t *share) noexcept nogil:
         if not rx_take(qp, &r, <size_t> n):
             return False
         share_spend(share, <size_t> n + WORK_CALL + WORK_FPDU * (qp.counters.rx_fpdus - fpdus))
-        if n < r.want:
+        if n < r.want and not tcp_of(qp).cover.held:
             break
     return True
 
@@ -371,7 +425,7 @@ cdef bint tcp_receive_short(soft_qp *qp, uint32_t *share) noexcept nogil:
     assert_held(&qp.lock)
     # Between two FPDUs, without prediction, no target is known: the receive buffer takes all, without a vector.
     if qp.rx.state == RX_HEADER and qp.rx.start == qp.rx.end and not rx_within_message(qp):
-        n = recv(qp.stream.fd, qp.rx.buffer, room, MSG_DONTWAIT)
+        n = tcp_read_plainly(qp, qp.rx.buffer, room)
         if n < 0 and errno.errno == EAGAIN:
             return True
         if n > 0:
@@ -381,14 +435,30 @@ cdef bint tcp_receive_short(soft_qp *qp, uint32_t *share) noexcept nogil:
             if not rx_parse(qp):
                 return False
             share_spend(share, <size_t> n + WORK_CALL + WORK_FPDU * (qp.counters.rx_fpdus - fpdus))
-            if n < room:
+            if n < room and not tcp_of(qp).cover.held:
                 return True
     return tcp_receive_all(qp, share)
+
+
+cdef bint tcp_receive_held(soft_qp *qp) noexcept nogil:
+    """Receives what the cover has taken from the socket already, a record or two: epoll does not see it, and the next
+    turn may not come. False: the queue pair is in error."""
+    cdef stream *cover = &tcp_of(qp).cover
+    cdef uint32_t share
+    cdef bint well = True
+    cover.held_only = True
+    while well and cover.held:
+        share = RX_READ
+        well = tcp_receive_all(qp, &share)
+    cover.held_only = False
+    return well
 
 
 cdef bint tcp_receive(soft_qp *qp, uint32_t *share) noexcept nogil:
     """Receives until the socket is empty or the share is used up. False: the queue pair is in error."""
     cdef bint well = rx_borrow(qp) and tcp_receive_short(qp, share)
+    if well and tcp_of(qp).cover.held:
+        well = tcp_receive_held(qp)
     rx_return(qp)
     return well
 
@@ -406,6 +476,8 @@ cdef void tcp_ready(soft_qp *qp, uint32_t events, soft_domain *domain) noexcept 
         tcp = tcp_of(qp)
         if events & EPOLLOUT and tcp.start_frame != NULL:
             tcp_send_start(qp)
+        elif events & EPOLLOUT and qp.tx.owed and not tx_pending(qp):
+            tcp_send_owed(qp)
         if qp.stream.phase == STREAM_REQUESTED:
             if events & ~<uint32_t> EPOLLOUT and mpa_read_reply(qp) < 0:
                 qp_lost(qp)

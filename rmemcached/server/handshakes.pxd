@@ -1,10 +1,13 @@
-# A pool of threads for handshakes.
-#
-# A handshake's signature took a core 0.06 ms with a key of an elliptic curve, 1.5 ms with RSA of 2048 bits, and 11 ms
-# with RSA of 4096 bits (openssl speed, two busy cores of an EPYC), and OpenSSL does not stop in between. A worker would
-# hold up its connections for so long, whatever its budget, again and again while many clients come. So a worker lends
-# the connection to this pool for each step of the handshake. The pool's threads have a low priority: workers with
-# requests come before handshakes.
+"""A pool of threads for TLS handshakes.
+
+A handshake's signature took a core 0.06 ms with a key of an elliptic curve, 1.5 ms with RSA of 2048 bits, and 11 ms
+with RSA of 4096 bits (openssl speed, two busy cores of an EPYC), and OpenSSL does not stop in between. A worker would
+hold up its connections for so long, whatever its budget, again and again while many clients come. So a worker lends
+the connection to this pool for each step of the handshake. The pool's threads have a low priority: workers with
+requests come before handshakes.
+"""
+
+from rmemcached.streams.tls cimport tls_session
 
 cdef struct handshakes           # complete in handshakes.pyx
 

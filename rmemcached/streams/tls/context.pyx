@@ -1,6 +1,9 @@
 cdef enum:
     SECOND = 1000000000          # ns
 
+cdef const char *KEY_CIPHERS = b"TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"    # a key is for SHA-256
+cdef tls_options client_options  # of all clients' contexts
+
 
 cdef int tls_verify_mode(unsigned int number) noexcept nogil:
     cdef int[4] modes = [
@@ -99,6 +102,17 @@ cdef void set_modes(SSL_CTX *ctx, tls_context *t) noexcept nogil:
     openssl.SSL_CTX_set_verify(ctx, o.verify_mode, NULL)
 
 
+cdef SSL_CTX *make_client_ctx(tls_context *t) noexcept nogil:
+    """NULL: out of memory. There is no certificate to trust, so a handshake without the key fails."""
+    cdef SSL_CTX *ctx = openssl.SSL_CTX_new(openssl.TLS_client_method())
+    if ctx != NULL:
+        set_modes(ctx, t)
+        openssl.SSL_CTX_set_ciphersuites(ctx, KEY_CIPHERS)
+        openssl.SSL_CTX_set_psk_use_session_callback(ctx, use_key)
+    openssl.ERR_clear_error()
+    return ctx
+
+
 cdef SSL_CTX *make_ctx(tls_context *t, bint asking, char *why) noexcept nogil:
     """A new SSL_CTX. asking: OpenSSL may ask the terminal for the password of the key."""
     cdef const tls_options *o = t.options
@@ -107,6 +121,7 @@ cdef SSL_CTX *make_ctx(tls_context *t, bint asking, char *why) noexcept nogil:
         snprintf(why, TLS_TEXT_MAX, b"Error: out of memory")
         return NULL
     set_modes(ctx, t)
+    openssl.SSL_CTX_set_psk_find_session_callback(ctx, find_key)
     if not asking:
         openssl.SSL_CTX_set_default_passwd_cb(ctx, no_password)
     if load_files(ctx, o, why):
@@ -118,23 +133,25 @@ cdef SSL_CTX *make_ctx(tls_context *t, bint asking, char *why) noexcept nogil:
     return NULL
 
 
-cdef tls_context *tls_create(const tls_options *options, char *why) noexcept nogil:
+cdef tls_context *create(const tls_options *options, bint client, char *why) noexcept nogil:
     cdef const char *problem = openssl_load()
     cdef tls_context *t
     if problem != NULL:
         snprintf(why, TLS_TEXT_MAX, b"%s", problem)
         return NULL
+    snprintf(why, TLS_TEXT_MAX, b"Error: out of memory")
     t = <tls_context *>calloc(1, sizeof(tls_context))
     if t == NULL:
-        snprintf(why, TLS_TEXT_MAX, b"Error: out of memory")
         return NULL
     t.options = options
+    t.client = client
     t.method = session_method()
     pthread_mutex_init(&t.lock, NULL)
     pthread_mutex_init(&t.refresh, NULL)
-    snprintf(why, TLS_TEXT_MAX, b"Error: out of memory")
-    if t.method != NULL:
-        t.current = make_ctx(t, True, why)
+    if getrandom(t.secret, TLS_KEY_LENGTH, 0) != TLS_KEY_LENGTH:
+        snprintf(why, TLS_TEXT_MAX, b"Error: the system has no random numbers")
+    elif t.method != NULL:
+        t.current = make_client_ctx(t) if client else make_ctx(t, True, why)
     t.refreshed = now_ns()
     if t.current == NULL:
         tls_destroy(t)
@@ -142,11 +159,23 @@ cdef tls_context *tls_create(const tls_options *options, char *why) noexcept nog
     return t
 
 
+cdef tls_context *tls_create(const tls_options *options, char *why) noexcept nogil:
+    return create(options, False, why)
+
+
+cdef tls_context *tls_create_client(char *why) noexcept nogil:
+    client_options.verify_mode = SSL_VERIFY_PEER
+    client_options.min_version = TLS1_3_VERSION
+    client_options.wbuf_size = TLS_RECORD
+    return create(&client_options, True, why)
+
+
 cdef void tls_destroy(tls_context *t) noexcept nogil:
     if t.current != NULL:
         openssl.SSL_CTX_free(t.current)
     pthread_mutex_destroy(&t.lock)
     pthread_mutex_destroy(&t.refresh)
+    explicit_bzero(t.secret, sizeof(t.secret))
     free(t)
 
 
@@ -195,6 +224,9 @@ cdef SSL *tls_new_ssl(tls_context *t, tls_mode mode) noexcept nogil:
     if ssl == NULL:
         openssl.ERR_clear_error()
         return NULL
+    if t.client:
+        openssl.SSL_set_connect_state(ssl)
+        return ssl
     if mode == TLS_WITHOUT_PEER:
         openssl.SSL_set_verify(ssl, SSL_VERIFY_NONE, NULL)
     elif mode == TLS_WITH_PEER:

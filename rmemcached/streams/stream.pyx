@@ -34,4 +34,10 @@ cdef void plain_end(stream *s) noexcept nogil:
     s.fd = -1
 
 
-plain_stream = stream_calls(receive=plain_receive, receive_into=plain_receive_into, send=plain_send, end=plain_end)
+cdef void plain_moved(stream *s) noexcept nogil:
+    """stream_calls.moved"""
+    pass
+
+
+plain_stream = stream_calls(
+    receive=plain_receive, receive_into=plain_receive_into, send=plain_send, end=plain_end, moved=plain_moved)

@@ -5,11 +5,12 @@
 # not come back by an old session.
 
 cdef enum:
+    TLS_KEY_LENGTH = 32          # octets: of HMAC with SHA-256
     TLS_TEXT_MAX = 4096 + 320    # bytes of an error line, its NUL included: memcached's limit
     TLS_REASON_MAX = 256         # ... of OpenSSL's part
 
 cdef enum tls_mode:              # of a listening socket
-    TLS_OFF                      # no TLS
+    TLS_OFF                      # no TLS; also that of a client's end
     TLS_ON                       # client certificates by ssl_verify_mode
     TLS_WITHOUT_PEER             # no client certificates (btls:)
     TLS_WITH_PEER                # a client certificate is required (mtls:)
@@ -28,10 +29,18 @@ cdef struct tls_options:
     bint session_cache
     bint kernel
 
+cdef struct tls_session          # complete in tls/session
+
+# Tells of the error of a session, in OpenSSL's words or the system's.
+ctypedef void (*tls_tell_fn)(void *arg, const tls_session *x, const char *reason) noexcept nogil
+
 cdef struct tls_context:
     # constant
     const tls_options *options
-    logger *log                  # errors of connections
+    tls_tell_fn tell             # NULL: nobody is told. Set, with its arg, before the first session
+    void *tell_arg
+    bint client                  # of a client's ends, which have keys in place of certificates
+    uint8_t[TLS_KEY_LENGTH] secret   # from which the keys follow (tls/keys)
     BIO_METHOD *method           # of sockets (tls/session)
     pthread_mutex_t refresh      # held while files are read and become `current`: the last reading stays. Before lock
     # under lock
@@ -43,22 +52,6 @@ cdef struct tls_context:
     uint64_t proto_errors        # errors after the handshake
     uint64_t new_sessions        # handshakes without resumption; counted with session_cache
 
-# OpenSSL's number for a name of memcached's option: ssl_verify_mode 0 to 3, ssl_min_version 0 to 3.
-cdef int tls_verify_mode(unsigned int number) noexcept nogil
-cdef int tls_version(unsigned int number) noexcept nogil
-# memcached's name of a version, of OpenSSL's number.
-cdef const char *tls_version_name(int version) noexcept nogil
-
-# Loads OpenSSL, and reads the certificates. NULL: the line in `why` (TLS_TEXT_MAX bytes) has the reason. The main
-# thread, as for tls_destroy. `log` may be set later, before the first connection.
-cdef tls_context *tls_create(const tls_options *options, char *why) noexcept nogil
-# Frees the context, after the end of all connections.
-cdef void tls_destroy(tls_context *t) noexcept nogil
-# Reads the certificates again, for new connections. False: the old certificates stay, and `why` has the reason. Any
-# thread.
-cdef bint tls_refresh(tls_context *t, char *why) noexcept nogil
-# Seconds since the certificates were read. Any thread.
-cdef uint64_t tls_certificate_age(tls_context *t) noexcept nogil
 # Makes the SSL of a new connection. NULL: out of memory. Any thread.
 cdef SSL *tls_new_ssl(tls_context *t, tls_mode mode) noexcept nogil
 # Takes OpenSSL's first error of this thread and empties the queue. out: TLS_REASON_MAX bytes.

@@ -1,3 +1,14 @@
+"""The pool of threads for TLS handshakes (see handshakes.pxd)."""
+
+from libc.stdlib cimport calloc, free
+
+from rmemcached.streams.tls cimport tls_handshake
+from rmemcached.sys.linux cimport (
+    PRIO_PROCESS, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal,
+    pthread_cond_t, pthread_cond_wait, pthread_create, pthread_join, pthread_mutex_destroy, pthread_mutex_init,
+    pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, pthread_setname_np, pthread_t, setpriority,
+)
+
 cdef enum:
     HANDSHAKE_NICE = 10          # below the workers
 

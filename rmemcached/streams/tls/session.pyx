@@ -66,11 +66,11 @@ cdef BIO_METHOD *session_method() noexcept nogil:
     return socket_method
 
 
-cdef inline char *own_buffer(size_t size) noexcept nogil:
-    """The thread's buffer; `size` is the same in all calls. NULL: out of memory."""
+cdef inline char *own_buffer() noexcept nogil:
+    """The thread's buffer, of TLS_RECORD bytes. NULL: out of memory."""
     global thread_buffer
     if thread_buffer == NULL:
-        thread_buffer = <char *>malloc(size)
+        thread_buffer = <char *>malloc(TLS_RECORD)
         pthread_setspecific(buffer_key, thread_buffer)
     return thread_buffer
 
@@ -78,18 +78,18 @@ cdef inline char *own_buffer(size_t size) noexcept nogil:
 # ---- errors ----------------------------------------------------------------------------------------------------------
 
 cdef void report(tls_session *x, uint64_t *counter, int error, int system_error) noexcept nogil:
-    """Counts and logs an error of OpenSSL, in memcached's words. An error of the socket is not counted."""
+    """Counts and tells an error of OpenSSL. An error of the socket is not counted."""
     cdef char reason[TLS_REASON_MAX]
-    cdef char text[LOG_TEXT_MAX]
-    cdef logger *log = x.context.log
     tls_take_error(reason)
+    if reason[0] == 0:
+        snprintf(reason, TLS_REASON_MAX, b"%s", strerror(system_error))
     x.broken = True
     if error != SSL_ERROR_SYSCALL or counter == &x.context.handshake_errors:
         fetch_add(counter, 1)
-    if log_wants(log, LOG_CONNEVENTS):
-        snprintf(text, sizeof(text), b"type=conntlserr fd=%d msg=%s", x.stream.fd,
-                 strerror(system_error) if reason[0] == 0 else reason)
-        log_text(log, LOG_CONNEVENTS, text)
+    if x.told != NULL:
+        memcpy(x.told, reason, TLS_REASON_MAX)
+    if x.context.tell != NULL:
+        x.context.tell(x.context.tell_arg, x, reason)
 
 
 # ---- the handshake ---------------------------------------------------------------------------------------------------
@@ -133,6 +133,10 @@ cdef handshake_result tls_handshake(tls_session *x) noexcept nogil:
     openssl.ERR_clear_error()
     n = openssl.SSL_do_handshake(x.ssl)
     system_error = errno
+    if n == 1 and x.keyed and not openssl.SSL_session_reused(x.ssl):
+        # The peer has named a key, but has not used the key.
+        n = -1
+        system_error = EPROTO
     if n == 1:
         x.ready = True
         # Data may have come with the end of the handshake.
@@ -192,12 +196,20 @@ cdef ssize_t receive_failed(tls_session *x, int n, int system_error) noexcept no
     return -1
 
 
+cdef inline size_t most_room(const tls_session *x, size_t room) noexcept nogil:
+    """How many bytes to read at once. With the kernel's TLS OpenSSL reads the socket itself, but not for held bytes."""
+    if x.stream.held_only and x.context.options.kernel:
+        room = min(room, <size_t>openssl.SSL_pending(x.ssl))
+    return min(room, <size_t>TLS_RECORD)
+
+
 cdef ssize_t tls_receive_into(stream *s, const iovec *iov, int count) noexcept nogil:
     """stream_calls.receive_into. Takes all records at hand, RECORDS_IN at most, and fewer if keys are renewed between
     them."""
     cdef tls_session *x = <tls_session *>s.state
     cdef size_t total = 0
     cdef size_t at = 0
+    cdef size_t room
     cdef ssize_t end
     cdef int n
     cdef int i = 0
@@ -207,15 +219,18 @@ cdef ssize_t tls_receive_into(stream *s, const iovec *iov, int count) noexcept n
         set_errno(EPROTO)
         return -1
     for _ in range(RECORDS_IN):
-        x.reads = READS
+        room = most_room(x, iov[i].iov_len - at)
+        if room == 0:
+            break
+        x.reads = 0 if s.held_only else READS
         x.spent = False
         set_errno(0)
         openssl.ERR_clear_error()
-        n = openssl.SSL_read(x.ssl, <char *>iov[i].iov_base + at, <int>min(iov[i].iov_len - at, <size_t>TLS_RECORD))
+        n = openssl.SSL_read(x.ssl, <char *>iov[i].iov_base + at, <int>room)
         if n <= 0:
             end = receive_failed(x, n, errno)
             # The next receive meets the end, or the error, again.
-            s.held = x.spent or s.blocked or (total != 0 and (end == 0 or errno != EAGAIN))
+            s.held = (x.spent and not s.held_only) or s.blocked or (total != 0 and (end == 0 or errno != EAGAIN))
             return <ssize_t>total if total else end
         renewals += x.renewals
         x.renewals = 0
@@ -229,6 +244,9 @@ cdef ssize_t tls_receive_into(stream *s, const iovec *iov, int count) noexcept n
         if not openssl.SSL_has_pending(x.ssl):
             return <ssize_t>total
     s.held = openssl.SSL_has_pending(x.ssl)
+    if total == 0:
+        set_errno(EAGAIN)
+        return -1
     return <ssize_t>total
 
 
@@ -241,6 +259,8 @@ cdef ssize_t tls_receive(stream *s, void *buffer, size_t room) noexcept nogil:
 
 
 # ---- output ----------------------------------------------------------------------------------------------------------
+
+cdef char[TLS_RECORD] nothing
 
 cdef struct output:              # what tls_send has to encrypt
     const iovec *iov
@@ -292,6 +312,20 @@ cdef int encrypt(tls_session *x, const void *chunk, size_t length) noexcept nogi
     return -1
 
 
+cdef bint send_owed(tls_session *x) noexcept nogil:
+    """Sends the rest of a record that a send has taken (stream.keeps). False: errno."""
+    cdef int n = 1
+    if x.owed:
+        # OpenSSL looks at the length alone: it has encrypted the record.
+        n = encrypt(x, nothing, <size_t>x.owed)
+    if n > 0:
+        x.owed = 0
+        x.stream.owes = False
+    elif n == 0:
+        set_errno(EAGAIN)
+    return n > 0
+
+
 cdef ssize_t tls_send(stream *s, const iovec *iov, int count) noexcept nogil:
     """stream_calls.send. Encrypts from the items' memory, a record for each system call; the kernel joins the
     records."""
@@ -302,10 +336,12 @@ cdef ssize_t tls_send(stream *s, const iovec *iov, int count) noexcept nogil:
     cdef size_t total = 0
     cdef size_t length
     cdef size_t room = min(<size_t>x.context.options.wbuf_size, <size_t>TLS_RECORD)
-    cdef char *gather = own_buffer(room)
+    cdef char *gather = own_buffer()
     cdef int n = 0
     if x.broken or gather == NULL:
         set_errno(EPROTO if x.broken else ENOMEM)
+        return -1
+    if not send_owed(x):
         return -1
     for n in range(count):
         total += iov[n].iov_len
@@ -313,12 +349,16 @@ cdef ssize_t tls_send(stream *s, const iovec *iov, int count) noexcept nogil:
         length = look(&o, gather, room, &chunk)
         x.more = sent + length < total
         n = encrypt(x, chunk, length)
+        if n == 0 and s.keeps:
+            x.owed = <int>length
+            s.owes = True
+            sent += length
         if n <= 0:
             break
         sent += <size_t>n
         advance(&o, <size_t>n)
     x.more = False
-    if sent:
+    if sent or total == 0:
         return <ssize_t>sent
     if n == 0:
         set_errno(EAGAIN)
@@ -342,4 +382,10 @@ cdef void tls_end(stream *s) noexcept nogil:
     s.fd = -1
 
 
-tls_stream = stream_calls(receive=tls_receive, receive_into=tls_receive_into, send=tls_send, end=tls_end)
+cdef void tls_moved(stream *s) noexcept nogil:
+    """stream_calls.moved"""
+    (<tls_session *>s.state).stream = s
+
+
+tls_stream = stream_calls(
+    receive=tls_receive, receive_into=tls_receive_into, send=tls_send, end=tls_end, moved=tls_moved)

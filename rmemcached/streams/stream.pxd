@@ -18,6 +18,10 @@ cdef struct stream:
     # reads again without an event.
     uint8_t held                 # bool
     uint8_t blocked              # bool: the last receive waits for room in the socket; the owner reads again then
+    # The owner's wishes, bool.
+    uint8_t held_only            # a receive gives held input alone, and leaves the socket as it is
+    uint8_t keeps                # a send takes an encrypted piece also if the socket is full, and then sets `owes`
+    uint8_t owes                 # bool: a further send, also of nothing, sends the rest of such a piece
     void *state                  # of the table
 
 # A constant table for each kind of stream.
@@ -28,6 +32,8 @@ cdef struct stream_calls:
     ssize_t (*send)(stream *s, const iovec *iov, int count) noexcept nogil
     # Tells the peer of the end, without waiting, and closes the socket.
     void (*end)(stream *s) noexcept nogil
+    # The structure has moved to `s`. For stream_move.
+    void (*moved)(stream *s) noexcept nogil
 
 # The socket's bytes as they are.
 cdef stream_calls plain_stream
@@ -37,3 +43,9 @@ cdef inline ssize_t stream_send(stream *s, const void *data, size_t length) noex
     piece.iov_base = <void *>data
     piece.iov_len = length
     return s.calls.send(s, &piece, 1)
+
+# Moves a stream to another structure, for another owner. The first structure keeps only the number of the descriptor.
+cdef inline void stream_move(stream *to, stream *old) noexcept nogil:
+    to[0] = old[0]
+    old.state = NULL
+    to.calls.moved(to)

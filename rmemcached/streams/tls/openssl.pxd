@@ -1,4 +1,4 @@
-# OpenSSL's libssl, loaded by openssl_load(): the daemon needs the library for -Z only.
+# OpenSSL's libssl, loaded by openssl_load(): a process without TLS does not need the library.
 #
 # The table has OpenSSL's own functions under their own names, of libssl and libcrypto. OpenSSL keeps error codes in a
 # queue of the calling thread: a function of this module that meets an error empties the queue.
@@ -16,6 +16,8 @@ cdef extern from "<openssl/ssl.h>" nogil:
     ctypedef struct SSL_CTX
     ctypedef struct SSL_METHOD
     ctypedef struct SSL_SESSION
+    ctypedef struct SSL_CIPHER
+    ctypedef struct EVP_MD
     ctypedef struct BIO
     ctypedef struct BIO_METHOD
     ctypedef struct X509_STORE_CTX
@@ -65,10 +67,14 @@ ctypedef int (*verify_fn)(int ok, X509_STORE_CTX *store) noexcept nogil
 ctypedef int (*new_session_fn)(SSL *ssl, SSL_SESSION *session) noexcept nogil
 ctypedef void (*message_fn)(int written, int version, int kind, const void *data, size_t length, SSL *ssl,
                             void *arg) noexcept nogil
+ctypedef int (*find_key_fn)(SSL *ssl, const unsigned char *name, size_t length, SSL_SESSION **session) noexcept nogil
+ctypedef int (*use_key_fn)(SSL *ssl, const EVP_MD *md, const unsigned char **name, size_t *length,
+                           SSL_SESSION **session) noexcept nogil
 ctypedef int (*password_fn)(char *out, int size, int writing, void *arg) noexcept nogil
 
 cdef struct openssl_calls:
     const SSL_METHOD *(*TLS_server_method)() noexcept nogil
+    const SSL_METHOD *(*TLS_client_method)() noexcept nogil
     SSL_CTX *(*SSL_CTX_new)(const SSL_METHOD *method) noexcept nogil
     void (*SSL_CTX_free)(SSL_CTX *ctx) noexcept nogil
     int (*SSL_CTX_up_ref)(SSL_CTX *ctx) noexcept nogil
@@ -82,6 +88,9 @@ cdef struct openssl_calls:
     void (*SSL_CTX_set_client_CA_list)(SSL_CTX *ctx, X509_NAMES *names) noexcept nogil
     void (*SSL_CTX_set_verify)(SSL_CTX *ctx, int mode, verify_fn callback) noexcept nogil
     int (*SSL_CTX_set_cipher_list)(SSL_CTX *ctx, const char *text) noexcept nogil
+    int (*SSL_CTX_set_ciphersuites)(SSL_CTX *ctx, const char *text) noexcept nogil
+    void (*SSL_CTX_set_psk_find_session_callback)(SSL_CTX *ctx, find_key_fn callback) noexcept nogil
+    void (*SSL_CTX_set_psk_use_session_callback)(SSL_CTX *ctx, use_key_fn callback) noexcept nogil
     void (*SSL_CTX_sess_set_new_cb)(SSL_CTX *ctx, new_session_fn callback) noexcept nogil
     void (*SSL_CTX_set_msg_callback)(SSL_CTX *ctx, message_fn callback) noexcept nogil
     void (*SSL_CTX_set_default_passwd_cb)(SSL_CTX *ctx, password_fn callback) noexcept nogil
@@ -98,13 +107,26 @@ cdef struct openssl_calls:
     void (*SSL_set_bio)(SSL *ssl, BIO *reading, BIO *writing) noexcept nogil
     int (*SSL_set_fd)(SSL *ssl, int fd) noexcept nogil
     void (*SSL_set_accept_state)(SSL *ssl) noexcept nogil
+    void (*SSL_set_connect_state)(SSL *ssl) noexcept nogil
+    int (*SSL_set_num_tickets)(SSL *ssl, size_t count) noexcept nogil
+    int (*SSL_session_reused)(const SSL *ssl) noexcept nogil
     int (*SSL_do_handshake)(SSL *ssl) noexcept nogil
     int (*SSL_read)(SSL *ssl, void *buffer, int room) noexcept nogil
     int (*SSL_write)(SSL *ssl, const void *data, int length) noexcept nogil
+    int (*SSL_pending)(const SSL *ssl) noexcept nogil
     int (*SSL_has_pending)(const SSL *ssl) noexcept nogil
     int (*SSL_get_error)(const SSL *ssl, int result) noexcept nogil
     void (*SSL_set_shutdown)(SSL *ssl, int mode) noexcept nogil
     int (*SSL_shutdown)(SSL *ssl) noexcept nogil
+    const SSL_CIPHER *(*SSL_CIPHER_find)(SSL *ssl, const unsigned char *number) noexcept nogil
+    SSL_SESSION *(*SSL_SESSION_new)() noexcept nogil
+    void (*SSL_SESSION_free)(SSL_SESSION *session) noexcept nogil
+    int (*SSL_SESSION_set1_master_key)(SSL_SESSION *session, const unsigned char *key, size_t length) noexcept nogil
+    int (*SSL_SESSION_set_cipher)(SSL_SESSION *session, const SSL_CIPHER *cipher) noexcept nogil
+    int (*SSL_SESSION_set_protocol_version)(SSL_SESSION *session, int version) noexcept nogil
+    const EVP_MD *(*EVP_sha256)() noexcept nogil
+    unsigned char *(*HMAC)(const EVP_MD *md, const void *key, int key_length, const unsigned char *data, size_t length,
+                           unsigned char *out, unsigned int *out_length) noexcept nogil
     int (*BIO_get_new_index)() noexcept nogil
     BIO_METHOD *(*BIO_meth_new)(int type, const char *name) noexcept nogil
     int (*BIO_meth_set_write)(BIO_METHOD *method, bio_write_fn write) noexcept nogil
@@ -123,5 +145,5 @@ cdef struct openssl_calls:
 # The functions, constant after openssl_load.
 cdef openssl_calls openssl
 
-# Loads the library. NULL, or a constant line with the reason. The main thread, before any call of the table.
+# Loads the library. NULL, or a constant line with the reason. One thread at a time, before any call of the table.
 cdef const char *openssl_load() noexcept nogil

@@ -1,0 +1,308 @@
+"""soft_iw beside TLS: the stream of a queue pair is inside TLS too, by a key from the lifeline."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from certificates import Authority, Signed
+from daemon_tools import READY, TIMEOUT, Peer, eventually
+from recorder import Recorder
+from servers import Server
+from tls_peers import OpenSsl, TlsConversation, client_context, options
+from transport import VARIABLE
+
+from rmemcached.client import Client, MemcacheServerError
+
+ServerFactory = Callable[..., Server]
+
+HANDSHAKE = b"\x16\x03"
+SECRET = b"nobody on the way may read these words"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def certificate(authority: Authority) -> Signed:
+    return authority.sign("server")
+
+
+@pytest.fixture
+def context(authority: Authority) -> ssl.SSLContext:
+    return client_context(authority.trusted)
+
+
+@pytest.fixture(params=[(), ("ssl_kernel_tls",), ("ssl_wbuf_size=1",)], ids=["", "kernel", "small buffer"])
+def more(request: pytest.FixtureRequest) -> Sequence[str]:
+    found: Sequence[str] = request.param
+    return found
+
+
+@pytest.fixture
+def server(rmemcached_server: ServerFactory, certificate: Signed) -> Server:
+    return rmemcached_server("-I", "16m", *options(certificate))
+
+
+def client_of(server: Server, context: ssl.SSLContext, *, port: int | None = None, timeout: float = TIMEOUT) -> Client:
+    return Client(
+        ("127.0.0.1", port or server.port),
+        tls_context=context,
+        transport="soft_iw",
+        timeout=timeout,
+        default_noreply=False,
+    )
+
+
+def number(server: Server, context: ssl.SSLContext, name: str, *words: str) -> int:
+    with TlsConversation(server, context) as control:
+        return control.number(name, *words)
+
+
+def errors(server: Server, context: ssl.SSLContext) -> list[int]:
+    return [number(server, context, name) for name in ("ssl_proto_errors", "ssl_handshake_errors")]
+
+
+# ---- the traffic -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("crc", [False, True])
+def test_values(
+    rmemcached_server: ServerFactory, certificate: Signed, context: ssl.SSLContext, more: Sequence[str], crc: bool
+) -> None:
+    words = more if crc else (*more, "no_rdma_crc")
+    server = rmemcached_server("-I", "16m", *options(certificate, *words))
+    before = errors(server, context)
+    with client_of(server, context) as client:
+        for size in (0, 1, 100, 4096, 16383, 16384, 16385, 70_000, 1_000_000, 10_000_000):
+            data = random.Random(size).randbytes(size)
+            assert client.set("key", data) and client.get("key") == data
+        many = {f"key{n}": random.Random(n).randbytes(n * 37) for n in range(500)}
+        assert client.set_many(many) == [] and client.get_many(many) == many
+    assert errors(server, context) == before
+
+
+def test_all_is_encrypted(server: Server, context: ssl.SSLContext) -> None:
+    with Recorder(server) as relay, client_of(server, context, port=relay.port) as client:
+        assert client.set("key", SECRET * 1000) and client.get("key") == SECRET * 1000
+        assert client.set("small", SECRET) and client.get("small") == SECRET
+        lifeline, stream = relay.connections
+        assert len(stream.sent) > 2000 and len(stream.received) > 2000
+        for connection in (lifeline, stream):
+            for said in (connection.sent, connection.received):
+                assert said.startswith(HANDSHAKE) and SECRET[:10] not in said and b"MPA" not in said
+
+
+def test_a_client_without_tls_gets_none(server: Server, context: ssl.SSLContext) -> None:
+    """Without the word in the exchange the daemon refuses, as for all networks."""
+    with TlsConversation(server, context) as peer:
+        line = b"rdma version=2 transport=soft_iw qpn=1 credits=16 msgsize=8192 lanebytes=65536%s\r\n"
+        assert b"is not encrypted" in peer.ask(line % b"")
+        assert b" tls=" in peer.ask(line % b" tls=1")
+
+
+def test_verbs_is_refused(server: Server, context: ssl.SSLContext) -> None:
+    """Whether the daemon has a device or not, and although the client asks for TLS."""
+    with TlsConversation(server, context) as peer:
+        for word in (b"", b" tls=1"):
+            line = b"rdma version=2 transport=verbs qpn=1 credits=16 msgsize=8192 lanebytes=65536%s\r\n"
+            answer = peer.ask(line % word)
+            assert b"verbs is not encrypted" in answer or b"verbs is not available" in answer
+
+
+# ---- who has no key --------------------------------------------------------------------------------------------------
+
+
+def exchanged(peer: TlsConversation, number: int = 1) -> dict[str, str]:
+    line = f"rdma version=2 transport=soft_iw qpn={number} credits=16 msgsize=8192 lanebytes=65536 tls=1\r\n"
+    words = peer.ask(line.encode()).decode().split()
+    assert words[0] == "RDMA"
+    return dict(word.split("=") for word in words[1:])
+
+
+def request(offer: dict[str, str]) -> bytes:
+    private = bytes(4) + int(offer["qpn"]).to_bytes(4, "big") + bytes.fromhex(offer["token"])
+    return b"MPA ID Req Frame" + bytes((0x10, 2)) + len(private).to_bytes(2, "big") + private
+
+
+def test_a_stream_by_hand(server: Server, context: ssl.SSLContext) -> None:
+    with TlsConversation(server, context) as peer:
+        offer = exchanged(peer)
+        with OpenSsl(server, key=bytes.fromhex(offer["tls"])) as stream:
+            assert stream.write(request(offer))
+            assert stream.read(20).startswith(b"MPA ID Rep Frame\x10\x02")
+
+
+def test_a_key_opens_no_connection(server: Server, context: ssl.SSLContext) -> None:
+    """A key is worth no certificate: commands get no answer."""
+    with TlsConversation(server, context) as peer:
+        offer = exchanged(peer)
+        for line in (b"mn\r\n", b"version\r\n", b"\x80" + bytes(23), b"SHM ID Req Frame" + bytes(20)):
+            with OpenSsl(server, key=bytes.fromhex(offer["tls"])) as stream:
+                assert stream.write(line)
+                assert stream.read(1) == b""
+
+
+def test_a_wrong_key_opens_nothing(server: Server, context: ssl.SSLContext) -> None:
+    with TlsConversation(server, context) as peer:
+        key = bytes.fromhex(exchanged(peer)["tls"])
+        for at in (8, 24, 55):
+            wrong = bytearray(key)
+            wrong[at] ^= 1
+            with pytest.raises(ConnectionError):
+                OpenSsl(server, key=bytes(wrong))
+        assert peer.number("ssl_handshake_errors") == 3
+        # A different name is like an unknown session ticket: an ordinary handshake follows.
+        with OpenSsl(server, key=b"x" + key[1:]) as other:
+            assert other.write(b"mn\r\n") and other.read(4) == b"MN\r\n"
+
+
+def test_another_token_has_no_stream(server: Server, context: ssl.SSLContext) -> None:
+    with TlsConversation(server, context) as peer:
+        offer = exchanged(peer)
+        with OpenSsl(server, key=bytes.fromhex(offer["tls"])) as stream:
+            wrong = {**offer, "token": offer["token"][:-2] + f"{int(offer['token'][-2:], 16) ^ 1:02x}"}
+            assert stream.write(request(wrong))
+            # R=1: a reject
+            assert stream.read(20)[16] & 0x20
+        assert peer.number("rdma_refused_streams", "rdma") == 1
+
+
+def test_a_key_outlives_no_daemon(
+    rmemcached_server: ServerFactory, certificate: Signed, context: ssl.SSLContext, server: Server
+) -> None:
+    with TlsConversation(rmemcached_server(*options(certificate)), context) as peer:
+        offer = exchanged(peer)
+    with pytest.raises(ConnectionError):
+        OpenSsl(server, key=bytes.fromhex(offer["tls"]))
+
+
+class AskingPeer(Peer):
+    """A client of RDMA with TLS on its lifeline. It asks for TLS for the stream, but has a plain stream."""
+
+    def __init__(self, server: Server, context: ssl.SSLContext) -> None:
+        self.tls = context
+        super().__init__(server, tokens=["tls=1"])
+
+    def connect(self, credits: int, tokens: Sequence[str], attach: bool, ready: bool) -> None:
+        self.lifeline = TlsConversation(self.server, self.tls)
+        self.exchange(credits, tokens)
+        self.credits = int(self.offer["credits"])
+        self.attach()
+        self.send(READY)
+        self.wait(lambda: self.ready or self.failed is not None)
+        assert self.failed is None
+
+
+@pytest.mark.parametrize("words", [(), ("rdma_cleartext",)])
+def test_a_plain_stream_gets_no_queue_pair_with_a_key(
+    rmemcached_server: ServerFactory,
+    certificate: Signed,
+    context: ssl.SSLContext,
+    monkeypatch: pytest.MonkeyPatch,
+    words: Sequence[str],
+) -> None:
+    monkeypatch.setenv(VARIABLE, "soft_iw")
+    server = rmemcached_server(*options(certificate, *words))
+    with pytest.raises((AssertionError, OSError)):
+        AskingPeer(server, context)
+    assert number(server, context, "rdma_refused_streams", "rdma") == len(words)
+
+
+def test_who_is_in_the_middle_of_the_second_connection(
+    server: Server, authority: Authority, certificate: Signed, context: ssl.SSLContext
+) -> None:
+    """The server's own certificate does not help: only the key counts."""
+    impostor = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    impostor.load_cert_chain(certificate.certificate, certificate.key)
+
+    def answer(plain: socket.socket) -> None:
+        with pytest.raises(OSError), impostor.wrap_socket(plain, server_side=True) as other:
+            other.recv(1000)
+
+    with Recorder(server, second=answer) as relay:
+        with pytest.raises(OSError, match="TLS of the second connection"):
+            client_of(server, context, port=relay.port).version()
+        assert b"MPA" not in relay.connections[1].sent
+
+
+# ---- limits and ends -------------------------------------------------------------------------------------------------
+
+
+def values_for_ever(port: int, trusted: str) -> None:
+    client = Client(
+        ("127.0.0.1", port),
+        tls_context=client_context(Path(trusted)),
+        transport="soft_iw",
+        timeout=TIMEOUT * 3,
+        default_noreply=False,
+    )
+    data = {f"own{n}": random.Random(n).randbytes(700_000 + n) for n in range(8)}
+    assert client.set_many(data) == []
+    while True:
+        assert client.get_many(data) == data
+        print("round", flush=True)
+
+
+def test_ends_that_stop_now_and_then(server: Server, authority: Authority) -> None:
+    """A full socket takes a part of a record, and the rest later, in both directions."""
+    words = f"import sys; sys.path[:0] = {sys.path!r}; import test_tls_streams as t; t.values_for_ever"
+    child = subprocess.Popen(
+        [sys.executable, "-c", f"{words}({server.port}, {str(authority.trusted)!r})"], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    try:
+        for n in range(12):
+            assert child.stdout.readline() == "round\n"
+            stopped = (child.pid, server.pid)[n % 2]
+            os.kill(stopped, signal.SIGSTOP)
+            time.sleep(0.05)  # the peer fills the socket meanwhile
+            os.kill(stopped, signal.SIGCONT)
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def test_the_end_of_the_daemon(server: Server, context: ssl.SSLContext) -> None:
+    with client_of(server, context) as client:
+        assert client.set("key", b"value")
+        server.stop()
+        with pytest.raises((MemcacheServerError, OSError)):
+            client.get("key")
+
+
+def test_the_reason_of_the_end_comes_over_the_lifeline(
+    rmemcached_server: ServerFactory, certificate: Signed, context: ssl.SSLContext
+) -> None:
+    server = rmemcached_server(*options(certificate, "rdma_ready_timeout=1"))
+    with TlsConversation(server, context) as peer:
+        exchanged(peer)
+        assert b"no READY within 1 s" in peer.file.readline()
+
+
+def test_memory_and_descriptors_come_back(server: Server, context: ssl.SSLContext) -> None:
+    def open_files() -> int:
+        return len(os.listdir(f"/proc/{server.pid}/fd"))
+
+    with client_of(server, context) as client:
+        client.version()
+    with TlsConversation(server, context) as control:
+        before = open_files()
+        for _ in range(20):
+            with client_of(server, context) as client:
+                assert client.set("key", b"value")
+        eventually(lambda: control.number("rdma_queue_pairs", "rdma") == 0, what="the end of the queue pairs")
+        eventually(lambda: open_files() <= before, what="the descriptors")
