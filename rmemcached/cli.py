@@ -13,7 +13,8 @@ from functools import partial
 
 from rmemcached import import_error
 from rmemcached.host import read_text
-from rmemcached.options import Action, UsageError, parse
+from rmemcached.option_values import UsageError
+from rmemcached.options import Action, parse
 from rmemcached.settings import DIRECT_OFF, Settings
 
 DESCRIPTORS_OF_ITS_OWN = 32  # listening sockets, standard streams, the main thread's

@@ -19,7 +19,8 @@ from polling import eventually
 from servers import Server
 from suspended import threads_named
 
-from rmemcached.options import UsageError, parse
+from rmemcached.option_values import UsageError
+from rmemcached.options import parse
 
 ServerFactory = Callable[..., Server]
 

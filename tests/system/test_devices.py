@@ -17,7 +17,8 @@ from daemon_tools import Conversation
 from servers import Server
 
 from rmemcached import verbs
-from rmemcached.options import UsageError, parse
+from rmemcached.option_values import UsageError
+from rmemcached.options import parse
 from rmemcached.server._testing import TRANSPORT_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]

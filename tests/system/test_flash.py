@@ -19,7 +19,8 @@ from flash_tools import PAGE, SETTLED, fill, options, settle, value_of
 from polling import eventually
 from servers import Server
 
-from rmemcached.options import UsageError, parse
+from rmemcached.option_values import UsageError
+from rmemcached.options import parse
 
 ServerFactory = Callable[..., Server]
 

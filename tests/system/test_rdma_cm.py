@@ -13,7 +13,8 @@ from servers import Server, free_port
 
 from rmemcached.client import Client
 from rmemcached.client.transport.connection import TransportUnavailable
-from rmemcached.options import UsageError, parse
+from rmemcached.option_values import UsageError
+from rmemcached.options import parse
 from rmemcached.server.sockets import choose_cm_addresses, open_listeners
 from rmemcached.settings import Settings
 
