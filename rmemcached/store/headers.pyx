@@ -25,7 +25,7 @@ cdef void _take_place(store *s, item *it, item *fresh, uint32_t hv) noexcept nog
 
 cdef inline bint _is_over(store *s, const item *it) noexcept nogil:
     """Whether the item has expired, or was flushed, or a running flush may have to unlink the item."""
-    return item_is_expired(s, it) or _is_before_flush(s, it)
+    return item_is_expired(s, it) or is_before_flush(s, it)
 
 
 cdef bint do_victim_to_header(store *s, const victim *v, const item_hdr *where) noexcept nogil:

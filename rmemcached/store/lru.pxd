@@ -65,6 +65,9 @@ cdef bint lru_maintainer_bumps(store *s) noexcept nogil
 # How many moves full buffers have refused so far, for `stats`.
 cdef uint64_t lru_bumps_dropped(store *s) noexcept nogil
 
+# Whether a running flush may still have to unlink the item. Such an item must not move to a place that the flush has
+# passed. The caller has the item lock, and keeps the lock until the item is in its queue again.
+cdef bint is_before_flush(store *s, const item *it) noexcept nogil
 # Notes a use of the item: its time becomes the present. In flat mode this happens once in ITEM_UPDATE_INTERVAL seconds,
 # and the item moves to the head of its queue. In the segmented LRU an active item of COLD moves to WARM. A flushed or
 # unlinked item does not change. Called by do_item_bump, by the maintainer for a waiting move, and for an add that finds

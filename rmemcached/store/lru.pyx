@@ -114,10 +114,7 @@ cdef uint64_t lru_bumps_dropped(store *s) noexcept nogil:
     return dropped
 
 
-cdef inline bint _is_before_flush(store *s, const item *it) noexcept nogil:
-    """Whether a running flush may still have to unlink the item. Such an item must not move to a place that the flush
-    has passed. The caller has the item lock, and keeps the lock until the item is in its queue again.
-    """
+cdef inline bint is_before_flush(store *s, const item *it) noexcept nogil:
     return load_acquire(&s.lru.flushing) != 0 and item_time(it) >= relaxed_load(&s.head.oldest_live)
 
 
@@ -139,7 +136,7 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
             direct_set_times(s, it, now, it.exptime)
             do_item_link_q(s, q, it)
             unlock_ranked(&q.lock, LRU_LOCK)
-    elif _is_before_flush(s, it):
+    elif is_before_flush(s, it):
         # The item stays in its queue, because the flush would not find it elsewhere. If the item survives the flush,
         # its next fetch can ask for the move again: so ACTIVE is cleared.
         do_item_clear_flags(s, it, ITEM_ACTIVE)
@@ -377,7 +374,7 @@ cdef int _pull_tail(store *s, const lru_pull *pull) noexcept nogil:
             item_unlock(s, move.hv)
             continue
         move.lru = NOT_MOVED
-        if item_is_expired(s, it) or _is_before_flush(s, it):
+        if item_is_expired(s, it) or is_before_flush(s, it):
             _pull_expired(s, q, it, move.hv)
         elif (flags & PULL_EVICT and removed != 0) \
                 or not _pull_live(s, pull, q, it, move.hv, &move.lru):
@@ -449,7 +446,7 @@ cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint forc
     cdef bint referenced = relaxed_load(&it.refcount) > 1
     if referenced and _pull_repair(s, q, it, hv):
         return S3_GONE
-    if item_is_expired(s, it) or _is_before_flush(s, it):
+    if item_is_expired(s, it) or is_before_flush(s, it):
         _pull_expired(s, q, it, hv)
         return S3_GONE
     if (not s.config.evict_to_free and v == NULL) or (force and referenced):

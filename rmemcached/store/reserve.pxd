@@ -1,8 +1,8 @@
 """Space in the memory file, taken ahead of its use by a thread.
 
-To take space for a page, the file system has to find 256 small pages: 0.1 to 0.3 ms, in which a worker would stand
-still, also for a value that is only begun. So with a memory file the thread keeps RESERVE_AHEAD of the arena in space
-that is there already. A store that outruns the thread takes space itself.
+To take space for a page, the file system has to find 256 small pages. This takes 0.1 to 0.3 ms. A worker would stand
+still meanwhile, even if a client has only begun a value. So with a memory file the thread takes space for RESERVE_AHEAD
+bytes beyond the used part of the arena. A worker that outruns the thread takes space by itself.
 """
 
 cdef enum:
