@@ -265,7 +265,7 @@ def start_rmemcached(*arguments: str, path: str | None = None, under: Sequence[s
     the daemon with.
 
     Options in RMEMCACHED_TEST_OPTIONS come first: all tests with `-o rdma_direct`, for example. {port} in these options
-    stands for the daemon's port.
+    stands for the daemon's port, or for its path with dashes.
     """
     options = os.environ.get("RMEMCACHED_TEST_OPTIONS", "").split()
     # With -P Python takes the installed package, or the first in PYTHONPATH, and no folder of the current directory.

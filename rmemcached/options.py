@@ -62,7 +62,7 @@ VIEWS_SHARE = 4  # items in views may have a quarter of all memory
 NOT_BUILT_IN = {"proxy_": "proxy"}
 
 EXT_ALIGN = 2 * MEGABYTE
-EXT_PATHS = 64
+EXT_PATHS = 64  # as EXT_PAGES: in flash.pxd, too
 EXT_PAGES = 65534
 
 
@@ -91,8 +91,6 @@ class Option(NamedTuple):
     """Attributes set whatever the argument is."""
     join: Callable[[Any, Any], Any] | None = None
     """Combines the previous value and this option's value; None: the new value replaces the previous value."""
-    refusal: str = ""
-    """Why the option is refused."""
     missing: str = "Missing {name} argument"
     """The error without an argument. For options with a letter the C library prints its own."""
     default: str | None = None
@@ -452,8 +450,6 @@ class Parsed:
 
     def apply(self, name: str, option: Option, text: str | None) -> None:
         """Applies an option. text: None without an argument."""
-        if option.refusal:
-            raise UsageError(option.refusal, os.EX_USAGE)
         found = dict(option.sets)
         if option.parse is not None:
             if text is None:

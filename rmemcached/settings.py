@@ -227,7 +227,7 @@ class Settings:
     rdma_spin_share: int = 100
     """Percent of a worker's time that it polls, at most."""
     rdma_cleartext: bool = False
-    """Clients of TLS may have RDMA on the network, which is not encrypted."""
+    """Clients of TLS may have RDMA on the network that is not encrypted: over devices, or if they ask for no TLS."""
     rdma_crc: bool = False
     """MPA CRC32c on every stream, not only where the client asks for it."""
 

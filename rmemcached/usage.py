@@ -150,7 +150,7 @@ The process
                           number; a quarter of both for a connection. 0: no views [a quarter of -m:{views}]
    rdma_spin=<us>         longest gap between RDMA requests that a worker polls through [{d.rdma_spin}]
    rdma_spin_share=<n>    percent of its time that a worker polls, at most [{d.rdma_spin_share}]
-   rdma_cleartext         with -Z: clients may have RDMA on the network, which is not encrypted [no]
+   rdma_cleartext         with -Z: clients may have RDMA that is not encrypted, as devices' is [no]
    rdma_crc, no_rdma_crc  CRC32c on every iWARP stream [where the client asks]
    debug_commands         answer debugtime and debugitem, for tests
 """

@@ -243,17 +243,16 @@ cdef bint _compact_page(flash *f, const compaction *c, char *data) noexcept nogi
     """Copies a page's values elsewhere, part by part. False: the page cannot be read, or the threads are to stop."""
     cdef flash_page *p = &f.pages[c.page]
     cdef part_counts counts
-    cdef iovec iov
+    cdef ssize_t size
     cdef uint32_t offset = 0
     while offset < p.allocated:
         _log_page(f, b"type=compact_read_start id=%lu offset=%llu", c.page, offset)
-        iov.iov_base = data
-        iov.iov_len = f.config.wbuf_size
         memset(&counts, 0, sizeof(counts))
         # Of a part not written to its end, the file may have no more; the end mark is always there.
-        memset(data, 0, f.config.wbuf_size)
-        if not read_all(p.fd, &iov, 1, p.offset + offset) and iov.iov_len == f.config.wbuf_size:
+        size = read_part(p.fd, data, f.config.wbuf_size, p.offset + offset)
+        if size <= 0:
             return False
+        memset(data + size, 0, f.config.wbuf_size - <size_t>size)
         _compact_part(f, c, data, offset, &counts)
         _count_part(f, c, offset, &counts)
         if relaxed_load(&f.stop_writing):

@@ -35,7 +35,7 @@ cdef enum:                       # memcached's buckets of pages
 
 cdef enum:
     PATHS = 64                   # files, at most
-    PAGES = 65535                # pages of all files together, at most: item_hdr has 16 bits for a page
+    PAGES = 65534                # pages of all files together, at most, as in memcached (options.py, EXT_PAGES)
 
 cdef struct flash_path:          # a file, constant
     const char *file
@@ -95,9 +95,8 @@ cdef struct page_stats:          # of `stats extstore`
 cdef struct flash                # layout.pxd
 
 # --- the main thread ---
-# Opens and locks the files, and makes the tables. With a memory file the store has its part later (restart.pxd). The
-# storage's hooks for the store's configuration are in
-# flash_external. NULL: the line in `why` says why.
+# Opens and locks the files, and makes the tables. With a memory file the tables come with the store (restart.pxd). NULL:
+# the line in `why` says why.
 cdef flash *flash_create(const flash_config *config, char *why, size_t size) noexcept nogil
 # For store_config.external.
 cdef const external_storage *flash_external(flash *f) noexcept nogil

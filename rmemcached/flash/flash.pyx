@@ -30,7 +30,7 @@ from rmemcached.sys.io_uring cimport (
 )
 from rmemcached.sys.linux cimport (
     CLOCK_MONOTONIC, EFD_CLOEXEC, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, MS_SYNC, O_CLOEXEC,
-    O_EXCL, O_NOFOLLOW, O_NONBLOCK, O_RDWR, PROT_READ, PROT_WRITE, close, eventfd, eventfd_signal, fallocate, ftruncate,
+    O_EXCL, O_NOFOLLOW, O_NONBLOCK, O_RDWR, PROT_READ, PROT_WRITE, close, eventfd, eventfd_signal, ftruncate,
     getrandom, mmap, msync, munmap, nanosleep, open, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init,
     pthread_cond_signal, pthread_cond_timedwait, pthread_cond_wait, pthread_condattr_destroy, pthread_condattr_init,
     pthread_condattr_setclock, pthread_condattr_t, pthread_join, pthread_mutex_destroy, pthread_mutex_init,

@@ -12,8 +12,8 @@ cdef void io_destroy(flash *f) noexcept nogil
 cdef bint io_start(flash *f) noexcept nogil
 # Ends the threads after the reads under way. Gives up queued reads, and write buffers.
 cdef void io_stop(flash *f) noexcept nogil
-# Reads all bytes of the extents at this place of a file, and changes the extents. False: an error, or a short file.
-cdef bint read_all(int fd, iovec *iov, int count, uint64_t offset) noexcept nogil
+# Reads so many bytes at this place of a file, or fewer at the file's end. Returns their number; -1: errno.
+cdef ssize_t read_part(int fd, char *data, size_t length, uint64_t offset) noexcept nogil
 # Writes a buffer. Returns 0 or an errno.
 cdef int write_wbuf(flash *f, flash_wbuf *wbuf) noexcept nogil
 # Tells on stderr of an error of a file, at most once in ten seconds.

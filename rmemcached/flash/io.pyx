@@ -38,23 +38,19 @@ cdef void complain(flash *f, const char *file, const char *what, int error) noex
 
 # ---- reads -----------------------------------------------------------------------------------------------------------
 
-cdef bint read_all(int fd, iovec *iov, int count, uint64_t offset) noexcept nogil:
+cdef ssize_t read_part(int fd, char *data, size_t length, uint64_t offset) noexcept nogil:
+    cdef size_t done = 0
     cdef ssize_t n
-    while count:
-        n = preadv(fd, iov, count, <int64_t>offset)
+    while done < length:
+        n = pread(fd, data + done, length - done, <int64_t>(offset + done))
         if n < 0 and errno == EINTR:
             continue
-        if n <= 0:
-            return False
-        offset += <uint64_t>n
-        while count and <size_t>n >= iov[0].iov_len:
-            n -= <ssize_t>iov[0].iov_len
-            iov += 1
-            count -= 1
-        if count:
-            iov[0].iov_base = <char *>iov[0].iov_base + n
-            iov[0].iov_len -= <size_t>n
-    return True
+        if n < 0:
+            return -1
+        if n == 0:
+            break
+        done += <size_t>n
+    return <ssize_t>done
 
 
 cdef void _run(flash *f, flash_request *r) noexcept nogil:

@@ -42,7 +42,7 @@ cdef struct kept_head:
     uint64_t memory_file         # the memory file's number (memory_file_id): the headers are there
     uint64_t page_size
     uint64_t wbuf_size
-    uint64_t labels[PATHS]       # of the files with values
+    uint64_t labels[PATHS]       # of the files; 0: none
     uint64_t check               # of the fields before
     # changing
     uint32_t next_version        # of the next page

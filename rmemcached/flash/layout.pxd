@@ -23,7 +23,7 @@ cdef struct flash:
     flash_file files[PATHS]
     flash_page *active[BUCKETS]  # the pages that give out space
     uint32_t version             # of the next page
-    flash_wbuf wbufs[BUCKETS + 2]
+    flash_wbuf wbufs[WBUFS]
     flash_wbuf *free_wbufs
     flash_wbuf *to_write
     flash_wbuf **to_write_tail

@@ -93,7 +93,7 @@ cdef void source_release(flash *f, flash_source *source) noexcept nogil
 cdef void source_close(flash *f, flash_source *source) noexcept nogil
 cdef void source_open(flash *f, const item_hdr *where, flash_source *source) noexcept nogil
 
-# The next buffer to be written, taken from the list; NULL: the threads are to stop, and none is left. Waits.
+# The next buffer to be written, taken from the list; NULL: the threads are to stop; buffers may be left. Waits.
 cdef flash_wbuf *wbuf_next(flash *f) noexcept nogil
 # The buffer is on the device or, with an error, will never be: then the page's values are gone.
 cdef void wbuf_done(flash *f, flash_wbuf *wbuf, int error) noexcept nogil

@@ -100,6 +100,7 @@ cdef inline uint64_t _free_in(const flash_file *file) noexcept nogil:
 
 
 cdef inline void _push_resting(flash *f, flash_page *p) noexcept nogil:
+    assert_held(&f.lock)
     cdef flash_file *file = &f.files[p.path]
     p.next = NULL
     p.rests_until = now_ns() + <int64_t>REST_NS
@@ -165,6 +166,7 @@ cdef void _close(flash *f, flash_page *p) noexcept nogil:
 
 cdef void _close_evicted(flash *f, flash_page *p) noexcept nogil:
     """The page's values are lost."""
+    assert_held(&f.lock)
     f.stats.page_evictions += 1
     f.stats.objects_evicted += p.objects
     f.stats.bytes_evicted += p.bytes
@@ -587,7 +589,7 @@ cdef flash_wbuf *wbuf_next(flash *f) noexcept nogil:
         while f.to_write == NULL and not f.stop_io:
             pthread_cond_wait(&f.wbuf_cond, &f.lock)
         if f.stop_io:
-            # The values are worth nothing after the end.
+            # With a memory file the next daemon writes the rest (restart.pyx).
             wbuf = NULL
             break
         wbuf = f.to_write

@@ -287,7 +287,7 @@ cdef const char *restart_begin(void *arg, uint64_t memory_file, bint fresh) noex
     cdef flash *f = <flash *>arg
     cdef last_run last
     cdef unsigned int i
-    # Room for a buffer, and before for a number for each page.
+    # Room first for the numbers of the pages, then for a buffer.
     cdef void *room = malloc(max(f.config.wbuf_size, f.page_count * sizeof(uint32_t)))
     _forget_all(f)
     f.restart.memory_file = memory_file
@@ -385,7 +385,7 @@ cdef const char *_make_kept(flash *f, const char *fresh, const char *file) noexc
         # No page needs the last table, and the file system may lack space for two tables.
         unlink(file)
     # Space now: no later write may fail.
-    done = ftruncate(fd, <int64_t>length) == 0 and fallocate(fd, 0, 0, <int64_t>length) == 0 and kept_open(f, fd)
+    done = ftruncate(fd, <int64_t>length) == 0 and allocate_file(fd, 0, <int64_t>length) == 0 and kept_open(f, fd)
     if done:
         _begin_kept(f)
         done = rename(fresh, file) == 0

@@ -154,7 +154,7 @@ ctypedef void (*missed_fn)(mc_resp *resp) noexcept nogil
 # where they are. A reply may be released before, by its connection's end.
 cdef struct resp_wait
 cdef struct resp_wait_calls:
-    # The result has been posted. Makes the reply whole, or calls resp_missed; in wait.resp is NULL if the reply was
+    # The result has been posted. Makes the reply whole, or calls resp_missed; wait.resp is NULL if the reply was
     # released. In the connection's worker.
     void (*complete)(resp_wait *wait) noexcept nogil
     # The reply is released before its result came. `complete` follows all the same. In the connection's worker.
@@ -169,7 +169,7 @@ cdef struct resp_wait:
     # the worker's
     conn *c                  # valid while resp is not NULL
     mc_resp *resp            # NULL: the reply was released
-    bint done                # the reply is whole
+    bint done                # the result has come
     # the side thread's until post, then the worker's
     resp_wait *next
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rmemcached.options import EXTENDED, OPTIONS
+from rmemcached.options import EXTENDED
 from rmemcached.usage import usage
 
 OPTION = re.compile(r"(-\w)(?:, (--[\w-]+)(?:=<([^>]+)>)?| <([^>]+)>) +(.*)")
@@ -99,14 +99,6 @@ def make_parser() -> argparse.ArgumentParser:
                 suboptions[-1] = suboptions[-1]._replace(help=f"{suboptions[-1].help} {line.strip()}".strip())
             elif last is not None:
                 last.help = f"{last.help} {escaped(line.strip())}"
-    group = parser.add_argument_group("Not built in")
-    for letter, option in OPTIONS.items():
-        if option.refusal:
-            names = [f"-{letter}", f"--{option.long}"]
-            if option.parse is None:
-                group.add_argument(*names, action="store_true", help=f"refused: {option.refusal}")
-            else:
-                group.add_argument(*names, metavar="ARGUMENT", help=f"refused: {option.refusal}")
     suboptions += [Suboption([(name, "")], text) for name, text in UNLISTED.items() if name in EXTENDED]
     parser.suboptions = suboptions  # type: ignore[attr-defined]
     return parser

@@ -6,8 +6,8 @@ cdef size_t _reserve_end(store *s) noexcept nogil:
 
 
 cdef bint _reserve_next(store *s) noexcept nogil:
-    """Takes space for the next page. False: there is enough, or no more. Lets the lock go meanwhile: the workers take
-    no space then, and at worst take the same space once more."""
+    """Takes space for the next page. False: there is enough, or no more. Lets the lock go meanwhile: a worker that
+    needs the page then takes the same space, which is harmless."""
     assert_held(&s.slabs.lock)
     cdef size_t start = s.file.reserved
     cdef size_t end = start + SLAB_PAGE_SIZE

@@ -174,6 +174,7 @@ class OpenSsl:
         if key is not None:
             self.use_key(key)
         if library.SSL_connect(self.ssl) != 1:
+            self._forget_errors()
             self.__exit__()
             raise ConnectionError("the handshake failed")
 
