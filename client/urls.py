@@ -278,7 +278,9 @@ def take_context(options: dict[str, Any], scheme: str) -> SSLContext | None:
     try:
         return context_of(ca, cert, key)
     except OSError as error:
-        raise ValueError(f"TLS: {', '.join(filter(None, files))}: {error.strerror or error}") from None
+        # The module ssl names no file, and says "PEM lib" of a file without a certificate or with another's key.
+        hint = " (not PEM, or tls_key is of another certificate)" if cert and not error.filename else ""
+        raise ValueError(f"TLS: {', '.join(filter(None, files))}: {error.strerror or error}{hint}") from None
 
 
 def parse_parts(url: str) -> tuple[Server, dict[str, Any]]:

@@ -178,6 +178,8 @@ def wrap(plain: socket.socket, context: SSLContext, server: Server) -> socket.so
     except OSError as error:
         if getattr(error, "reason", None) in NO_TLS:
             error.strerror = f"the server speaks no TLS: leave out tls_context, or give memcached:// ({error.strerror})"
+        elif getattr(error, "reason", None) == "CERTIFICATE_VERIFY_FAILED":
+            error.strerror = f"{error.strerror}: trust its CA by the context's cafile, tls_ca=FILE or --tls-ca"
         if error.errno is None:
             name_server(error, server)
         else:

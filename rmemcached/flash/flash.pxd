@@ -114,8 +114,6 @@ cdef void flash_destroy(flash *f) noexcept nogil
 
 # --- any thread ---
 cdef void flash_get_stats(flash *f, flash_stats *out) noexcept nogil
-# Clears the counters, for `stats reset`; amounts stay.
-cdef void flash_reset_stats(flash *f) noexcept nogil
 cdef unsigned int flash_page_count(flash *f) noexcept nogil
 cdef void flash_get_page(flash *f, unsigned int number, page_stats *out) noexcept nogil
 

@@ -318,15 +318,18 @@ cdef bint _open_page(flash *f, unsigned int bucket, bint may_drop) noexcept nogi
     """Gives the bucket a new page. False: none is free now."""
     cdef flash_page *p
     cdef int error
+    cdef bint fresh
     while True:
         p = _take_page(f, bucket, may_drop)
         if p == NULL:
             return False
         # Nobody else knows the page now.
+        fresh = not p.reserved
         error = _reserve(f, p)
         pthread_mutex_lock(&f.lock)
-        # A refusal is the whole file's: its other pages are not tried one by one.
-        f.files[p.path].full_until = now_ns() + <int64_t>RETRY_NS if error else 0
+        if fresh:
+            # A refusal is the whole file's: its other pages are not tried one by one.
+            f.files[p.path].full_until = now_ns() + <int64_t>RETRY_NS if error else 0
         if error or f.active[bucket] != NULL:
             # Without an error, another thread was faster.
             _push_free(f, p)
@@ -670,17 +673,6 @@ cdef void flash_get_stats(flash *f, flash_stats *out) noexcept nogil:
     out.bytes_fragmented = out.pages_used * f.config.page_size - out.bytes_used
     out.memory_pressure = store_memory_pressure(f.store)
     out.io_queue = io_queued(f)
-
-
-cdef void flash_reset_stats(flash *f) noexcept nogil:
-    cdef flash_stats kept
-    memset(&kept, 0, sizeof(kept))
-    pthread_mutex_lock(&f.lock)
-    kept.objects_used = f.stats.objects_used
-    kept.bytes_used = f.stats.bytes_used
-    kept.pages_resting = f.stats.pages_resting
-    f.stats = kept
-    pthread_mutex_unlock(&f.lock)
 
 
 cdef unsigned int flash_page_count(flash *f) noexcept nogil:

@@ -138,7 +138,7 @@ cdef void *_writer_thread(void *arg) noexcept nogil:
         most = relaxed_load(&f.tuning.max_sleep)
         if round.wanted:
             most = min(most, <uint64_t>SLEEP_SCARCE)
-        usec = <unsigned int>max(min(<uint64_t>usec + usec // 8 + 1, most), <uint64_t>1)
+        usec = <unsigned int>max(min(<uint64_t>usec + usec // 64 + 1, most), <uint64_t>1)
         space_wait(f, usec)
     return NULL
 

@@ -7,7 +7,6 @@ from posix.unistd cimport getpid
 
 from rmemcached import __version__
 
-from rmemcached.flash.flash cimport flash_reset_stats
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.linux cimport RUSAGE_SELF, getrusage, rusage
 from rmemcached.protocol.conn cimport (
@@ -471,8 +470,6 @@ cdef void reset(server *s) noexcept nogil:
     relaxed_store(&s.round_robin_fallback, 0)
     stats_prefix_clear(s.prefixes)
     store_reset_stats(s.store)
-    if s.flash != NULL:
-        flash_reset_stats(s.flash)
     watchers_reset_stats(s.watchers)
 
 
