@@ -1,15 +1,14 @@
 cdef enum:
     AT_ONCE_MOST = 64 * 1024     # bytes of a value that a worker reads by itself
-    FIND_TRIES = 3               # lookups of a place that a compaction may change meanwhile
 
 
 cdef struct flash_get:
     resp_wait wait               # first
     flash_request request
     flash *f                     # constant
-    item *header                 # constant, with a reference: so the header keeps its place
+    item *header                 # constant after _find_source, with a reference
     # the worker's until the submission, then the reader's, then the worker's again
-    item_hdr where               # the header's place
+    item_hdr where               # the value's place
     flash_source source          # keeps the page
     item *value                  # with a reference; NULL: not there yet, or given away
     bint no_memory               # for the value
@@ -180,18 +179,27 @@ cdef void _submit(flash_get *g, conn *c, mc_resp *resp) noexcept nogil:
     io_submit(g.f, &g.request)
 
 
-cdef bint _find_source(flash *f, flash_get *g) noexcept nogil:
-    """Keeps the value's page. False: the value is gone."""
-    cdef uint32_t length = record_length(g.header)
-    cdef int _try
+cdef inline bint _do_find_source(flash_get *g) noexcept nogil:
     g.where = ITEM_get_hdr(g.header)
-    for _try in range(FIND_TRIES):
-        if source_find(f, &g.where, length, &g.source):
-            return True
-        # Perhaps a compaction has moved the value since the lookup.
-        if not header_place(f.store, g.header, &g.where):
-            break
-    return source_find(f, &g.where, length, &g.source)
+    return source_find(g.f, &g.where, record_length(g.header), &g.source)
+
+
+cdef bint _find_source(flash_get *g) noexcept nogil:
+    """Keeps the value's page, or finds the value in memory (g.value). False: the value is gone."""
+    # A compaction changes the place with the item lock held, and has the page dropped afterwards.
+    cdef uint32_t hv = header_lock(g.f.store, g.header)
+    cdef bint found = _do_find_source(g)
+    # A header that has left the table is no reason for a miss if the key is there.
+    cdef item *present = NULL if found else do_header_successor(g.f.store, g.header, hv)
+    if present != NULL and ITEM_has(present, ITEM_HDR):
+        do_item_remove(g.f.store, g.header)
+        g.header = present
+        found = _do_find_source(g)
+    elif present != NULL:
+        g.value = present
+        found = True
+    item_unlock(g.f.store, hv)
+    return found
 
 
 cdef external_result flash_fetch(void *arg, conn *c, mc_resp *resp, item *it) noexcept nogil:
@@ -205,14 +213,18 @@ cdef external_result flash_fetch(void *arg, conn *c, mc_resp *resp, item *it) no
     g.wait.thread = c.thread
     g.f = f
     g.header = it
-    if _find_source(f, g):
+    if not _find_source(g):
+        counter_add(&c.thread.stats.miss_from_extstore, 1)
+        header_drop(f.store, g.header, &g.where)
+    elif g.value != NULL:
+        resp.item = g.value
+        g.value = NULL
+        result = EXTERNAL_THERE
+    else:
         result = _give_at_once(g, resp)
         if result == EXTERNAL_WAITS:
             _submit(g, c, resp)
             return result
         source_release(f, &g.source)
-    else:
-        counter_add(&c.thread.stats.miss_from_extstore, 1)
-        header_drop(f.store, it, &g.where)
     _fetch_end(&g.wait)
     return result

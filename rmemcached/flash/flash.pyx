@@ -13,10 +13,10 @@ from rmemcached.protocol.conn cimport (
     EXTERNAL_GONE, EXTERNAL_NO_MEMORY, EXTERNAL_THERE, EXTERNAL_WAITS, resp_missed, resp_wait_calls,
 )
 from rmemcached.store.store cimport (
-    COLD_LRU, HEADER_COPIED, HEADER_NO_MEMORY, ITEM_CHUNKED, ITEM_FETCHED, ITEM_FREQUENCY, ITEM_HDR, LRU_MASK,
-    MAX_NUMBER_OF_SLAB_CLASSES, SLAB_PAGE_SIZE, ITEM_clsid, ITEM_data, ITEM_get_hdr, ITEM_has, ITEM_key, ITEM_queue,
-    class_room, do_header_move, do_victim_to_header, header_buffer, header_drop, header_find_locked, header_is_hot,
-    header_moved, header_place, header_recache, item_exptime, item_iov, item_remove, item_time, item_unlock,
+    COLD_LRU, ITEM_CHUNKED, ITEM_FETCHED, ITEM_FREQUENCY, ITEM_HDR, LRU_MASK, MAX_NUMBER_OF_SLAB_CLASSES,
+    SLAB_PAGE_SIZE, ITEM_clsid, ITEM_data, ITEM_get_hdr, ITEM_has, ITEM_key, ITEM_queue, class_room, do_header_move,
+    do_header_successor, do_item_remove, do_victim_to_header, header_buffer, header_drop, header_find_locked,
+    header_is_hot, header_lock, header_recache, item_exptime, item_iov, item_remove, item_time, item_unlock,
     store_class_of, store_class_room, store_free_pages, store_get_config, store_hash, store_memory_pressure,
     store_pool_least, store_take_victim, store_time, victim_release,
 )

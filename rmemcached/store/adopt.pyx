@@ -85,7 +85,7 @@ cdef void _adopt_item(store *s, item *it, uint32_t hv, bint crowded) noexcept no
         if it.it_flags & ITEM_HDR:
             # The old header's end must not free the value.
             s.config.external.restore(s.config.external.arg, fresh)
-        do_item_supersede(s, it, fresh, hv, cas)
+        do_item_supersede(s, it, fresh, hv, cas, it.time)
         do_item_unref(s, fresh)
 
 

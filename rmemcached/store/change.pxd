@@ -13,9 +13,9 @@ functions of this part: do_item_set_flags, do_item_clear_flags, do_item_set_expt
 # Enters an item in the hash table: the key has no item. Until now nobody else had the item. The item gets the table's
 # reference, the present time, and this CAS value.
 cdef void change_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept nogil
-# Enters an item as change_link does, in the place of the key's present item. The caller still has to give back the
-# table's reference to the old item.
-cdef void change_replace(store *s, item *old, item *it, uint32_t hv, uint64_t cas) noexcept nogil
+# Enters an item as change_link does, in the place of the key's present item. used: the time of use, in place of the
+# present time. The caller still has to give back the table's reference to the old item.
+cdef void change_replace(store *s, item *old, item *it, uint32_t hv, uint64_t cas, rel_time_t used) noexcept nogil
 # Puts `fresh` in the item's place: a copy of the item, with its flags, at another address. No lookup sees a difference.
 # The caller moves the table's reference.
 cdef void change_move(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil

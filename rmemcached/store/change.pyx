@@ -1,10 +1,10 @@
 # --- link, replace, move, unlink ---
 
-cdef inline void _publish(store *s, item *it, uint64_t cas) noexcept nogil:
+cdef inline void _publish(store *s, item *it, uint64_t cas, rel_time_t used) noexcept nogil:
     """Readies an unshared item for the hash table: the table's reference, time, CAS value."""
     assert_that(not it.it_flags & (ITEM_LINKED | ITEM_SLABBED))
     assert_that(relaxed_load(&it.refcount) == 1)
-    it.time = store_time(s)
+    it.time = used
     ITEM_set_cas(it, cas)
     relaxed_store(&it.refcount, 2)
     # Publishes the item for the page mover, which reads keys of linked items.
@@ -23,16 +23,17 @@ cdef inline void _tell_gone(store *s, item *it) noexcept nogil:
 
 cdef inline void change_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept nogil:
     assert_held(item_mutex(s, hv))
-    _publish(s, it, cas)
+    _publish(s, it, cas, store_time(s))
     assoc_insert(s, it, hv)
     direct_insert(s, it, hv)
     direct_write_seal(s, it)
 
 
-cdef inline void change_replace(store *s, item *old, item *it, uint32_t hv, uint64_t cas) noexcept nogil:
+cdef inline void change_replace(store *s, item *old, item *it, uint32_t hv, uint64_t cas,
+                                rel_time_t used) noexcept nogil:
     assert_held(item_mutex(s, hv))
     assert_that(old.it_flags & ITEM_LINKED)
-    _publish(s, it, cas)
+    _publish(s, it, cas, used)
     # In a memory file the old or the new item is linked at any moment.
     write_fence()
     _withdraw(s, old)

@@ -74,7 +74,7 @@ cdef store_item_type do_store_item(store *s, item *it, uint32_t hv, store_op op,
                 out.nbytes = joined.nbytes
     if result == STORED:
         if old != NULL:
-            do_item_supersede(s, old, it, hv, cas)
+            do_item_supersede(s, old, it, hv, cas, store_time(s))
         else:
             do_item_link(s, it, hv, cas)
         if out != NULL:
@@ -177,7 +177,7 @@ cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, 
         if fits:
             item_set_flags(fresh, it.it_flags & ADOPT_STATE)
             memset(ITEM_data(fresh) + length, c' ', <size_t>fresh.nbytes - length - 2)
-        do_item_supersede(s, it, fresh, hv, new_cas)
+        do_item_supersede(s, it, fresh, hv, new_cas, store_time(s))
         do_item_remove(s, fresh)
     if cas != NULL:
         cas[0] = new_cas

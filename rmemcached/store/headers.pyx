@@ -18,9 +18,7 @@ cdef item *_header_alloc(store *s, item *it, const item_hdr *where) noexcept nog
 cdef void _take_place(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil:
     """Puts fresh, whose value is elsewhere, in the item's place. The move is no use of the item: so a flush_all that
     meets the item meets fresh, too."""
-    cdef rel_time_t used = it.time
-    do_item_supersede(s, it, fresh, hv, ITEM_get_cas(it))
-    direct_set_times(s, fresh, used, fresh.exptime)
+    do_item_supersede(s, it, fresh, hv, ITEM_get_cas(it), it.time)
 
 
 cdef inline bint _is_over(store *s, const item *it) noexcept nogil:
@@ -63,37 +61,29 @@ cdef item *header_copy(store *s, item *it) noexcept nogil:
     return _header_alloc(s, it, &where)
 
 
-cdef header_moved do_header_move(store *s, item *it, uint32_t hv, const item_hdr *where) noexcept nogil:
-    assert_held(item_mutex(s, hv))
-    cdef item *fresh
-    if load_acquire(&it.refcount) == 1:
-        change_place(s, it, where)
-        return HEADER_CHANGED
-    fresh = _header_alloc(s, it, where)
-    if fresh == NULL:
-        return HEADER_NO_MEMORY
-    _take_place(s, it, fresh, hv)
-    do_item_remove(s, fresh)
-    return HEADER_COPIED
+cdef void do_header_move(store *s, item *it, const item_hdr *where) noexcept nogil:
+    change_place(s, it, where)
 
 
 cdef item *header_buffer(store *s, item *it) noexcept nogil:
     return item_alloc(s, ITEM_key(it), it.nkey, ITEM_client_flags(it), item_exptime(it), it.nbytes)
 
 
-cdef bint header_place(store *s, item *it, item_hdr *where) noexcept nogil:
+cdef uint32_t header_lock(store *s, item *it) noexcept nogil:
     cdef uint32_t hv = store_hash(ITEM_key(it), it.nkey)
-    cdef item *present
-    cdef bint same
     item_lock(s, hv)
-    present = assoc_find(s, ITEM_key(it), it.nkey, hv)
-    # A move of the value keeps its length and, where there are CAS values, the CAS value.
-    same = present != NULL and present.it_flags & ITEM_HDR and present.nbytes == it.nbytes \
-        and (present == it or (s.config.use_cas and ITEM_get_cas(present) == ITEM_get_cas(it)))
-    if same:
-        where[0] = ITEM_get_hdr(present)
-    item_unlock(s, hv)
-    return same
+    return hv
+
+
+cdef item *do_header_successor(store *s, item *it, uint32_t hv) noexcept nogil:
+    assert_held(item_mutex(s, hv))
+    cdef item *present = assoc_find(s, ITEM_key(it), it.nkey, hv)
+    if present == NULL or present == it or present.nbytes != it.nbytes or present.exptime != it.exptime \
+            or ITEM_client_flags(present) != ITEM_client_flags(it) or ITEM_get_cas(present) != ITEM_get_cas(it):
+        return NULL
+    fetch_add(&present.refcount, 1)
+    live_add(LIVE_ITEM_REF)
+    return present
 
 
 cdef void header_drop(store *s, item *it, const item_hdr *where) noexcept nogil:

@@ -61,9 +61,9 @@ cdef void link_destroy(store *s) noexcept nogil
 # queue q.
 cdef void do_item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil
 # Links an item in the place of a linked item with the same key, as do_item_unlink and do_item_link would, for the
-# commands that store. Gives the table's reference to the old item back: without another reference the item is freed.
-# The caller holds the item lock.
-cdef void do_item_supersede(store *s, item *old, item *it, uint32_t hv, uint64_t cas) noexcept nogil
+# commands that store. used: the item's time of use. Gives the table's reference to the old item back: without another
+# reference the item is freed. The caller holds the item lock.
+cdef void do_item_supersede(store *s, item *old, item *it, uint32_t hv, uint64_t cas, rel_time_t used) noexcept nogil
 # Puts `fresh`, the page mover's copy of a linked item or of its head, in the item's place in table and queue, and gives
 # the copy the table's reference. The mover holds the item lock, and a reference to the item.
 cdef void do_item_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil

@@ -194,7 +194,7 @@ cdef inline void _inherit(const item *old, item *it) noexcept nogil:
     relaxed_store(&it.it_flags, it.it_flags | (old.it_flags & ITEM_FREQUENCY))
 
 
-cdef void do_item_supersede(store *s, item *old, item *it, uint32_t hv, uint64_t cas) noexcept nogil:
+cdef void do_item_supersede(store *s, item *old, item *it, uint32_t hv, uint64_t cas, rel_time_t used) noexcept nogil:
     assert_held(item_mutex(s, hv))
     cdef lru_queue *q
     cdef lru_queue *old_q = &s.queues[old.slabs_clsid]
@@ -202,7 +202,7 @@ cdef void do_item_supersede(store *s, item *old, item *it, uint32_t hv, uint64_t
     if s.ghost.buckets != NULL:
         _inherit(old, it)
     q = &s.queues[it.slabs_clsid]
-    change_replace(s, old, it, hv, cas)
+    change_replace(s, old, it, hv, cas, used)
     do_count_unlinked(s, old, hv)
     do_count_linked(s, it, hv)
     # Mostly both items have the same queue: take its lock once.

@@ -165,7 +165,7 @@ cdef inline size_t ITEM_ntotal(item *it) noexcept nogil:
     return <size_t>(ITEM_data(it) - <char *>it) + <size_t>it.nbytes
 
 cdef inline item_hdr ITEM_get_hdr(item *it) noexcept nogil:
-    """The place of an ITEM_HDR item's value. The caller has the item lock, or a reference."""
+    """The place of an ITEM_HDR item's value. The caller has the item lock, or the item is not linked."""
     cdef item_hdr where
     memcpy(&where, ITEM_data(it), sizeof(where))
     return where
@@ -613,17 +613,16 @@ cdef bint do_victim_to_header(store *s, const victim *v, const item_hdr *where) 
 # it has expired; nothing is locked.
 cdef item *header_find_locked(store *s, const char *key, size_t nkey, uint32_t hv,
                               const item_hdr *where) noexcept nogil
-cdef enum header_moved:
-    HEADER_NO_MEMORY
-    HEADER_CHANGED              # in place
-    HEADER_COPIED               # somebody has a reference to the old header
 # Gives the header of header_find_locked another place.
-cdef header_moved do_header_move(store *s, item *it, uint32_t hv, const item_hdr *where) noexcept nogil
+cdef void do_header_move(store *s, item *it, const item_hdr *where) noexcept nogil
 # An unlinked item with the header's key, sizes, client flags and expiry time, for reading its value. NULL: no memory.
 cdef item *header_buffer(store *s, item *it) noexcept nogil
-# The present place of a value whose header the caller has looked up before, and has a reference to. False: the key has
-# no header of the same value any more.
-cdef bint header_place(store *s, item *it, item_hdr *where) noexcept nogil
+# Locks the key of a header to which the caller has a reference, until item_unlock; returns the key's hash. Meanwhile the
+# header keeps its place and, while linked, its value.
+cdef uint32_t header_lock(store *s, item *it) noexcept nogil
+# The item linked in the place of a header, with a reference, if the reply to a get of the header describes this item,
+# too: the same length, client flags, expiry time and CAS value. Else NULL. The caller has the item lock.
+cdef item *do_header_successor(store *s, item *it, uint32_t hv) noexcept nogil
 # Unlinks the key's header if its value is at `where`.
 cdef void header_drop(store *s, item *it, const item_hdr *where) noexcept nogil
 # Whether clients fetch the item often: the header is linked, and was fetched twice, lately. No lock is needed.

@@ -400,6 +400,46 @@ class TestCompaction:
                 thread.join()
         assert not wrong
 
+    def test_a_value_that_moves_is_no_miss(self, rmemcached_server: ServerFactory, file: Path) -> None:
+        """A writer has pages compacted, and the recaching takes headers away, between a get's lookup and its read.
+        Without CAS values nothing but the header says which value is meant."""
+        tuned = options(file, "160m", ext_recache_rate=20, ext_compact_under=19, ext_drop_under=0, ext_max_frag=0.95)
+        server = rmemcached_server("-m", "128", "-t", "4", "-C", "-o", tuned)
+        stop = threading.Event()
+        missing: list[str] = []
+        values = {f"key-{n}": value_of(f"key-{n}", 400) for n in range(300)}
+
+        def write() -> None:
+            chance = random.Random(1)
+            with closing(tcp_client(server)) as client:
+                while not stop.is_set():
+                    client.set(f"other-{chance.randrange(60)}", b"y" * chance.choice((400, 20_000, 200_000)))
+
+        def read(seed: int) -> None:
+            chance = random.Random(seed)
+            with closing(tcp_client(server)) as client:
+                while not stop.is_set() and not missing:
+                    asked = chance.sample(list(values), 60)
+                    found = client.get_many(asked)
+                    missing.extend(key for key in asked if found.get(key) != values[key])
+
+        with closing(tcp_client(server)) as client:
+            client.set_many(values)
+        threads = [threading.Thread(target=write)] + [threading.Thread(target=read, args=(n,)) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            with Conversation(server) as control:
+                eventually(
+                    lambda: missing or control.number("extstore_compact_rescues") > 40_000, 120.0, what="compaction"
+                )
+                assert control.number("extstore_page_evictions") == control.number("evictions") == 0
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert not missing
+
 
 class TestOptions:
     @pytest.mark.parametrize(
