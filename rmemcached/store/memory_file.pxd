@@ -63,6 +63,9 @@ cdef struct memory_file:
     unsigned int hashpower      # ... and the power of its hash table; 0 if fresh
     bint has_holes              # some of the file's pages are not there, and need space
     bint serves                 # the start has succeeded
+    # For a start that fails: the head's fields as the last run left them
+    bint was_clean              # also for a fresh file
+    int64_t last_starts[HEAD_CRASHES - 1]
     # the slabs lock
     size_t reserved             # bytes of the arena for which the file system has taken space
 

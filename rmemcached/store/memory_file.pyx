@@ -192,6 +192,8 @@ cdef void _take_last_run(store *s, const arena_head *head, const struct_stat *st
     """Notes the last run's clock, lengths and address."""
     s.file.fresh = False
     s.file.run = s.file.last.number
+    s.file.was_clean = head.clean != 0
+    memcpy(s.file.last_starts, head.starts, sizeof(head.starts))
     s.file.last_time = head.current_time
     s.file.reserved = head.arena_used
     # More buckets than chunks there can be are damage.
@@ -225,7 +227,7 @@ cdef bint memory_file_open(store *s) noexcept nogil:
     cdef struct_stat status
     cdef const head_run *last
     cdef const char *wrong
-    s.file.fresh = True
+    s.file.fresh = s.file.was_clean = True
     global _keep_note
     _file_problem[0] = 0
     if not _keep_note:
@@ -356,9 +358,13 @@ cdef void memory_file_forget_bases(store *s) noexcept nogil:
 cdef void memory_file_end(store *s) noexcept nogil:
     if s.file.fd < 0:
         return
-    # On a file system that outlives the machine, the items must be there before the mark. A start that failed is no end
-    # in order.
-    if s.head != NULL and s.file.serves and msync(s.head, s.slabs.head_length + s.slabs.arena_used, MS_SYNC) == 0:
+    # s.file.life: the file belongs to this run.
+    if s.file.life != 0 and not s.file.serves:
+        # A start that failed is no crash.
+        memcpy(s.head.starts, s.file.last_starts, sizeof(s.head.starts))
+    # On a file system that outlives the machine, the items must be there before the mark.
+    if s.file.life != 0 and (s.file.serves or s.file.was_clean) \
+            and msync(s.head, s.slabs.head_length + s.slabs.arena_used, MS_SYNC) == 0:
         relaxed_store(&s.head.clean, 1)
         msync(s.head, s.slabs.head_length, MS_SYNC)
     close(s.file.fd)

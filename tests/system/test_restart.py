@@ -325,12 +325,12 @@ def test_items_expire_while_no_daemon_runs(path: Path) -> None:
         assert client.get_many(["brief", "long"]) == {"long": b"value"}
 
 
-def refusal(*options: str) -> str:
-    """The error line of a daemon refusing to start."""
+def refusal(*options: str, lines: int = 1) -> str:
+    """The error of a daemon refusing to start, in so many lines."""
     user = ["-u", "root"] if os.geteuid() == 0 else []
     command = [sys.executable, "-P", "-m", "rmemcached", *user, "-p", str(free_port()), "-l", "127.0.0.1", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    assert done.returncode in (1, os.EX_USAGE) and done.stdout == "" and done.stderr.count("\n") == 1, done
+    assert done.returncode in (1, os.EX_USAGE) and done.stdout == "" and done.stderr.count("\n") == lines, done
     return done.stderr
 
 
@@ -364,6 +364,18 @@ def test_a_crash_loop_ends_with_an_empty_cache(path: Path) -> None:
     with start_rmemcached("-e", str(path)) as server, client_of(server) as client:
         assert client.get("key") is None
         assert eventually(lambda: "crashed three times within a minute" in server.stderr())
+        server.stop()
+
+
+def test_a_failed_start_is_no_crash(path: Path) -> None:
+    for _ in range(2):
+        with start_rmemcached("-e", str(path)) as server, client_of(server) as client:
+            client.set("key", b"value")
+            server.kill()
+    for _ in range(2):
+        assert "max memory must be at least" in refusal("-e", str(path), "-m", "10", "-L", lines=2)
+    with start_rmemcached("-e", str(path)) as server, client_of(server) as client:
+        assert client.get("key") == b"value"
         server.stop()
 
 
