@@ -23,6 +23,7 @@ cdef struct compaction:          # of a page
 
 cdef struct part_counts:         # of a part of a page
     uint64_t rescues
+    uint64_t shared              # rescues with a header in use: memcached copies such a header
     uint64_t lost
     uint64_t skipped
     uint64_t cold
@@ -164,6 +165,7 @@ cdef void _rescue(flash *f, const char *data, const item_hdr *where, unsigned in
         # Deleted, or stored again, since the first look.
         value_gone(f, &space.where, space.length)
         return
+    counts.shared += relaxed_load(&it.refcount) > 1
     do_header_move(f.store, it, &space.where)
     item_unlock(f.store, hv)
     counts.rescues += 1
@@ -224,9 +226,10 @@ cdef void _count_part(flash *f, const compaction *c, uint32_t offset, const part
     pthread_mutex_unlock(&f.lock)
     if log_wants(f.config.log, LOG_SYSEVENTS):
         # memcached's line. A move needs no new header, and so no memory.
-        snprintf(text, sizeof(text), b"type=compact_read_end id=%lu offset=%llu rescues=%lu rescues_realloc=0 "
+        snprintf(text, sizeof(text), b"type=compact_read_end id=%lu offset=%llu rescues=%lu rescues_realloc=%lu "
                  b"lost=%lu lost_oom=0 skipped=%lu", <unsigned long>c.page, <unsigned long long>offset,
-                 <unsigned long>counts.rescues, <unsigned long>counts.lost, <unsigned long>counts.skipped)
+                 <unsigned long>counts.rescues, <unsigned long>counts.shared, <unsigned long>counts.lost,
+                 <unsigned long>counts.skipped)
         log_text(f.config.log, LOG_SYSEVENTS, text)
 
 

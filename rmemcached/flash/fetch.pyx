@@ -179,7 +179,7 @@ cdef void _submit(flash_get *g, conn *c, mc_resp *resp) noexcept nogil:
     io_submit(g.f, &g.request)
 
 
-cdef inline bint _do_find_source(flash_get *g) noexcept nogil:
+cdef inline bint _find_present(flash_get *g) noexcept nogil:
     g.where = ITEM_get_hdr(g.header)
     return source_find(g.f, &g.where, record_length(g.header), &g.source)
 
@@ -188,13 +188,13 @@ cdef bint _find_source(flash_get *g) noexcept nogil:
     """Keeps the value's page, or finds the value in memory (g.value). False: the value is gone."""
     # A compaction changes the place with the item lock held, and has the page dropped afterwards.
     cdef uint32_t hv = header_lock(g.f.store, g.header)
-    cdef bint found = _do_find_source(g)
+    cdef bint found = _find_present(g)
     # A header that has left the table is no reason for a miss if the key is there.
     cdef item *present = NULL if found else do_header_successor(g.f.store, g.header, hv)
     if present != NULL and ITEM_has(present, ITEM_HDR):
         do_item_remove(g.f.store, g.header)
         g.header = present
-        found = _do_find_source(g)
+        found = _find_present(g)
     elif present != NULL:
         g.value = present
         found = True

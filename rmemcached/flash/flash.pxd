@@ -95,8 +95,8 @@ cdef struct page_stats:          # of `stats extstore`
 cdef struct flash                # layout.pxd
 
 # --- the main thread ---
-# Opens and locks the files, and makes the tables. With a memory file the tables come with the store (restart.pxd). NULL:
-# the line in `why` says why.
+# Opens and locks the files, and makes the tables. With a memory file the tables come with the store (restart.pxd).
+# NULL: the line in `why` says why.
 cdef flash *flash_create(const flash_config *config, char *why, size_t size) noexcept nogil
 # For store_config.external.
 cdef const external_storage *flash_external(flash *f) noexcept nogil

@@ -68,7 +68,8 @@ cdef enum conn_want:         # the result of drive_machine
 cdef enum:
     WRITE_BUFFER_SIZE = 512  # room for a reply's formatted part: key 250 (or in base64 252), flags, opaque, numbers
     MAX_PENDING_RESPS = 256  # with so many waiting replies the machine returns WANT_FLUSH; or with ...
-    MAX_PENDING_BYTES = 4 * 1024 * 1024   # ... so many bytes of items and statistics, or of values that replies wait for
+    MAX_PENDING_BYTES = 4 * 1024 * 1024   # ... so many bytes of items and statistics
+    MAX_WAITING_BYTES = 16 * 1024 * 1024  # ... or so many bytes of values of replies that wait
     REFRESH_WHY_MAX = 4096 + 320   # bytes of refresh_certs' reason, a path and OpenSSL's words, with a NUL
     MSET_TOKENS_SIZE = 40    # bytes of an O, a length, an opaque of up to 32 bytes, and the flags c, k, s
 
@@ -483,4 +484,4 @@ cdef inline bint conn_waits(const conn *c) noexcept nogil:
 cdef inline bint conn_output_full(const conn *c) noexcept nogil:
     """Whether replies must leave before the next command, or the next key of a get."""
     return c.npending >= MAX_PENDING_RESPS or c.pending_bytes >= MAX_PENDING_BYTES \
-        or c.waiting_bytes >= MAX_PENDING_BYTES
+        or c.waiting_bytes >= MAX_WAITING_BYTES

@@ -62,6 +62,7 @@ cdef item *header_copy(store *s, item *it) noexcept nogil:
 
 
 cdef void do_header_move(store *s, item *it, const item_hdr *where) noexcept nogil:
+    assert_held(item_mutex_of(s, it))
     change_place(s, it, where)
 
 

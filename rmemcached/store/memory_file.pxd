@@ -63,7 +63,7 @@ cdef struct memory_file:
     unsigned int hashpower      # ... and the power of its hash table; 0 if fresh
     bint has_holes              # some of the file's pages are not there, and need space
     bint serves                 # the start has succeeded
-    # For a start that fails: the head's fields as the last run left them
+    # for a failed start: fields of the head from the last run
     bint was_clean              # also for a fresh file
     int64_t last_starts[HEAD_CRASHES - 1]
     # the slabs lock

@@ -617,8 +617,8 @@ cdef item *header_find_locked(store *s, const char *key, size_t nkey, uint32_t h
 cdef void do_header_move(store *s, item *it, const item_hdr *where) noexcept nogil
 # An unlinked item with the header's key, sizes, client flags and expiry time, for reading its value. NULL: no memory.
 cdef item *header_buffer(store *s, item *it) noexcept nogil
-# Locks the key of a header to which the caller has a reference, until item_unlock; returns the key's hash. Meanwhile the
-# header keeps its place and, while linked, its value.
+# Locks the key of a header to which the caller has a reference, until item_unlock. Returns the key's hash. Meanwhile
+# the header keeps its place and, while linked, its value.
 cdef uint32_t header_lock(store *s, item *it) noexcept nogil
 # The item linked in the place of a header, with a reference, if the reply to a get of the header describes this item,
 # too: the same length, client flags, expiry time and CAS value. Else NULL. The caller has the item lock.
