@@ -11,6 +11,7 @@ import argparse
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -25,7 +26,7 @@ if __name__ == "__main__":
     ROOT = Path(__file__).resolve().parent.parent.parent
     sys.path[:0] = [str(ROOT), str(ROOT / "bench"), str(ROOT / "tests" / "shared")]
 
-from servers import Server, StartError, free_port
+from servers import Server, StartError
 
 from rmemcached.client import Client, MemcacheError
 
@@ -37,6 +38,18 @@ ABSENT = None
 # With storage on flash most values go outward.
 FLASH_SIZES = (1, 200, 400, 3000, 20_000, 60_000, 200_000)
 FLASH_WEIGHTS = (2, 4, 20, 20, 10, 5, 3)
+
+# Counts of values that a daemon gives up by itself, and others that may explain a loss.
+LOSSES = (b"evictions", b"extstore_objects_evicted", b"extstore_compact_lost", b"extstore_io_errors")
+TOLD = (
+    b"restored_items",
+    b"restored_dropped",
+    b"restored_expired",
+    b"cmd_flush",
+    b"miss_from_extstore",
+    b"badcrc_from_extstore",
+    b"get_oom_extstore",
+)
 
 State = bytes | None
 
@@ -165,7 +178,12 @@ class Run:
         self.rng = random.Random(seed)
         self.options = list(options)
         self.transports = list(transports)
-        self.port = free_port()
+        # Bound for the whole run: between two daemons nobody else gets the port. Clients of another daemon there would
+        # flush this one.
+        self.holder = socket.socket()
+        self.holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.holder.bind(("127.0.0.1", 0))
+        self.port = int(self.holder.getsockname()[1])
         self.gate = threading.RLock()
         # Each worker has a gate of its own, taken by flush_all with all others.
         self.workers = [Worker(i, seed, flash is not None) for i in range(4)]
@@ -173,6 +191,7 @@ class Run:
         self.flash = flash
         self.outward = 0  # values found on flash
         self.moved = 0  # values moved by compactions
+        self.lost = 0  # values that the daemons gave up by themselves
 
     def flash_options(self) -> list[str]:
         """Two files, in any order. A value goes outward soon after its store, and the compactor always finds work."""
@@ -255,7 +274,8 @@ class Run:
                     worker.settle(client)
                 self.restored += int(stats[b"restored_items"])
                 self.outward += int(stats.get(b"extstore_objects_used", 0))
-            self.raise_problems()
+                after = client.stats()
+            self.raise_problems("after the start", server, after)
             threads = []
             for worker in self.workers:
                 transport = self.rng.choice(self.transports)
@@ -263,9 +283,10 @@ class Run:
                 thread.start()
                 threads.append(thread)
             time.sleep(self.rng.uniform(0.02, 0.4))  # the kill comes at any moment
-            if self.flash is not None and self.rng.random() < 0.1:
-                with self.client("tcp") as client:
-                    self.moved += int(client.stats()[b"extstore_compact_rescues"])
+            with self.client("tcp") as client:
+                after = client.stats()
+            self.moved += int(after.get(b"extstore_compact_rescues", 0))
+            self.lost += sum(int(after.get(name, 0)) for name in LOSSES)
             if self.rng.random() < 0.2:
                 killer = threading.Timer(self.rng.uniform(0, 0.003), os.kill, (server.pid, signal.SIGKILL))
                 try:
@@ -278,17 +299,20 @@ class Run:
             server.kill()
             for thread in threads:
                 thread.join()
-        self.raise_problems()
+        self.raise_problems("under load", server, after)
 
     def remove_flash(self) -> None:
         if self.flash is not None:
             for name in "ab":
                 (self.flash / f"flash-{name}").unlink(missing_ok=True)
 
-    def raise_problems(self) -> None:
+    def raise_problems(self, when: str, server: Server, stats: dict[bytes, bytes]) -> None:
         problems = [problem for worker in self.workers for problem in worker.problems]
         if problems:
-            raise AssertionError("\n".join(problems[:10]))
+            counts = [f"{name.decode()} {stats[name].decode()}" for name in (*LOSSES, *TOLD) if name in stats]
+            raise AssertionError(
+                "\n".join([f"{when}:", *problems[:10], f"{self.lost} values given up so far", *counts, server.said()])
+            )
 
 
 SHAPES: list[list[str]] = [[], [], [], ["-f", "1.4"], ["-n", "100"], ["-m", "480"], ["-I", "2m"]]
@@ -315,7 +339,7 @@ def main() -> None:
                 done = sum(worker.done for worker in run.workers)
                 print(
                     f"{kill + 1} kills, {done} acknowledged changes, {run.restored} items taken over, {run.outward} of "
-                    f"them on flash, {run.moved} moved by compactions in a tenth of the runs, "
+                    f"them on flash, {run.moved} moved by compactions, {run.lost} given up, "
                     f"{time.monotonic() - began:.0f} s",
                     flush=True,
                 )
