@@ -94,7 +94,8 @@ cdef bint memory_file_is_of_boot(store *s) noexcept nogil
 cdef uint64_t memory_file_id(store *s) noexcept nogil
 # This run in the head.
 cdef const head_run *head_present(store *s) noexcept nogil
-# Notes that the run ends in order, for store_destroy: all threads have ended. Closes the file.
+# Notes an end in order, or takes the note of a failed start back, for store_destroy: all threads have ended. Closes the
+# file.
 cdef void memory_file_end(store *s) noexcept nogil
 # A read-only descriptor of the file, for clients, or -1.
 cdef int memory_file_reader(store *s) noexcept nogil
