@@ -10,6 +10,9 @@ handshakes   full handshakes a second by several processes; a handshake counts w
              Meanwhile a bystander, without TLS, gets 100 B: its p99 beside the p99 without a storm, and beside the p99
              while the same processes shake hands among themselves, without the server.
 idle         memory of an idle connection with TLS.
+flash        hits of 1 KB, 64 KB and 500 KB, one at a time: of values in memory, and of values on flash (-o ext_path),
+             read from the page cache and from the device; p99 of hits in memory while the server compacts, beside the
+             p99 with the same sets without flash, and with no sets.
 
 The floor of handshakes is the sum of as many processes, or one for each core if these are more, which share all cores:
 each has both ends of its handshakes in memory (ssl.MemoryBIO), with the same certificate (P-256), without tickets. So
@@ -33,6 +36,8 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rmemcached.bench import _load, cpu, tls
@@ -40,7 +45,7 @@ from rmemcached.bench.arguments import names_of, size_name
 from rmemcached.bench.contenders import Contender, default_contenders, described, refuse, start
 from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError, named
-from rmemcached.bench.helpers import Helper
+from rmemcached.bench.helpers import Helper, orders
 from rmemcached.bench.measure import Case, Round
 from rmemcached.bench.memory import WARM, exchange, measure_connections
 from rmemcached.bench.processes import check_descriptors
@@ -48,13 +53,13 @@ from rmemcached.bench.scratch import scratch
 from rmemcached.bench.servers import Server
 from rmemcached.bench.sheet import Sheet
 
-HELP = "restarts with a memory file, and TLS: takeover, sets, large gets, handshakes, memory"
+HELP = "restarts with a memory file, TLS, and values on flash"
 CONTENDERS = ("tcp", "memcached")
 TURNS = False
 AT_LEAST = {"processes": 1}
-FILE, TLS = "--memory-file", "--enable-ssl"
+FILE, TLS, FLASH = "--memory-file", "--enable-ssl", "ext_path"
 # {part: its option, as the servers' help has it}
-PARTS = {"restart": FILE, "sets": FILE, "tls": TLS, "handshakes": TLS, "idle": TLS}
+PARTS = {"restart": FILE, "sets": FILE, "tls": TLS, "handshakes": TLS, "idle": TLS, "flash": FLASH}
 TMPFS = "/dev/shm"
 RESTORED = 200  # bytes of a value
 SET, CONNECTIONS, DEPTHS = 100, 50, (1, 16)
@@ -62,6 +67,14 @@ LARGE, KEY = 1 << 20, b"key"
 RUNS = 3  # of what takes turns in a round
 BYSTANDERS, RATE, GOT = 8, 2000, 1000  # connections, gets a second in all, keys
 SHAKEN = "floor: handshakes"
+FLASH_SIZES, FLASH_KEYS = (1 << 10, 64 << 10, 500 << 10), 32  # bytes of values, and the values of each size
+PLACES = ("memory", "page cache", "device")
+FLASH_OPTIONS = (
+    "ext_page_size=8,ext_wbuf_size=2,ext_item_size=512,ext_item_age=0,ext_max_sleep=10000,ext_recache_rate=0"
+)
+COMPACTING = "ext_compact_under=5,ext_drop_under=1,ext_max_frag=0.9"
+REPLACED, REPLACED_KEYS, REPLACED_RATE = 4000, 8000, 8000  # bytes, keys, sets a second: half of the 64 MB of flash
+FLASH_TIMEOUT = 60  # seconds until the values are on flash
 Name = TypeVar("Name", bound=Hashable)
 Figures = dict[str, float]
 
@@ -415,6 +428,208 @@ def measure_idle(scene: Scene, contenders: list[Contender]) -> None:
         )
 
 
+# ---- flash -----------------------------------------------------------------------------------------------------------
+
+
+def measure_flash(scene: Scene, contenders: list[Contender]) -> None:
+    measure_flash_hits(scene, contenders)
+    measure_compaction(scene, contenders)
+
+
+def with_flash(file: str, megabytes: int, *more: str) -> tuple[str, ...]:
+    """The options of a server whose values leave memory as soon as possible."""
+    return ("-o", ",".join((FLASH_OPTIONS, *more, f"ext_path={file}:{megabytes}m")))
+
+
+def measure_flash_hits(scene: Scene, contenders: list[Contender]) -> None:
+    sheet = scene.sheet
+    values = {size: [os.urandom(size) for _ in range(2 * FLASH_KEYS)] for size in FLASH_SIZES}
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(scratch())
+        works: dict[int, dict[tuple[str, str], Callable[[int], Figures]]] = {size: {} for size in FLASH_SIZES}
+        for number, contender in enumerate(contenders):
+            flags, file = ("-t", "1", "-m", "256"), f"{folder}/flash{number}"
+            for options in ((), with_flash(file, 256)):
+                server = stack.enter_context(start(contender, (*flags, *options), folder, os.sched_getaffinity(0)))
+                sheet.record.contender(described(contender, server, "plain sockets"))
+                with named(contender.name):
+                    peer = stack.enter_context(server.connect(60))
+                    store_values(peer, values)
+                    for size in FLASH_SIZES:
+                        keys = on_flash(server, peer, size, values[size]) if options else range(FLASH_KEYS)
+                        hits = Hits(server, peer, file, size, {key: values[size][key] for key in keys})
+                        places = PLACES[1:] if options else PLACES[:1]
+                        if options and not hits.reach_the_device():
+                            sheet.record.note("flash is without the device: the file system of TMPDIR is in memory")
+                            places = places[:1]
+                        for place in places:
+                            works[size][contender.name, place] = hits.work(place, scene.options.seconds / RUNS)
+        for size in FLASH_SIZES:
+            found = in_turns(works[size], f"flash {size}", sheet.record.round)
+            for name, place in found:
+                us = found[name, place]["p50_us"]
+                sheet.add(f"hit of {size_name(size)}, {place}: p50", name, us, "us", group="flash")
+                if place != PLACES[0]:
+                    ratio = us / found[name, PLACES[0]]["p50_us"]
+                    sheet.add(f"hit of {size_name(size)}, {place} beside memory", name, ratio, "", group="flash")
+
+
+def store_values(peer: socket.socket, values: Mapping[int, list[bytes]]) -> None:
+    """Stores the values, and then the largest again under other keys: these push the others out of write buffers."""
+    largest = max(values)
+    for size, kind in (*((size, "key") for size in values), (largest, "more")):
+        for key, value in enumerate(values[size]):
+            command = b"set %s-%d-%d 0 0 %d\r\n%s\r\n" % (kind.encode(), size, key, size, value)
+            if (reply := exchange(peer, command, 8)) != b"STORED\r\n":
+                raise ValueError(f"set of {size} bytes: a wrong reply came back: {reply!r}")
+
+
+def on_flash(server: Server, peer: socket.socket, size: int, values: list[bytes]) -> list[int]:
+    """The numbers of FLASH_KEYS values on flash. Raises ValueError when too few are there after a minute."""
+    deadline = time.monotonic() + FLASH_TIMEOUT
+    while True:
+        found = []
+        for key, value in enumerate(values):
+            before = server.stats()["get_extstore"]
+            timed_get(peer, *flash_get(size, key, value))
+            if server.stats()["get_extstore"] != before:
+                found.append(key)
+            if len(found) == FLASH_KEYS:
+                return found
+        if time.monotonic() > deadline:
+            raise ValueError(f"{len(found)} of {len(values)} values of {size} bytes are on flash after a minute")
+
+
+def flash_get(size: int, key: int, value: bytes) -> tuple[bytes, bytearray, bytes]:
+    """The arguments of timed_get."""
+    expected = b"VALUE key-%d-%d 0 %d\r\n%s\r\nEND\r\n" % (size, key, size, value)
+    return b"get key-%d-%d\r\n" % (size, key), bytearray(len(expected)), expected
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Gets of these values. file: of the server's flash."""
+
+    server: Server
+    peer: socket.socket
+    file: str
+    size: int
+    values: Mapping[int, bytes]
+
+    def work(self, place: str, seconds: float) -> Callable[[int], Figures]:
+        gets = [flash_get(self.size, key, value) for key, value in self.values.items()]
+
+        def run(number: int) -> Figures:
+            taken: list[float] = []
+            hits, read = self.flash_hits(), self.device_bytes()
+            end = time.monotonic() + (seconds if number else seconds / 10)
+            while not taken or time.monotonic() < end:
+                for get in gets:
+                    if place == "device":
+                        self.leave_page_cache()
+                    taken.append(timed_get(self.peer, *get))
+            if place != "memory" and self.flash_hits() - hits != len(taken):
+                raise ValueError(f"{self.flash_hits() - hits} of {len(taken)} hits came from flash")
+            if place == "device" and self.device_bytes() - read < len(taken) * self.size / 2:
+                raise ValueError(f"{self.device_bytes() - read} bytes were read from the device by {len(taken)} gets")
+            return {"p50_us": statistics.median(taken) * 1e6}
+
+        return run
+
+    def flash_hits(self) -> int:
+        return int(self.server.stats().get("get_extstore", 0))
+
+    def leave_page_cache(self) -> None:
+        """The next gets read from the device."""
+        with open(self.file, "rb") as file:
+            os.fdatasync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def reach_the_device(self) -> bool:
+        """Whether a get can reach a device. On a tmpfs the page cache is all there is."""
+        key, value = next(iter(self.values.items()))
+        before = self.device_bytes()
+        self.leave_page_cache()
+        timed_get(self.peer, *flash_get(self.size, key, value))
+        return self.device_bytes() > before
+
+    def device_bytes(self) -> int:
+        """Bytes read from devices by the server so far. Raises OSError."""
+        lines = Path(f"/proc/{self.server.pid}/io").read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("read_bytes")))
+
+
+def measure_compaction(scene: Scene, contenders: list[Contender]) -> None:
+    sheet, seconds = scene.sheet, scene.options.seconds
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(scratch())
+        helper = stack.enter_context(Helper(replacer, os.sched_getaffinity(0)))
+        works: dict[tuple[str, bool], Callable[[int], Figures]] = {}
+        for number, contender in enumerate(contenders):
+            for flash in (False, True):
+                options = with_flash(f"{folder}/flash{number}", 64, COMPACTING) if flash else ()
+                flags = ("-t", "1", "-m", "64", *options)
+                server = stack.enter_context(start(contender, flags, folder, os.sched_getaffinity(0)))
+                with named(contender.name):
+                    cpu.fill(server, GOT)
+                    helper.tell("fill", server.address)
+                    helper.answer()
+                works[contender.name, flash] = replacing_work(helper, server, flash, seconds)
+        found = in_turns(works, "compaction", sheet.record.round, runs=1)
+    p99 = "p99 of a hit in memory"
+    for name in (contender.name for contender in contenders):
+        without, compacting = found[name, False], found[name, True]
+        if not compacting["compacted"]:
+            sheet.record.note(f"flash: {name} has compacted nothing while it was measured: take more --seconds")
+            continue
+        given: dict[str, Any] = {"unit": "us", "group": "flash"}
+        sheet.add(f"{p99}, no sets", name, without["quiet"], **given)
+        sheet.add(f"{p99}, sets without flash", name, without["p99_us"], **given)
+        sheet.add(f"{p99}, sets and compaction", name, compacting["p99_us"], **given)
+        given["unit"] = ""
+        sheet.add(f"{p99}, compaction beside sets", name, compacting["p99_us"] / without["p99_us"], **given)
+        sheet.add(f"{p99}, compaction beside no sets", name, compacting["p99_us"] / without["quiet"], **given)
+
+
+def replacing_work(helper: Helper, server: Server, flash: bool, seconds: float) -> Callable[[int], Figures]:
+    """A run of the bystander's gets beside sets of values that are there already; without flash, also of gets alone."""
+
+    def work(number: int) -> Figures:
+        length = seconds if number else seconds / 10
+        figures = {} if flash else {"quiet": bystander(server, length, number)}
+        before = compacted(server)
+        helper.tell("replace", server.address, length, number + 1)
+        figures["p99_us"] = bystander(server, length, number)
+        helper.answer()
+        return {**figures, "compacted": compacted(server) - before}
+
+    return work
+
+
+def compacted(server: Server) -> int:
+    """Values that compactions have moved, and pages that they have given back."""
+    stats = server.stats()
+    return sum(int(stats.get(key, 0)) for key in ("extstore_compact_rescues", "extstore_page_reclaims"))
+
+
+def replacer(pipe: Connection, cores: set[int]) -> None:
+    """Answers ("fill", address), and ("replace", address, seconds, seed) when the sets are over."""
+    for what, address, *rest in orders(pipe, cores):
+        seed = rest[1] if rest else 1
+        with socket.create_connection(address, 60) as plain:
+            rate = 0 if what == "fill" else REPLACED_RATE
+            load = _load.Load(
+                keys=REPLACED_KEYS, key_size=33, value_size=REPLACED, sets=1.0, depth=16, rate=rate, seed=seed
+            )  # the bystander's keys have 32 bytes
+            load.add_socket(plain)
+            with load:
+                if what == "fill":
+                    load.fill()
+                else:
+                    load.run(rest[0])
+        pipe.send(None)
+
+
 # ---- all parts -------------------------------------------------------------------------------------------------------
 
 WORKS: dict[str, Callable[[Scene, list[Contender]], None]] = {
@@ -423,6 +638,7 @@ WORKS: dict[str, Callable[[Scene, list[Contender]], None]] = {
     "tls": measure_tls,
     "handshakes": measure_handshakes,
     "idle": measure_idle,
+    "flash": measure_flash,
 }
 
 

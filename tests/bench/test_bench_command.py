@@ -203,6 +203,23 @@ def test_survives_leaves_out_servers_without_an_option(tmp_path: Path) -> None:
     assert done.returncode == 1 and "nothing was measured: openssl is not in PATH" in done.stderr
 
 
+def test_survives_flash(tmp_path: Path) -> None:
+    words = "survives --parts flash --seconds 0.2 --rounds 1 --contenders tcp,memcached"
+    figures, _, _ = measured(tmp_path, *words.split())
+    found = {(row["case"], row["contender"]): row["median"] for row in figures["results"]}
+    assert names(figures) == ["tcp", "memcached"] and min(found.values()) > 0
+    for name in names(figures):
+        for size in ("1 KB", "64 KB", "500 KB"):
+            ratio = (
+                found[f"flash: hit of {size}, page cache: p50", name]
+                / found[f"flash: hit of {size}, memory: p50", name]
+            )
+            assert found[f"flash: hit of {size}, page cache beside memory", name] == pytest.approx(ratio)
+    # The file system of TMPDIR may be in memory, and a slow machine may have compacted nothing.
+    expected = ("flash is without the device", "flash: tcp has compacted", "flash: memcached has compacted")
+    assert all(note.startswith(expected) for note in notes(figures))
+
+
 HITRATIO = "hitratio --megabytes 4 --largest 2000"
 
 
