@@ -16,6 +16,7 @@ failure. The engine never waits for a device with an item lock or its own lock h
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from posix.stat cimport struct_stat
 from posix.uio cimport iovec
 
 from rmemcached.logger cimport logger
@@ -125,6 +126,7 @@ include "ring.pxd"
 include "io.pxd"
 include "fetch.pxd"
 include "compactor.pxd"
+include "files.pxd"
 include "restart.pxd"
 include "writer.pxd"
 include "life.pxd"

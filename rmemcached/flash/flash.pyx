@@ -1,11 +1,11 @@
 """External storage: flash.pxd has the interface, layout.pxd the whole."""
 
-from libc.errno cimport EAGAIN, EDQUOT, EFBIG, EINTR, EINVAL, EIO, ENOENT, ENOMEM, ENOSPC, ENOSYS, errno
+from libc.errno cimport EAGAIN, EBUSY, EDQUOT, EFBIG, EINTR, EINVAL, EIO, ELOOP, ENOENT, ENOMEM, ENOSPC, ENOSYS, errno
 from libc.stdint cimport uintptr_t
 from libc.stdio cimport fprintf, rename, snprintf, stderr
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
-from posix.stat cimport S_ISREG, fstat, struct_stat
+from posix.stat cimport S_ISBLK, S_ISDIR, S_ISFIFO, S_ISREG, S_ISSOCK, fstat, stat, struct_stat
 from posix.unistd cimport geteuid, pread, unlink
 
 from rmemcached.logger cimport LOG_EVICTIONS, LOG_SYSEVENTS, LOG_TEXT_MAX, log_text, log_wants, uri_encode
@@ -55,6 +55,7 @@ include "ring.pyx"
 include "io.pyx"
 include "fetch.pyx"
 include "compactor.pyx"
+include "files.pyx"
 include "restart.pyx"
 include "writer.pyx"
 include "life.pyx"

@@ -17,6 +17,7 @@ cdef enum:
     WBUFS = BUCKETS + 2          # a buffer for each bucket, and buffers being written
     KEPT_VERSION = 1             # changes with this layout, or with the records
     KEPT_BLOCK = 4096
+    KEPT_PATH = 4096             # bytes of a path
     LABEL = 4096                 # bytes for the label at a file's beginning (restart.pxd)
 
 cdef struct flash_page           # pages.pxd
@@ -62,3 +63,5 @@ cdef void kept_close(flash *f) noexcept nogil
 cdef uint64_t kept_check(const kept_head *head) noexcept nogil
 # Bytes at the beginning of a page's part that belong to the label of the page's file.
 cdef uint32_t label_room(flash *f, const flash_page *p, uint32_t offset) noexcept nogil
+# The path of FILE.flash, and an ending. out: KEPT_PATH bytes. False: the path is too long, and the problem is noted.
+cdef bint kept_file(flash *f, const char *ending, char *out) noexcept nogil

@@ -1,3 +1,6 @@
+cdef const char *LABEL_MAGIC = b"RMCFLASH"
+
+
 cdef inline size_t kept_buffers_at(unsigned int page_count) noexcept nogil:
     return KEPT_BLOCK + (page_count * sizeof(kept_page) + KEPT_BLOCK - 1) // KEPT_BLOCK * KEPT_BLOCK
 
@@ -26,4 +29,11 @@ cdef uint64_t kept_check(const kept_head *head) noexcept nogil:
 
 
 cdef inline uint32_t label_room(flash *f, const flash_page *p, uint32_t offset) noexcept nogil:
-    return LABEL if f.config.memory_file != NULL and p.offset + offset == 0 else 0
+    return LABEL if p.offset + offset == 0 else 0
+
+
+cdef bint kept_file(flash *f, const char *ending, char *out) noexcept nogil:
+    if snprintf(out, KEPT_PATH, b"%s.flash%s", f.config.memory_file, ending) < KEPT_PATH:
+        return True
+    snprintf(f.restart.problem, sizeof(f.restart.problem), b"ext_path: the path of the memory file (-e) is too long")
+    return False

@@ -10,23 +10,6 @@ cdef bint _hook_exists(void *arg, item *it) noexcept nogil:
     return value_exists(<flash *>arg, &where)
 
 
-cdef bint _open_file(flash *f, unsigned int number, char *why, size_t size) noexcept nogil:
-    """Opens and locks a file. Without a memory file, empties the file."""
-    cdef const char *file = f.config.paths[number].file
-    cdef int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0o600)
-    if fd < 0:
-        snprintf(why, size, b"ext_path: %s: %s", file, strerror(errno))
-        return False
-    f.fds[number] = fd
-    if not lock_file(fd):
-        snprintf(why, size, b"ext_path: %s is in use by another process", file)
-        return False
-    if f.config.memory_file == NULL and not empty_file(fd):
-        snprintf(why, size, b"ext_path: %s: %s", file, strerror(errno))
-        return False
-    return True
-
-
 cdef flash *flash_create(const flash_config *config, char *why, size_t size) noexcept nogil:
     cdef flash *f = <flash *>calloc(1, sizeof(flash))
     cdef unsigned int i
@@ -42,16 +25,15 @@ cdef flash *flash_create(const flash_config *config, char *why, size_t size) noe
         f.fds[i] = -1
     flash_cond_init(&f.compact_cond)
     io_init(f)
-    for i in range(config.npaths):
-        made = made and _open_file(f, i, why, size)
-    made = made and io_open(f, why, size)
-    made = made and (config.memory_file == NULL or restart_check(f, why, size))
+    made = files_open(f, why, size) and io_open(f, why, size)
+    made = made and (restart_check(f, why, size) if config.memory_file != NULL else restart_without(f, why, size))
     # Makes the locks in any case, for flash_destroy.
     if not pages_init(f, f.fds) or not made or (config.memory_file == NULL and not kept_open(f, -1)):
         flash_destroy(f)
         return NULL
     if config.memory_file == NULL:
         pages_begin(f)
+    files_warn(f)
     return f
 
 

@@ -20,10 +20,10 @@ cdef struct flash_restart:
     char why[512]                # the first reason; empty: the last daemon had dropped their pages
     char problem[512]            # a text for the store
 
-# Takes all values, and the label, away from a file or device. False: errno says why.
-cdef bint empty_file(int fd) noexcept nogil
 # Whether the daemon may use FILE.flash, before a start changes anything. False: the line in `why` says why not.
 cdef bint restart_check(flash *f, char *why, size_t size) noexcept nogil
+# Without a memory file: empties the files, and labels them, so that the next start knows them. False: as above.
+cdef bint restart_without(flash *f, char *why, size_t size) noexcept nogil
 # external_storage.begin, restore, end
 cdef const char *restart_begin(void *arg, uint64_t memory_file, bint fresh) noexcept nogil
 cdef bint restart_header(void *arg, item *it) noexcept nogil

@@ -1,7 +1,3 @@
-cdef enum:
-    KEPT_PATH = 4096             # a path
-
-cdef const char *LABEL_MAGIC = b"RMCFLASH"
 cdef const char *KEPT_MAGIC = b"RMCPAGES"
 
 cdef struct file_label:
@@ -15,14 +11,6 @@ cdef struct last_run:            # FILE.flash of the last daemon
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
-
-cdef bint _kept_file(flash *f, const char *ending, char *out) noexcept nogil:
-    """The path of FILE.flash. False: too long."""
-    if snprintf(out, KEPT_PATH, b"%s.flash%s", f.config.memory_file, ending) < KEPT_PATH:
-        return True
-    snprintf(f.restart.problem, sizeof(f.restart.problem), b"ext_path: the path of the memory file (-e) is too long")
-    return False
-
 
 cdef const char *_problem_with(flash *f, const char *file, const char *what) noexcept nogil:
     snprintf(f.restart.problem, sizeof(f.restart.problem), b"ext_path: cannot %s %.300s: %s", what, file,
@@ -44,7 +32,8 @@ cdef uint64_t _label_of(int fd) noexcept nogil:
     return label.number
 
 
-cdef bint empty_file(int fd) noexcept nogil:
+cdef bint _empty_file(int fd) noexcept nogil:
+    """Takes all values, and the label, away from a file or device. False: errno says why."""
     cdef char nothing[LABEL]
     if ftruncate(fd, 0) == 0:
         return True
@@ -56,7 +45,7 @@ cdef bint empty_file(int fd) noexcept nogil:
 cdef bint _label(flash *f, unsigned int path) noexcept nogil:
     """Empties a file, and writes a new label."""
     cdef file_label label
-    if not empty_file(f.fds[path]) or getrandom(&label.number, sizeof(label.number), 0) != sizeof(label.number):
+    if not _empty_file(f.fds[path]) or getrandom(&label.number, sizeof(label.number), 0) != sizeof(label.number):
         return False
     memcpy(label.magic, LABEL_MAGIC, sizeof(label.magic))
     f.restart.labels[path] = label.number
@@ -94,7 +83,7 @@ cdef bint _open_last(flash *f, bint fresh, last_run *last) noexcept nogil:
     cdef char file[KEPT_PATH]
     last.pages = NULL
     last.fd = -1
-    if not _kept_file(f, b"", file):
+    if not kept_file(f, b"", file):
         return False
     last.fd = open(file, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
     if last.fd < 0:
@@ -123,6 +112,16 @@ cdef bint restart_check(flash *f, char *why, size_t size) noexcept nogil:
         return True
     snprintf(why, size, b"%s", f.restart.problem)
     return False
+
+
+cdef bint restart_without(flash *f, char *why, size_t size) noexcept nogil:
+    cdef unsigned int i
+    for i in range(f.config.npaths):
+        # On a full device the file stays empty, and needs no label.
+        if not _label(f, i) and errno != ENOSPC and errno != EDQUOT:
+            snprintf(why, size, b"ext_path: %.300s: %s", f.config.paths[i].file, strerror(errno))
+            return False
+    return True
 
 
 cdef void _match_files(flash *f, const last_run *last, int *paths) noexcept nogil:
@@ -401,7 +400,7 @@ cdef const char *restart_end(void *arg) noexcept nogil:
     cdef char fresh[KEPT_PATH]
     cdef char file[KEPT_PATH]
     cdef const char *problem
-    if not _kept_file(f, b".new", fresh) or not _kept_file(f, b"", file) or not _prepare_files(f):
+    if not kept_file(f, b".new", fresh) or not kept_file(f, b"", file) or not _prepare_files(f):
         return f.restart.problem
     problem = _make_kept(f, fresh, file)
     f.restart.count = 0

@@ -357,12 +357,13 @@ def test_a_record_of_an_earlier_use_is_not_taken_for_the_present(make: EngineFac
     at = on_device(first, b"old value")
     before = file.read_bytes()[at : at + 30]
     assert engine.get(first, b"key", 9) == b"old value"
-    place = first
+    place, count, value = first, 0, b""
     while place[0] != first[0] or place[1] == first[1] or place[2] != first[2]:
         engine.put(b"more", bytes(400_000))
-        place = written(engine, b"key", b"%09d" % place[1])
-    value = engine.get(place, b"key", 9)
-    assert value
+        count += 1
+        value = b"%09d" % count
+        place = written(engine, b"key", value)
+    assert engine.get(place, b"key", 9) == value
     assert on_device(place, value) == at
     with file.open("r+b") as stream:
         stream.seek(at)

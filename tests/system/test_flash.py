@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import struct
 import subprocess
 import sys
@@ -472,26 +473,129 @@ class TestOptions:
         with pytest.raises(UsageError, match="cannot be larger than ext_wbuf_size"):
             parse(["-m", "64", "-I", "8m", "-o", "ext_path=/tmp/f:1g"])
 
-    def test_an_unusable_file_is_one_line(self, tmp_path: Path) -> None:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "rmemcached",
-                "-p",
-                "0",
-                "-u",
-                "root",
-                "-o",
-                f"ext_path={tmp_path}/no/file:64m",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode != 0
-        assert done.stderr == (
-            f"Failed to initialize external storage: ext_path: {tmp_path}/no/file: No such file or directory\n"
-        )
+
+def refused(words: str, *more: str) -> str:
+    """The error line of a daemon that does not start, without its beginning."""
+    user = ["-u", "root"] if os.geteuid() == 0 else []
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "rmemcached", "-p", "0", *user, *more, "-o", words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0 and done.stderr.count("\n") == 1, done
+    beginning = "Failed to initialize external storage: ext_path: "
+    assert done.stderr.startswith(beginning), done.stderr
+    return done.stderr.removeprefix(beginning).rstrip("\n")
+
+
+class TestFiles:
+    """Which files ext_path takes: a file made for values, or a block device."""
+
+    def test_a_missing_folder(self, tmp_path: Path) -> None:
+        file = tmp_path / "no" / "file"
+        assert refused(f"ext_path={file}:64m") == f"{file}: No such file or directory"
+
+    @pytest.mark.parametrize("kind", ["device", "FIFO", "socket", "directory"])
+    def test_other_kinds(self, tmp_path: Path, kind: str) -> None:
+        file = tmp_path / "other"
+        name = f"a {kind}"
+        with socket.socket(socket.AF_UNIX) as sock:
+            if kind == "device":
+                file, name = Path("/dev/null"), "a character device"
+            elif kind == "FIFO":
+                os.mkfifo(file)
+            elif kind == "socket":
+                sock.bind(str(file))
+            else:
+                file.mkdir()
+            assert refused(f"ext_path={file}:64m").startswith(f"{file}: is {name}: name a file ")
+
+    @pytest.mark.parametrize("content", [b"", b"precious\n"])
+    def test_symbolic_links(self, tmp_path: Path, content: bytes) -> None:
+        file, link = tmp_path / "victim", tmp_path / "link"
+        link.symlink_to(file)
+        if content:
+            file.write_bytes(content)
+        assert refused(f"ext_path={link}:64m") == f"{link}: is a symbolic link: name the file itself"
+        assert file.read_bytes() == content if content else not file.exists()
+
+    @pytest.mark.parametrize("more", [[], ["-e"]])
+    @pytest.mark.parametrize("content", [b"precious\n", b"RMCITEMS" + bytes((1 << 20) - 8), b"RMC"])
+    def test_foreign_files_stay(self, tmp_path: Path, file: Path, content: bytes, more: list[str]) -> None:
+        file.write_bytes(content)
+        memory = [*more, str(tmp_path / "memory")] if more else []
+        line = f"{file}: is not a file of ext_path: remove it, or name another file"
+        assert refused(f"ext_path={file}:64m", *memory) == line
+        assert file.read_bytes() == content
+
+    @pytest.mark.parametrize("before", ["own", "own of another size", "memcached's", "empty"])
+    def test_files_for_values_are_used_again(self, rmemcached_server: ServerFactory, file: Path, before: str) -> None:
+        if before == "memcached's":
+            file.write_bytes(b"item" * (1 << 19))
+        elif before == "empty":
+            file.touch()
+        else:
+            rmemcached_server("-o", options(file)).stop()
+            assert file.read_bytes()[:8] == b"RMCFLASH"
+        if before == "own of another size":
+            os.truncate(file, 5_000_001)
+        file.chmod(0o600)
+        server = rmemcached_server("-m", "128", "-o", options(file))
+        with Conversation(server) as control, closing(tcp_client(server)) as client:
+            for key, value in fill(server, control).items():
+                assert client.get(key) == value
+            assert control.number("get_extstore") > 0
+        server.stop()
+        assert server.stderr() == "" and file.read_bytes()[:8] == b"RMCFLASH"
+
+    def test_a_file_open_to_others_is_named(self, rmemcached_server: ServerFactory, file: Path) -> None:
+        """memcached makes files with this mode."""
+        file.touch()
+        file.chmod(0o644)
+        server = rmemcached_server("-o", options(file))
+        server.stop()
+        assert server.stderr() == f"ext_path: {file} is open to other users, and so are its values: chmod 600\n"
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+    def test_a_file_of_another_user(self, file: Path) -> None:
+        file.touch()
+        file.chmod(0o666)
+        os.chown(file, 65534, 65534)
+        line = f"{file}: belongs to another user: name another file, or start the daemon as its owner (-u)"
+        assert refused(f"ext_path={file}:64m") == line
+
+    @pytest.mark.parametrize("name", ["plain", "hard link"])
+    def test_a_file_twice(self, tmp_path: Path, file: Path, name: str) -> None:
+        again = file
+        if name == "hard link":
+            file.touch()
+            again = tmp_path / "again"
+            again.hardlink_to(file)
+        assert refused(f"ext_path={file}:64m,ext_path={again}:64m") == f"{again}: is given twice"
+
+    def test_a_file_in_use(self, rmemcached_server: ServerFactory, file: Path) -> None:
+        rmemcached_server("-o", options(file))
+        assert refused(f"ext_path={file}:64m") == f"{file}: is in use by another process"
+
+    @pytest.mark.parametrize("link", ["plain", "hard link"])
+    @pytest.mark.parametrize("ending", ["", ".flash"])
+    @pytest.mark.parametrize("there", [False, True])
+    def test_the_memory_files(
+        self, rmemcached_server: ServerFactory, tmp_path: Path, ending: str, link: str, there: bool
+    ) -> None:
+        memory = tmp_path / "memory"
+        wanted = Path(f"{memory}{ending}")
+        if there:
+            rmemcached_server("-e", str(memory), "-o", options(tmp_path / "flash")).stop()
+        elif link == "hard link":
+            wanted.touch(0o600)
+        before = wanted.read_bytes() if there else b""
+        given = wanted
+        if link == "hard link":
+            given = tmp_path / "link"
+            given.hardlink_to(wanted)
+        line = f"{given}: is the memory file (-e), or belongs to it: name another file"
+        assert refused(f"ext_path={given}:64m", "-e", str(memory)) == line
+        assert wanted.read_bytes() == before
