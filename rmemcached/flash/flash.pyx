@@ -4,7 +4,7 @@ from libc.errno cimport EAGAIN, EBUSY, EDQUOT, EFBIG, EINTR, EINVAL, EIO, ELOOP,
 from libc.stdint cimport uintptr_t
 from libc.stdio cimport fprintf, rename, snprintf, stderr
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memset, strlen, strncmp, strrchr
 from posix.stat cimport S_ISBLK, S_ISDIR, S_ISFIFO, S_ISREG, S_ISSOCK, fstat, stat, struct_stat
 from posix.unistd cimport geteuid, pread, unlink
 
@@ -36,6 +36,30 @@ from rmemcached.sys.linux cimport (
     pthread_condattr_setclock, pthread_condattr_t, pthread_join, pthread_mutex_destroy, pthread_mutex_init,
     pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, qsort, start_quiet_thread, strerror, timespec,
 )
+
+cdef extern from "<dirent.h>" nogil:
+    ctypedef struct DIR:
+        pass
+    struct dirent:
+        char *d_name
+    DIR *opendir(const char *folder)
+    dirent *readdir(DIR *folder)
+    int dirfd(DIR *folder)
+    int closedir(DIR *folder)
+
+cdef extern from "<sys/stat.h>" nogil:
+    int fstatat(int folder, const char *name, struct_stat *status, int flags)
+
+cdef extern from "<fcntl.h>" nogil:
+    enum:
+        AT_SYMLINK_NOFOLLOW
+
+cdef extern from "<unistd.h>" nogil:
+    int unlinkat(int folder, const char *name, int flags)
+
+cdef extern from "<stdlib.h>" nogil:
+    # Makes a file of mode 600, with an ending in the place of XXXXXX that nobody can guess.
+    int mkostemp(char *name, int flags)
 
 cdef extern from "isa-l.h":
     unsigned int crc32_iscsi(unsigned char *buffer, int length, unsigned int crc) noexcept nogil

@@ -1,4 +1,8 @@
+cdef enum:
+    NEW_ENDING = 10              # characters of NEW
+
 cdef const char *KEPT_MAGIC = b"RMCPAGES"
+cdef const char *NEW = b".newXXXXXX"     # for mkostemp
 
 cdef struct file_label:
     char magic[8]
@@ -257,7 +261,7 @@ cdef bint _write_buffers(flash *f, const last_run *last, char *buf) noexcept nog
 
 
 cdef bint _give_up_buffers(last_run *last) noexcept nogil:
-    """Gives the space of written buffers back, for the next FILE.flash."""
+    """Gives the space of written buffers, and the spare, back: for the next FILE.flash."""
     memset(last.head.wbufs, 0, sizeof(last.head.wbufs))
     return pwrite(last.fd, &last.head, sizeof(kept_head), 0) == sizeof(kept_head) \
         and ftruncate(last.fd, <int64_t>kept_buffers_at(last.head.page_count)) == 0
@@ -370,13 +374,38 @@ cdef void _begin_kept(flash *f) noexcept nogil:
     pages_begin(f)
 
 
-cdef const char *_make_kept(flash *f, const char *fresh, const char *file) noexcept nogil:
+cdef void _remove_unfinished(flash *f, const char *file) noexcept nogil:
+    """Removes new files that a killed daemon has left beside FILE.flash."""
+    cdef char folder[KEPT_PATH]
+    cdef const char *slash = strrchr(file, c"/")
+    cdef const char *name = file if slash == NULL else slash + 1
+    cdef size_t length = strlen(name)
+    cdef struct_stat status
+    cdef dirent *entry
+    cdef DIR *d
+    snprintf(folder, sizeof(folder), b"./%.*s" if slash == NULL else b"%.*s", <int>(name - file), file)
+    d = opendir(folder)
+    entry = readdir(d) if d != NULL else NULL
+    while entry != NULL:
+        if strlen(entry.d_name) == length + NEW_ENDING and strncmp(entry.d_name, name, length) == 0 \
+                and strncmp(entry.d_name + length, NEW, 4) == 0 \
+                and fstatat(dirfd(d), entry.d_name, &status, AT_SYMLINK_NOFOLLOW) == 0 and S_ISREG(status.st_mode) \
+                and status.st_uid == geteuid() and not is_given(f, f.config.npaths, &status):
+            unlinkat(dirfd(d), entry.d_name, 0)
+        entry = readdir(d)
+    if d != NULL:
+        closedir(d)
+
+
+cdef const char *_make_kept(flash *f, char *fresh, const char *file) noexcept nogil:
     """Makes a new FILE.flash in the place of the last daemon's. Returns the error, or NULL."""
-    cdef size_t length = kept_buffers_at(f.page_count) + WBUFS * f.config.wbuf_size
+    cdef size_t table = kept_buffers_at(f.page_count)
+    cdef size_t length = table + WBUFS * f.config.wbuf_size
     cdef bint done
     cdef int fd
-    unlink(fresh)
-    fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, <unsigned int>0o600)
+    _remove_unfinished(f, file)
+    # In a folder of all users, a name known beforehand could be another user's.
+    fd = mkostemp(fresh, O_CLOEXEC)
     if fd < 0:
         return _problem_with(f, fresh, b"make")
     kept_close(f)
@@ -391,6 +420,9 @@ cdef const char *_make_kept(flash *f, const char *fresh, const char *file) noexc
     if not done:
         _problem_with(f, fresh, b"take space for the write buffers (8 * ext_wbuf_size) in")
         unlink(fresh)
+    else:
+        # A spare: the next start needs a new table beside this one, and the file system may be full by then.
+        allocate_file(fd, <int64_t>length, <int64_t>table)
     close(fd)
     return NULL if done else f.restart.problem
 
@@ -400,7 +432,7 @@ cdef const char *restart_end(void *arg) noexcept nogil:
     cdef char fresh[KEPT_PATH]
     cdef char file[KEPT_PATH]
     cdef const char *problem
-    if not kept_file(f, b".new", fresh) or not kept_file(f, b"", file) or not _prepare_files(f):
+    if not kept_file(f, NEW, fresh) or not kept_file(f, b"", file) or not _prepare_files(f):
         return f.restart.problem
     problem = _make_kept(f, fresh, file)
     f.restart.count = 0

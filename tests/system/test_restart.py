@@ -227,6 +227,61 @@ class TestFlash:
         table.chmod(0o600)
         self.check(options, values, len(values))
 
+    def test_names_of_others_beside_the_table(self, path: Path, files: tuple[Path, Path]) -> None:
+        """Nobody else's file stops a start, and what a killed start has left goes."""
+        options = flash((files[0], "64m"))
+        values = self.prepared(path, *options)
+        folder, other, left = (Path(f"{path}.flash.new{ending}") for ending in ("", "-others", "abcdef"))
+        folder.mkdir()
+        other.touch()
+        left.touch()
+        try:
+            self.check([*always(path), *options], values, len(values))
+            assert folder.exists() and other.exists() and not left.exists()
+            assert len(list(path.parent.glob(f"{path.name}.flash*"))) == 3
+            # Even one that is given as a file for values.
+            given = flash((left, "64m"))
+            values = self.prepared(path, *given)
+            self.check([*always(path), *given], values, len(values))
+        finally:
+            folder.rmdir()
+            other.unlink()
+            left.unlink(missing_ok=True)
+
+    def test_a_restart_on_a_full_tmpfs(self, tmp_path: Path) -> None:
+        """Items fill the memory file, and somebody fills the file system to the last page while no daemon runs."""
+        small = tmp_path / "small"
+        options = [*always(small / "items"), *flash((tmp_path / "flash", "64m"), ext_item_age=3600)]
+        script = f"""
+import sys
+sys.path[:0] = {sys.path!r}
+from servers import start_rmemcached
+from rmemcached.client import Client
+values = {{f"key-{{i}}": b"%05d" % i * 40_000 for i in range(700)}}
+kept = {{}}
+for start in range(4):
+    with start_rmemcached(*{options!r}) as server:
+        with Client(server.address, default_noreply=False) as client:
+            if start == 0:
+                for key, value in values.items():
+                    client.set(key, value)
+                assert client.stats()[b"extstore_objects_used"] > 0
+            found = client.get_many(list(values))
+            assert found == (kept or found) and all(values[key] == value for key, value in found.items())
+        server.kill()
+    if start == 0:
+        kept = found
+        assert kept
+        with open({str(small / "other")!r}, "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                pass
+print("done")
+"""
+        run_in_tmpfs(small, "100m", script)
+
     def test_other_chunk_sizes(self, path: Path, files: tuple[Path, Path]) -> None:
         """Headers are copied into other chunks, also longer and shorter ones, and still count for their pages."""
         options = flash((files[0], "64m"))
@@ -334,6 +389,15 @@ def refusal(*options: str, lines: int = 1) -> str:
     return done.stderr
 
 
+def run_in_tmpfs(folder: Path, size: str, script: str) -> None:
+    """Runs Python code in a mount namespace with a small tmpfs."""
+    folder.mkdir()
+    mount = f'mount -t tmpfs -o size={size},mode=777 tmpfs {folder} && exec {sys.executable} -P -c "$0"'
+    user = [] if os.geteuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
+    done = subprocess.run(["unshare", "--mount", *user, "sh", "-c", mount, script], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == "done\n", done.stderr
+
+
 def test_a_file_in_use_is_refused(path: Path) -> None:
     with start_rmemcached("-e", str(path)) as server:
         assert "is in use by another daemon" in refusal("-e", str(path))
@@ -407,12 +471,7 @@ for options in ([], ["-M"]):
     Path(file).unlink()
 print("done")
 """
-    small = tmp_path / "small"
-    small.mkdir()
-    mount = f'mount -t tmpfs -o size=24m,mode=777 tmpfs {small} && exec {sys.executable} -P -c "$0"'
-    user = [] if os.geteuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
-    done = subprocess.run(["unshare", "--mount", *user, "sh", "-c", mount, script], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout == "done\n", done.stderr
+    run_in_tmpfs(tmp_path / "small", "24m", script)
 
 
 @pytest.mark.by_default("clients of a daemon read directly here")
