@@ -143,6 +143,14 @@ def threads(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
 
 
+def working(pid: int) -> float:
+    """Seconds of processor time of all threads."""
+    found = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        found += int((thread / "schedstat").read_text().split()[0])
+    return found / 1e9
+
+
 def resident(pid: int) -> int:
     """Bytes of anonymous memory in RAM: the memory of the process itself."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():

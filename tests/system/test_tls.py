@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from certificates import Authority, Signed, make
-from daemon_tools import READY, TIMEOUT, Conversation, Peer, eventually, resident, room_for
+from daemon_tools import READY, TIMEOUT, Conversation, Peer, eventually, resident, room_for, working
 from program import run_program
 from servers import HOST, Server, free_port
 from tls_peers import ByRecord, OpenSsl, TlsConversation, await_ports, client_context, options
@@ -304,14 +304,6 @@ def test_the_limit_of_renewed_keys(
                 peer.leave()
         assert peer.read(15) == (b"END\r\n" * 3 if count == 4 else b"")
     assert control.number("ssl_proto_errors") == (count == 5)
-
-
-def working(pid: int) -> float:
-    """Seconds of processor time of all threads."""
-    found = 0
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        found += int((thread / "schedstat").read_text().split()[0])
-    return found / 1e9
 
 
 def test_renewals_at_once_cost_no_time(server: Server, control: TlsConversation) -> None:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 from certificates import Authority, Signed
-from daemon_tools import READY, TIMEOUT, Peer, eventually
+from daemon_tools import DATA, OPEN, READY, TIMEOUT, Peer, eventually, message, working
 from recorder import Recorder
 from servers import Server
 from tls_peers import OpenSsl, TlsConversation, client_context, options
-from transport import VARIABLE
+from transport import VARIABLE, within
 
 from rmemcached.client import Client, MemcacheServerError
 
@@ -235,6 +238,117 @@ def test_who_is_in_the_middle_of_the_second_connection(
         with pytest.raises(OSError, match="TLS of the second connection"):
             client_of(server, context, port=relay.port).version()
         assert b"MPA" not in relay.connections[1].sent
+
+
+# ---- renewed keys ----------------------------------------------------------------------------------------------------
+
+
+class RenewingStream:
+    """A stream by hand, which can renew its keys, and reads only when told."""
+
+    def __init__(self, server: Server, lifeline: TlsConversation) -> None:
+        offer = exchanged(lifeline)
+        self.sent = 0
+        self.tls = OpenSsl(server, receive_buffer=65536, key=bytes.fromhex(offer["tls"]))
+        self.tls.plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
+        assert self.tls.write(request(offer))
+        reply = self.tls.read(24)
+        assert reply.startswith(b"MPA ID Rep Frame\x10\x02") and reply[18:20] == b"\0\x04"
+        self.say(READY)
+        assert self.frame()[20] == READY
+        self.say(OPEN)
+
+    def __enter__(self) -> RenewingStream:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.tls.__exit__()
+
+    def made(self, kind: int, payload: bytes = b"", credits: int = 0) -> bytes:
+        """A message in a frame. The CRC is not in use."""
+        self.sent += 1
+        body = struct.pack(">BBIIII", 0x41, 0x43, 0, 0, self.sent, 0) + message(kind, payload, credits)
+        return struct.pack(">H", len(body)) + body + bytes(-(len(body) + 2) % 4 + 4)
+
+    def say(self, kind: int, payload: bytes = b"", credits: int = 0) -> None:
+        assert self.tls.write(self.made(kind, payload, credits))
+
+    def frame(self) -> bytes:
+        head = self.tls.read(2)
+        assert len(head) == 2, "the stream has ended"
+        length = int.from_bytes(head, "big")
+        return head + self.tls.read(length + -(length + 2) % 4 + 4)
+
+    def await_replies(self, reply: bytes, count: int = 1) -> None:
+        self.tls.plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        while count > 0:
+            count -= self.frame().count(reply)
+
+    def queues(self) -> tuple[int, int]:
+        """Bytes in the daemon's socket: to be sent, and to be read."""
+        names = "{:04X}".format(self.tls.plain.getpeername()[1]), "{:04X}".format(self.tls.plain.getsockname()[1])
+        for line in Path("/proc/net/tcp").read_text().splitlines():
+            words = line.split()
+            if (words[1][-4:], words[2][-4:]) == names:
+                sending, _, reading = words[4].partition(":")
+                return int(sending, 16), int(reading, 16)
+        raise AssertionError("the daemon has no such socket")
+
+    def nearly_fill(self, control: TlsConversation) -> None:
+        """The daemon's socket has room for some 100 KB of further replies. Each reply leaves at once: the rest of a long
+        turn would wait until a third of the socket is free."""
+        size = int(Path("/proc/sys/net/ipv4/tcp_wmem").read_text().split()[2]) // 12
+        assert control.ask(b"set big 0 0 %d\r\n%s\r\n" % (size, bytes(size))) == b"STORED\r\n"
+        for count in range(1, 13):
+            self.say(DATA, b"mg big v @0:1:f4240\r\n", credits=1)
+            eventually(lambda: self.queues()[0] > size * count - 250_000, what="a value in the socket")
+
+    def renew_until_full(self, control: TlsConversation, pieces: Iterable[bytes]) -> bool:
+        """Sends each octet in a record of its own, behind a renewal that asks for another, until the daemon reads no
+        more. False: the daemon has read all."""
+        for piece in pieces:
+            self.tls.gather()
+            for at in range(len(piece)):
+                assert self.tls.renew_keys(True)
+                assert self.tls.write(piece[at : at + 1])
+            self.tls.leave()
+            for _ in range(50):
+                assert control.ask(b"mn\r\n") == b"MN\r\n"
+                if not self.queues()[1]:
+                    break
+            else:
+                return True
+        return False
+
+
+@pytest.fixture
+def lonely(rmemcached_server: ServerFactory, certificate: Signed) -> Server:
+    """A daemon with a single worker."""
+    return rmemcached_server("-t", "1", *options(certificate, "no_rdma_crc"))
+
+
+def test_renewals_beside_a_full_socket(lonely: Server, context: ssl.SSLContext) -> None:
+    """OpenSSL's answers fill the socket: the stream alone waits for its peer, and then goes on."""
+    with (
+        TlsConversation(lonely, context) as control,
+        TlsConversation(lonely, context) as lifeline,
+        RenewingStream(lonely, lifeline) as stream,
+    ):
+        stream.nearly_fill(control)
+        half = bytes(8000)
+        command = stream.made(DATA, b"set own 0 0 16000\r\n" + half) + stream.made(DATA, half + b"\r\n")
+        left = iter([command[at : at + 500] for at in range(0, len(command), 500)])
+        assert stream.renew_until_full(control, left)
+        before = working(lonely.pid)
+        for _ in range(100):
+            assert control.ask(b"mn\r\n") == b"MN\r\n"
+        assert working(lonely.pid) - before < within(0.2)
+        stream.tls.gather()
+        assert stream.tls.write(b"".join(left))
+        sender = threading.Thread(target=stream.tls.leave)
+        sender.start()
+        stream.await_replies(b"STORED\r\n")
+        sender.join()
 
 
 # ---- limits and ends -------------------------------------------------------------------------------------------------

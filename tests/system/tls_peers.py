@@ -222,9 +222,15 @@ class OpenSsl:
 
     def leave(self) -> None:
         """Sends the gathered bytes at once."""
+        self.plain.sendall(self.gathered())
+
+    def gathered(self) -> bytes:
+        """The gathered bytes, which are then no longer kept."""
+        found = b""
         room = ctypes.create_string_buffer(1 << 20)
-        length = self.crypto.BIO_read(self.waiting, room, len(room))
-        self.plain.sendall(room.raw[: max(0, length)])
+        while (length := self.crypto.BIO_read(self.waiting, room, len(room))) > 0:
+            found += room.raw[:length]
+        return found
 
     def renegotiate(self) -> bool:
         """Asks for another handshake, in TLS 1.2. False: the server refuses."""

@@ -230,7 +230,7 @@ cdef ssize_t tls_receive_into(stream *s, const iovec *iov, int count) noexcept n
         if n <= 0:
             end = receive_failed(x, n, errno)
             # The next receive meets the end, or the error, again.
-            s.held = (x.spent and not s.held_only) or s.blocked or (total != 0 and (end == 0 or errno != EAGAIN))
+            s.held = (x.spent and not s.held_only) or (total != 0 and (end == 0 or errno != EAGAIN or s.blocked))
             return <ssize_t>total if total else end
         renewals += x.renewals
         x.renewals = 0

@@ -89,6 +89,7 @@ cdef void stream_close(soft_qp *qp) noexcept nogil:
     qp.tx.bounce = NULL
     relaxed_store(&qp.tx.blocked, False)
     qp.tx.owed = False
+    qp.stream.starved = False
     qp.stream.deadline = 0
     qp.stream.phase = STREAM_CLOSED
 
@@ -120,10 +121,18 @@ cdef void stream_stop_timer(soft_qp *qp) noexcept nogil:
         qp.stream.timer_fd = -1
 
 
+cdef inline uint32_t stream_events(const soft_qp *qp) noexcept nogil:
+    assert_held(&qp.lock)
+    if qp.stream.starved:
+        # The stream's further input would be reported again and again.
+        return EPOLLOUT
+    return EPOLLIN | EPOLLOUT if qp.tx.blocked else EPOLLIN
+
+
 cdef bint stream_watch(soft_qp *qp, soft_link *link) noexcept nogil:
     cdef epoll_event event
     assert_held(&qp.lock)
-    event.events = EPOLLIN | EPOLLOUT if qp.tx.blocked else EPOLLIN
+    event.events = stream_events(qp)
     event.data.u64 = domain_event(link.domain, qp, 0)
     if epoll_ctl(link.domain.epoll_fd, EPOLL_CTL_ADD, qp.stream.fd, &event) < 0:
         return False

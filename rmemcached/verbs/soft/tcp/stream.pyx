@@ -153,11 +153,11 @@ cdef void tcp_measure(soft_qp *qp) noexcept nogil:
 
 
 cdef void tcp_want_writable(soft_qp *qp) noexcept nogil:
-    """Asks epoll for EPOLLOUT while the sender is blocked."""
+    """Asks epoll for EPOLLOUT while the sender is blocked, or input waits for room in the socket."""
     cdef epoll_event event
     cdef int i
     assert_held(&qp.lock)
-    event.events = EPOLLIN | EPOLLOUT if qp.tx.blocked else EPOLLIN
+    event.events = stream_events(qp)
     for i in range(qp.ndomains):
         event.data.u64 = domain_event(qp.domains[i], qp, 0)
         if qp.links[i].watched:
@@ -444,14 +444,24 @@ cdef bint tcp_receive_held(soft_qp *qp) noexcept nogil:
     """Receives what the cover has taken from the socket already, a record or two: epoll does not see it, and the next
     turn may not come. False: the queue pair is in error."""
     cdef stream *cover = &tcp_of(qp).cover
-    cdef uint32_t share
+    cdef uint32_t share = 0
     cdef bint well = True
     cover.held_only = True
-    while well and cover.held:
+    # A blocked cover gives nothing before the peer reads; nor does the loop go on after a round without any input.
+    while well and cover.held and not cover.blocked and share < RX_READ:
         share = RX_READ
         well = tcp_receive_all(qp, &share)
     cover.held_only = False
     return well
+
+
+cdef void tcp_await_room(soft_qp *qp) noexcept nogil:
+    """Waits for EPOLLOUT if the cover has left input, to receive again then."""
+    cdef bint starved = tcp_of(qp).cover.blocked
+    assert_held(&qp.lock)
+    if qp.stream.starved != starved and qp.stream.fd >= 0:
+        qp.stream.starved = starved
+        tcp_want_writable(qp)
 
 
 cdef bint tcp_receive(soft_qp *qp, uint32_t *share) noexcept nogil:
@@ -459,6 +469,8 @@ cdef bint tcp_receive(soft_qp *qp, uint32_t *share) noexcept nogil:
     cdef bint well = rx_borrow(qp) and tcp_receive_short(qp, share)
     if well and tcp_of(qp).cover.held:
         well = tcp_receive_held(qp)
+    if well:
+        tcp_await_room(qp)
     rx_return(qp)
     return well
 
@@ -483,7 +495,7 @@ cdef void tcp_ready(soft_qp *qp, uint32_t events, soft_domain *domain) noexcept 
                 qp_lost(qp)
         elif tcp.pausing and now_ns() >= qp.stream.deadline and not mpa_ready(qp):
             qp_lost(qp)
-        elif qp.stream.phase == STREAM_OPEN and events & ~<uint32_t> EPOLLOUT:
+        elif qp.stream.phase == STREAM_OPEN and (events & ~<uint32_t> EPOLLOUT or qp.stream.starved):
             tcp_receive(qp, &share)
             domain_worked(domain, most - share)
         if qp.stream.fd >= 0 and (events & EPOLLOUT or not qp.tx.blocked) and tx_pending(qp):
