@@ -351,6 +351,33 @@ def test_renewals_beside_a_full_socket(lonely: Server, context: ssl.SSLContext) 
         sender.join()
 
 
+def test_replies_behind_a_renewal_that_waits(lonely: Server, context: ssl.SSLContext) -> None:
+    """A reply meets OpenSSL's own answer in the full socket: no record is made of the reply, and it leaves later."""
+    with (
+        TlsConversation(lonely, context) as control,
+        TlsConversation(lonely, context) as lifeline,
+        RenewingStream(lonely, lifeline) as stream,
+    ):
+        stream.nearly_fill(control)
+        pieces = (b"".join(stream.made(DATA, b"mn\r\n", credits=1) for _ in range(8)) for _ in range(30))
+        stream.renew_until_full(control, pieces)
+        stream.await_replies(b"MN\r\n", stream.sent - 14)
+
+
+def test_a_renewal_while_a_record_is_owed(lonely: Server, context: ssl.SSLContext) -> None:
+    with (
+        TlsConversation(lonely, context) as control,
+        TlsConversation(lonely, context) as lifeline,
+        RenewingStream(lonely, lifeline) as stream,
+    ):
+        stream.nearly_fill(control)
+        stream.say(DATA, b"mg big v @0:1:f4240\r\n" * 2, credits=1)
+        assert control.ask(b"mn\r\n") == b"MN\r\n"
+        assert stream.tls.renew_keys(True)
+        stream.say(DATA, b"mn\r\n")
+        stream.await_replies(b"MN\r\n")
+
+
 # ---- limits and ends -------------------------------------------------------------------------------------------------
 
 

@@ -115,6 +115,7 @@ cdef struct openssl_calls:
     int (*SSL_write)(SSL *ssl, const void *data, int length) noexcept nogil
     int (*SSL_pending)(const SSL *ssl) noexcept nogil
     int (*SSL_has_pending)(const SSL *ssl) noexcept nogil
+    int (*SSL_in_init)(const SSL *ssl) noexcept nogil
     int (*SSL_get_error)(const SSL *ssl, int result) noexcept nogil
     void (*SSL_set_shutdown)(SSL *ssl, int mode) noexcept nogil
     int (*SSL_shutdown)(SSL *ssl) noexcept nogil

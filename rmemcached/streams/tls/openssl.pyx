@@ -59,6 +59,7 @@ cdef bint bind_sessions(void *library) noexcept nogil:
         and find(library, b"SSL_write", <void **>&openssl.SSL_write)
         and find(library, b"SSL_pending", <void **>&openssl.SSL_pending)
         and find(library, b"SSL_has_pending", <void **>&openssl.SSL_has_pending)
+        and find(library, b"SSL_in_init", <void **>&openssl.SSL_in_init)
         and find(library, b"SSL_get_error", <void **>&openssl.SSL_get_error)
         and find(library, b"SSL_set_shutdown", <void **>&openssl.SSL_set_shutdown)
         and find(library, b"SSL_shutdown", <void **>&openssl.SSL_shutdown)

@@ -349,7 +349,8 @@ cdef ssize_t tls_send(stream *s, const iovec *iov, int count) noexcept nogil:
         length = look(&o, gather, room, &chunk)
         x.more = sent + length < total
         n = encrypt(x, chunk, length)
-        if n == 0 and s.keeps:
+        # The socket may be full of an answer to a renewal of keys, which goes first: then nothing is taken.
+        if n == 0 and s.keeps and not openssl.SSL_in_init(x.ssl):
             x.owed = <int>length
             s.owes = True
             sent += length
