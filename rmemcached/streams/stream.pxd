@@ -18,6 +18,7 @@ cdef struct stream:
     # reads again without an event.
     uint8_t held                 # bool
     uint8_t blocked              # bool: the last receive waits for room in the socket; the owner reads again then
+    uint8_t renewed              # renewals of keys in the last receive, each worth many system calls
     # The owner's wishes, bool.
     uint8_t held_only            # a receive gives held input alone, and leaves the socket as it is
     uint8_t keeps                # a send takes an encrypted piece also if the socket is full, and then sets `owes`

@@ -99,6 +99,7 @@ cdef void session_renewed(SSL *ssl) noexcept nogil:
     if not x.ready or x.renewals > RENEWALS:
         return
     x.renewals += 1
+    x.stream.renewed += 1
     if x.renewals > RENEWALS:
         # OpenSSL may hold many more renewals, read from the socket already. This stops it before the next one.
         openssl.SSL_set_shutdown(ssl, SSL_RECEIVED_SHUTDOWN)
@@ -215,6 +216,7 @@ cdef ssize_t tls_receive_into(stream *s, const iovec *iov, int count) noexcept n
     cdef int i = 0
     cdef int renewals = 0
     s.held = s.blocked = False
+    s.renewed = 0
     if x.broken:
         set_errno(EPROTO)
         return -1

@@ -18,6 +18,7 @@ cdef enum:
     PROGRESS_BATCH = 16              # descriptors of one epoll_wait, at most
     WORK_FPDU = 1024                 # a frame: so many octets are added to its size
     WORK_CALL = 4096                 # a system call that sends or receives
+    WORK_RENEWAL = 32 << 10          # a renewal of a TLS session's keys, and the answer: some 40 microseconds
 
 # Bits added to a queue pair's address in epoll data: addresses end in four bits of zero. No bit: an event of the
 # stream.

@@ -15,7 +15,7 @@ cdef struct stream_state:            # soft_qp.stream; guarded by soft_qp.lock
     int fd                           # -1 without a stream; read unlocked
     uint8_t phase
     const char *fault                # for soft_qp_fault
-    bint starved                     # input is left in the fabric, and waits until the stream can be written
+    bint starved                     # input is left in the fabric until the stream can be written
     int timer_fd                     # for the deadline, in the epoll sets of the domains; -1: none
     int64_t deadline                 # CLOCK_MONOTONIC nanoseconds; 0: none
 

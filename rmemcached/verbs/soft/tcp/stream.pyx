@@ -4,6 +4,7 @@ cdef enum:
     TCP_BATCH_SAME_CORE = 240 << 10  # octets of one sendmsg to a peer on the same core: four FPDUs of loopback's size
     TCP_TRY = 2                      # up to so many streams are tried without asking epoll
     TCP_BATCH = 8                    # streams of one epoll_wait; each sends up to 64 KB, also at the turn's end
+    TCP_HELD_RENEWALS = 4            # of keys, in the input that the cover holds at the end of a turn
     TCP_DRAIN = 16 << 20             # octets discarded before a close
     TCP_YIELD_LONG = 200000          # nanoseconds; a longer sched_yield was another thread's time slice
     TCP_YIELD_PAUSE = 1000000000     # nanoseconds without sched_yield after such a long call
@@ -403,6 +404,7 @@ cdef bint tcp_receive_all(soft_qp *qp, uint32_t *share) noexcept nogil:
         if not rx_prepare(qp, &r, share[0]):
             return False
         n = tcp_read(qp, &r.target)
+        share_spend(share, WORK_RENEWAL * <uint64_t> tcp_of(qp).cover.renewed)
         if n <= 0:
             return rx_nothing(qp, &r, n)
         if not rx_take(qp, &r, <size_t> n):
@@ -426,6 +428,7 @@ cdef bint tcp_receive_short(soft_qp *qp, uint32_t *share) noexcept nogil:
     # Between two FPDUs, without prediction, no target is known: the receive buffer takes all, without a vector.
     if qp.rx.state == RX_HEADER and qp.rx.start == qp.rx.end and not rx_within_message(qp):
         n = tcp_read_plainly(qp, qp.rx.buffer, room)
+        share_spend(share, WORK_RENEWAL * <uint64_t> tcp_of(qp).cover.renewed)
         if n < 0 and errno.errno == EAGAIN:
             return True
         if n > 0:
@@ -440,24 +443,29 @@ cdef bint tcp_receive_short(soft_qp *qp, uint32_t *share) noexcept nogil:
     return tcp_receive_all(qp, share)
 
 
-cdef bint tcp_receive_held(soft_qp *qp) noexcept nogil:
+cdef bint tcp_receive_held(soft_qp *qp, uint32_t *share) noexcept nogil:
     """Receives what the cover has taken from the socket already, a record or two: epoll does not see it, and the next
     turn may not come. False: the queue pair is in error."""
     cdef stream *cover = &tcp_of(qp).cover
-    cdef uint32_t share = 0
+    cdef uint32_t left = 0
+    cdef uint32_t renewed = 0
     cdef bint well = True
     cover.held_only = True
-    # A blocked cover gives nothing before the peer reads; nor does the loop go on after a round without any input.
-    while well and cover.held and not cover.blocked and share < RX_READ:
-        share = RX_READ
-        well = tcp_receive_all(qp, &share)
+    # A blocked cover gives nothing before the peer reads; nor does the loop go on after a round without any input. Many
+    # renewals of keys are an attack on the worker's time: they wait for the next turn.
+    while well and cover.held and not cover.blocked and left < RX_READ and renewed < TCP_HELD_RENEWALS:
+        left = RX_READ
+        well = tcp_receive_all(qp, &left)
+        renewed += cover.renewed
+        share_spend(share, RX_READ - left + WORK_RENEWAL * <uint64_t> cover.renewed)
     cover.held_only = False
     return well
 
 
 cdef void tcp_await_room(soft_qp *qp) noexcept nogil:
     """Waits for EPOLLOUT if the cover has left input, to receive again then."""
-    cdef bint starved = tcp_of(qp).cover.blocked
+    cdef const stream *cover = &tcp_of(qp).cover
+    cdef bint starved = cover.blocked or cover.held
     assert_held(&qp.lock)
     if qp.stream.starved != starved and qp.stream.fd >= 0:
         qp.stream.starved = starved
@@ -468,7 +476,7 @@ cdef bint tcp_receive(soft_qp *qp, uint32_t *share) noexcept nogil:
     """Receives until the socket is empty or the share is used up. False: the queue pair is in error."""
     cdef bint well = rx_borrow(qp) and tcp_receive_short(qp, share)
     if well and tcp_of(qp).cover.held:
-        well = tcp_receive_held(qp)
+        well = tcp_receive_held(qp, share)
     if well:
         tcp_await_room(qp)
     rx_return(qp)
