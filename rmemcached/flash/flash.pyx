@@ -23,7 +23,10 @@ from rmemcached.store.store cimport (
 from rmemcached.sys.atomics cimport counter_add, fetch_add, load_acquire, relaxed_load, relaxed_store, store_release
 from rmemcached.sys.clock cimport now_ns, ns_timespec
 from rmemcached.sys.debug cimport assert_held
-from rmemcached.sys.files cimport O_CREAT, RWF_NOWAIT, allocate_file, lock_file, preadv, preadv2, pwrite
+from rmemcached.sys.files cimport (
+    AT_SYMLINK_NOFOLLOW, DIR, O_CREAT, RWF_NOWAIT, allocate_file, closedir, dirent, dirfd, fstatat, lock_file,
+    mkostemp, opendir, preadv, preadv2, pwrite, readdir, unlinkat,
+)
 from rmemcached.sys.io_uring cimport (
     IORING_ENTER_GETEVENTS, IORING_FEAT_NODROP, IORING_FEAT_SINGLE_MMAP, IORING_FEAT_SUBMIT_STABLE, IORING_OFF_SQ_RING,
     IORING_OFF_SQES, IORING_OP_READV, io_uring_cqe, io_uring_enter, io_uring_setup, io_uring_sqe,
@@ -36,30 +39,6 @@ from rmemcached.sys.linux cimport (
     pthread_condattr_setclock, pthread_condattr_t, pthread_join, pthread_mutex_destroy, pthread_mutex_init,
     pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, qsort, start_quiet_thread, strerror, timespec,
 )
-
-cdef extern from "<dirent.h>" nogil:
-    ctypedef struct DIR:
-        pass
-    struct dirent:
-        char *d_name
-    DIR *opendir(const char *folder)
-    dirent *readdir(DIR *folder)
-    int dirfd(DIR *folder)
-    int closedir(DIR *folder)
-
-cdef extern from "<sys/stat.h>" nogil:
-    int fstatat(int folder, const char *name, struct_stat *status, int flags)
-
-cdef extern from "<fcntl.h>" nogil:
-    enum:
-        AT_SYMLINK_NOFOLLOW
-
-cdef extern from "<unistd.h>" nogil:
-    int unlinkat(int folder, const char *name, int flags)
-
-cdef extern from "<stdlib.h>" nogil:
-    # Makes a file of mode 600, with an ending in the place of XXXXXX that nobody can guess.
-    int mkostemp(char *name, int flags)
 
 cdef extern from "isa-l.h":
     unsigned int crc32_iscsi(unsigned char *buffer, int length, unsigned int crc) noexcept nogil

@@ -1,12 +1,16 @@
-"""Files: reads and writes at a place, space on the device, locks."""
+"""Files: reads and writes at a place, space on the device, locks; folders."""
 
 from libc.stdint cimport int64_t
+from posix.stat cimport struct_stat
 from posix.uio cimport iovec
 
 cdef extern from *:
     """
+    #include <dirent.h>
     #include <errno.h>
     #include <fcntl.h>
+    #include <stdlib.h>
+    #include <sys/stat.h>
     #include <sys/uio.h>
     #include <unistd.h>
     /* Python's headers define _GNU_SOURCE. */
@@ -33,7 +37,20 @@ cdef extern from *:
     ssize_t preadv(int fd, const iovec *iov, int count, int64_t offset) nogil
     ssize_t preadv2(int fd, const iovec *iov, int count, int64_t offset, int flags) nogil
     ssize_t pwrite(int fd, const void *data, size_t length, int64_t offset) nogil
+    # Makes a file of mode 600, with an ending in the place of XXXXXX that nobody can guess.
+    int mkostemp(char *name, int flags) nogil
+    ctypedef struct DIR:
+        pass
+    struct dirent:
+        char *d_name
+    DIR *opendir(const char *folder) nogil
+    dirent *readdir(DIR *folder) nogil
+    int dirfd(DIR *folder) nogil
+    int closedir(DIR *folder) nogil
+    int fstatat(int folder, const char *name, struct_stat *status, int flags) nogil
+    int unlinkat(int folder, const char *name, int flags) nogil
 
 cdef extern from "<fcntl.h>" nogil:
     enum:
+        AT_SYMLINK_NOFOLLOW
         O_CREAT

@@ -475,7 +475,7 @@ class TestOptions:
 
 
 def refused(words: str, *more: str) -> str:
-    """The error line of a daemon that does not start, without its beginning."""
+    """The error line of a start refused, without its beginning."""
     user = ["-u", "root"] if os.geteuid() == 0 else []
     done = subprocess.run(
         [sys.executable, "-P", "-m", "rmemcached", "-p", "0", *user, *more, "-o", words],
@@ -491,7 +491,7 @@ def refused(words: str, *more: str) -> str:
 
 
 class TestFiles:
-    """Which files ext_path takes: a file made for values, or a block device."""
+    """ext_path takes a file made for values, or a block device."""
 
     def test_a_missing_folder(self, tmp_path: Path) -> None:
         file = tmp_path / "no" / "file"

@@ -228,7 +228,7 @@ class TestFlash:
         self.check(options, values, len(values))
 
     def test_names_of_others_beside_the_table(self, path: Path, files: tuple[Path, Path]) -> None:
-        """Nobody else's file stops a start, and what a killed start has left goes."""
+        """A foreign file stops no start, and the next start removes a file left by a kill."""
         options = flash((files[0], "64m"))
         values = self.prepared(path, *options)
         folder, other, left = (Path(f"{path}.flash.new{ending}") for ending in ("", "-others", "abcdef"))
@@ -239,7 +239,7 @@ class TestFlash:
             self.check([*always(path), *options], values, len(values))
             assert folder.exists() and other.exists() and not left.exists()
             assert len(list(path.parent.glob(f"{path.name}.flash*"))) == 3
-            # Even one that is given as a file for values.
+            # Such a file stays if it is given for values.
             given = flash((left, "64m"))
             values = self.prepared(path, *given)
             self.check([*always(path), *given], values, len(values))
