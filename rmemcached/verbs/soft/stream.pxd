@@ -50,6 +50,8 @@ cdef bint stream_watch(soft_qp *qp, soft_link *link) noexcept nogil
 cdef bint stream_start_timer(soft_qp *qp, soft_link *link) noexcept nogil
 # Closes the timer, which so leaves all epoll sets.
 cdef void stream_stop_timer(soft_qp *qp) noexcept nogil
+# The events of the stream that its epoll sets report. The caller holds qp.lock.
+cdef uint32_t stream_events(const soft_qp *qp) noexcept nogil
 # Sets tx.blocked: whether a sender waits until the stream can be written. Tells the fabric of a change.
 cdef void stream_want_writable(soft_qp *qp, bint wanted) noexcept nogil
 
