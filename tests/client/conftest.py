@@ -140,7 +140,9 @@ def make_oracle(backend: Backend) -> Iterator[Callable[..., PymemcacheClient]]:
         settings: dict[str, Any] = {"timeout": TIMEOUT, "default_noreply": False, "no_delay": True}
         server = backend.server
         settings["tls_context"] = getattr(server, "context", None)
-        made.append(PymemcacheClient((server.host, server.port), **{**settings, **arguments}))
+        # The address of a server with TLS is a URL.
+        address = server.address if isinstance(server.address, tuple) else (server.host, server.port)
+        made.append(PymemcacheClient(address, **{**settings, **arguments}))
         return made[-1]
 
     yield make
