@@ -25,3 +25,11 @@ def run_program(words: Sequence[str], seconds: float) -> subprocess.CompletedPro
             os.killpg(process.pid, signal.SIGKILL)
             raise
     return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
+
+
+def in_tmpfs(folder: Path, size: str) -> list[str]:
+    """The beginning of a command that runs with a tmpfs of this size at a new folder. Nobody else sees the tmpfs."""
+    folder.mkdir()
+    mount = f'mount -t tmpfs -o size={size},mode=777,huge=never tmpfs {folder} && exec "$@"'
+    user = [] if os.geteuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
+    return ["unshare", "--mount", *user, "sh", "-c", mount, "sh"]

@@ -18,7 +18,8 @@ import pytest
 from daemon_tools import Conversation, rdma_client, tcp_client
 from flash_tools import PAGE, SETTLED, fill, options, settle, value_of
 from polling import eventually
-from servers import Server
+from program import in_tmpfs
+from servers import Server, start_rmemcached
 
 from rmemcached.option_values import UsageError
 from rmemcached.options import parse
@@ -308,25 +309,22 @@ class TestFaults:
         assert control.number("badcrc_from_extstore") > 0
         assert control.number("badcrc_from_extstore") <= control.number("miss_from_extstore")
 
-    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small tmpfs")
-    def test_a_full_disk_is_a_smaller_storage(self, rmemcached_server: ServerFactory, tmp_path: Path) -> None:
+    def test_a_full_disk_is_a_smaller_storage(self, tmp_path: Path) -> None:
         small = tmp_path / "small"
-        small.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={2 * PAGE + 4}m", "tmpfs", str(small)], check=True)
-        try:
-            server = rmemcached_server("-m", "128", "-o", options(small / "flash", "256m"))
-            with Conversation(server) as control, closing(tcp_client(server)) as client:
-                values = {f"k{n}": value_of(f"k{n}", 50_000) for n in range(800)}
-                for key, value in values.items():
-                    assert client.set(key, value)
-                eventually(lambda: control.number("extstore_page_evictions") > 0, SETTLED)
-                for key, value in values.items():
-                    assert client.get(key) in (None, value), key
-                assert client.get("k799") == values["k799"]
-                assert control.number("badcrc_from_extstore") == 0
-                server.stop()
-        finally:
-            subprocess.run(["umount", "-l", str(small)], check=True)
+        in_small = in_tmpfs(small, f"{2 * PAGE + 4}m")
+        with (
+            start_rmemcached("-m", "128", "-o", options(small / "flash", "256m"), under=in_small) as server,
+            Conversation(server) as control,
+            closing(tcp_client(server)) as client,
+        ):
+            values = {f"k{n}": value_of(f"k{n}", 50_000) for n in range(800)}
+            for key, value in values.items():
+                assert client.set(key, value)
+            eventually(lambda: control.number("extstore_page_evictions") > 0, SETTLED)
+            for key, value in values.items():
+                assert client.get(key) in (None, value), key
+            assert client.get("k799") == values["k799"]
+            assert control.number("badcrc_from_extstore") == 0
 
     def test_one_daemon_for_a_file(self, server: Server, rmemcached_server: ServerFactory, file: Path) -> None:
         second = subprocess.run(

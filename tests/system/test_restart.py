@@ -16,6 +16,7 @@ import pytest
 from daemon_tools import Conversation
 from memory_files import damage, damage_table
 from polling import eventually
+from program import in_tmpfs
 from restarts import SHAPES, Run
 from servers import Server, StartError, free_port, start_rmemcached
 
@@ -390,11 +391,9 @@ def refusal(*options: str, lines: int = 1) -> str:
 
 
 def run_in_tmpfs(folder: Path, size: str, script: str) -> None:
-    """Runs Python code in a mount namespace with a small tmpfs."""
-    folder.mkdir()
-    mount = f'mount -t tmpfs -o size={size},mode=777 tmpfs {folder} && exec {sys.executable} -P -c "$0"'
-    user = [] if os.geteuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
-    done = subprocess.run(["unshare", "--mount", *user, "sh", "-c", mount, script], capture_output=True, text=True)
+    """Runs Python code with a small tmpfs."""
+    command = [*in_tmpfs(folder, size), sys.executable, "-P", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout == "done\n", done.stderr
 
 

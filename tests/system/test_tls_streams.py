@@ -403,7 +403,7 @@ def test_renewals_have_a_share_of_the_turn(lonely: Server, context: ssl.SSLConte
             turns += 1
         stream.await_replies(b"HD\r\n")
         sender.join()
-    assert turns > 5
+    assert turns > 10
 
 
 # ---- limits and ends -------------------------------------------------------------------------------------------------
