@@ -28,7 +28,7 @@ def run_program(words: Sequence[str], seconds: float) -> subprocess.CompletedPro
 
 
 def in_tmpfs(folder: Path, size: str) -> list[str]:
-    """The beginning of a command that runs with a tmpfs of this size at a new folder. Nobody else sees the tmpfs."""
+    """The first words of a command: its program alone sees a tmpfs of this size at a new folder."""
     folder.mkdir()
     mount = f'mount -t tmpfs -o size={size},mode=777,huge=never tmpfs {folder} && exec "$@"'
     user = [] if os.geteuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
