@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from daemon_tools import Conversation
-from memory_files import damage, damage_table
+from memory_files import damage, damage_table, seeds
 from polling import eventually
 from program import in_tmpfs
 from restarts import SHAPES, Run
@@ -347,7 +347,7 @@ print("done")
             assert all(value == values[key] for key, value in found.items())
             server.stop()
 
-    @pytest.mark.parametrize("seed", range(10))
+    @pytest.mark.parametrize("seed", seeds(10))
     def test_damage_ends_no_daemon(self, path: Path, files: tuple[Path, Path], seed: int) -> None:
         a, b = files
         rng = random.Random(seed)
