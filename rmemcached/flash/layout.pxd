@@ -35,6 +35,7 @@ cdef struct flash:
     uint64_t stop_io             # the other threads, too
     # atomic
     uint64_t recache_counter
+    uint64_t held                # external_values.held
     io_queue io
     flash_ring ring
     # the main thread's
