@@ -2,11 +2,11 @@
 
 from libc.errno cimport EAGAIN, EBUSY, EDQUOT, EFBIG, EINTR, EINVAL, EIO, ELOOP, ENOENT, ENOMEM, ENOSPC, ENOSYS, errno
 from libc.stdint cimport uintptr_t
-from libc.stdio cimport fprintf, rename, snprintf, stderr
+from libc.stdio cimport SEEK_END, fprintf, rename, snprintf, stderr
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset, strlen, strncmp, strrchr
 from posix.stat cimport S_ISBLK, S_ISDIR, S_ISFIFO, S_ISREG, S_ISSOCK, fstat, stat, struct_stat
-from posix.unistd cimport geteuid, pread, unlink
+from posix.unistd cimport geteuid, lseek, pread, unlink
 
 from rmemcached.logger cimport LOG_EVICTIONS, LOG_SYSEVENTS, LOG_TEXT_MAX, log_text, log_wants, uri_encode
 from rmemcached.protocol.conn cimport (
