@@ -37,7 +37,7 @@ from rmemcached.sys.linux cimport (
     getrandom, mmap, msync, munmap, nanosleep, open, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init,
     pthread_cond_signal, pthread_cond_timedwait, pthread_cond_wait, pthread_condattr_destroy, pthread_condattr_init,
     pthread_condattr_setclock, pthread_condattr_t, pthread_join, pthread_mutex_destroy, pthread_mutex_init,
-    pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, qsort, start_quiet_thread, strerror, timespec,
+    pthread_mutex_lock, pthread_mutex_unlock, qsort, start_quiet_thread, strerror, timespec,
 )
 
 cdef extern from "isa-l.h":

@@ -162,9 +162,7 @@ cdef void *_writer_thread(void *arg) noexcept nogil:
 
 
 cdef bint writer_start(flash *f) noexcept nogil:
-    f.writer_started = start_quiet_thread(&f.writer, _writer_thread, f) == 0
-    if f.writer_started:
-        pthread_setname_np(f.writer, b"mc-ext-write")
+    f.writer_started = start_quiet_thread(&f.writer, b"mc-ext-write", _writer_thread, f) == 0
     return f.writer_started
 
 
