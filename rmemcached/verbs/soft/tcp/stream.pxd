@@ -37,5 +37,5 @@ cdef int tcp_attach(soft_qp *qp, int fd, stream *cover, bint initiator) noexcept
 # writable. Needs qp.lock.
 cdef void tcp_send_start(soft_qp *qp) noexcept nogil
 
-# Reads into a buffer, with a single system call. Needs qp.lock.
-cdef ssize_t tcp_read_plainly(soft_qp *qp, void *buffer, size_t room) noexcept nogil
+# Reads into a buffer: with a single system call, or from the cover. Needs qp.lock.
+cdef ssize_t tcp_read_buffer(soft_qp *qp, void *buffer, size_t room) noexcept nogil
