@@ -1,5 +1,4 @@
-"""iWARP frames: constants, and the coding of MPA, DDP and RDMAP headers (RFC 5044, 6581, 5041, 5040,
-7306).
+"""iWARP frames: constants, and the coding of MPA, DDP and RDMAP headers (RFC 5044, 6581, 5041, 5040, 7306).
 
 The functions work on plain memory, without I/O, state or allocation. Integers on the wire are big-endian, except MPA's
 CRC32c: the usual reflected value in little-endian order.
