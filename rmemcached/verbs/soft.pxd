@@ -56,6 +56,9 @@ cdef struct soft_qp_counters:
 
 # The constant table of the software devices' functions.
 cdef const verbs_provider *soft_provider() noexcept nogil
+# Fills this table, and the fabrics' tables: when the module is imported, and when the plain library (verbs/plain) is
+# loaded. A second call changes nothing.
+cdef void soft_fill_tables() noexcept nogil
 
 # A region over zeroed, page-aligned memory allocated by the provider, at mr.addr. dereg_mr frees the memory. NULL with
 # errno as for reg_mr; EINVAL for a length of 0. On soft_shm0 a peer with the right accesses the memory one-sidedly.

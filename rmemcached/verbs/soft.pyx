@@ -102,9 +102,6 @@ cdef enum:
 
 cdef const soft_fabric *fabrics[FABRICS]
 
-fabrics[0] = &tcp_fabric
-fabrics[1] = &shm_fabric
-
 
 cdef extern from *:
     """
@@ -128,39 +125,48 @@ cdef const char *soft_wc_status_str(ibv_wc_status status) noexcept nogil:
 
 cdef verbs_provider provider
 
-provider.name = b"soft"
-provider.get_device_list = soft_get_device_list
-provider.free_device_list = soft_free_device_list
-provider.get_device_name = soft_get_device_name
-provider.open_device = soft_open_device
-provider.close_device = soft_close_device
-provider.query_device = soft_query_device
-provider.query_port = soft_query_port
-provider.query_gid = soft_query_gid
-provider.query_pkey = soft_query_pkey
-provider.get_async_event = soft_get_async_event
-provider.ack_async_event = soft_ack_async_event
-provider.alloc_pd = soft_alloc_pd
-provider.dealloc_pd = soft_dealloc_pd
-provider.reg_mr = soft_reg_mr
-provider.dereg_mr = soft_dereg_mr
-provider.create_comp_channel = soft_create_comp_channel
-provider.destroy_comp_channel = soft_destroy_comp_channel
-provider.create_cq = soft_create_cq
-provider.resize_cq = soft_resize_cq
-provider.destroy_cq = soft_destroy_cq
-provider.get_cq_event = soft_get_cq_event
-provider.ack_cq_events = soft_ack_cq_events
-provider.create_srq = soft_create_srq
-provider.modify_srq = soft_modify_srq
-provider.query_srq = soft_query_srq
-provider.destroy_srq = soft_destroy_srq
-provider.create_qp = soft_create_qp
-provider.modify_qp = soft_modify_qp
-provider.query_qp = soft_query_qp
-provider.destroy_qp = soft_destroy_qp
-provider.wc_status_str = soft_wc_status_str
-provider.event_type_str = soft_event_type_str
+
+cdef void soft_fill_tables() noexcept nogil:
+    tcp_fill_table()
+    shm_fill_table()
+    fabrics[0] = &tcp_fabric
+    fabrics[1] = &shm_fabric
+    provider.name = b"soft"
+    provider.get_device_list = soft_get_device_list
+    provider.free_device_list = soft_free_device_list
+    provider.get_device_name = soft_get_device_name
+    provider.open_device = soft_open_device
+    provider.close_device = soft_close_device
+    provider.query_device = soft_query_device
+    provider.query_port = soft_query_port
+    provider.query_gid = soft_query_gid
+    provider.query_pkey = soft_query_pkey
+    provider.get_async_event = soft_get_async_event
+    provider.ack_async_event = soft_ack_async_event
+    provider.alloc_pd = soft_alloc_pd
+    provider.dealloc_pd = soft_dealloc_pd
+    provider.reg_mr = soft_reg_mr
+    provider.dereg_mr = soft_dereg_mr
+    provider.create_comp_channel = soft_create_comp_channel
+    provider.destroy_comp_channel = soft_destroy_comp_channel
+    provider.create_cq = soft_create_cq
+    provider.resize_cq = soft_resize_cq
+    provider.destroy_cq = soft_destroy_cq
+    provider.get_cq_event = soft_get_cq_event
+    provider.ack_cq_events = soft_ack_cq_events
+    provider.create_srq = soft_create_srq
+    provider.modify_srq = soft_modify_srq
+    provider.query_srq = soft_query_srq
+    provider.destroy_srq = soft_destroy_srq
+    provider.create_qp = soft_create_qp
+    provider.modify_qp = soft_modify_qp
+    provider.query_qp = soft_query_qp
+    provider.destroy_qp = soft_destroy_qp
+    provider.wc_status_str = soft_wc_status_str
+    provider.event_type_str = soft_event_type_str
+
+
+soft_fill_tables()
 
 
 cdef const verbs_provider *soft_provider() noexcept nogil:

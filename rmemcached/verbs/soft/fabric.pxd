@@ -85,8 +85,8 @@ cdef struct soft_fabric:
 # The fabric of a device. NULL: the device is none of ours.
 cdef const soft_fabric *fabric_of(const ibv_device *device) noexcept nogil
 
-# Fills in the device of a fabric, when the module is imported.
-cdef void fabric_device(ibv_device *device, const char *name) noexcept
+# Fills in the device of a fabric.
+cdef void fabric_device(ibv_device *device, const char *name) noexcept nogil
 
 # Entries of the provider's table: libibverbs' ibv_* functions.
 cdef ibv_device **soft_get_device_list(int *num_devices) noexcept nogil

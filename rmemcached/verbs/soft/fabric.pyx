@@ -9,7 +9,7 @@ cdef const soft_fabric *fabric_of(const ibv_device *device) noexcept nogil:
     return NULL
 
 
-cdef void fabric_device(ibv_device *device, const char *name) noexcept:
+cdef void fabric_device(ibv_device *device, const char *name) noexcept nogil:
     device.node_type = IBV_NODE_RNIC
     device.transport_type = IBV_TRANSPORT_IWARP
     snprintf(device.name, sizeof(device.name), b"%s", name)

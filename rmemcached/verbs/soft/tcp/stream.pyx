@@ -557,21 +557,23 @@ cdef bint tcp_serve(soft_domain *domain, bint arm) noexcept nogil:
 cdef ibv_device tcp_device
 cdef soft_fabric tcp_fabric
 
-fabric_device(&tcp_device, b"soft_iw0")
-tcp_fabric.device = &tcp_device
-tcp_fabric.batch = TCP_BATCH
-tcp_fabric.post_send = tcp_post_send
-tcp_fabric.poll_cq = soft_poll_cq
-tcp_fabric.alloc_memory = mr_alloc_memory
-tcp_fabric.free_memory = mr_free_memory
-tcp_fabric.progress = tcp_progress
-tcp_fabric.serve = tcp_serve
-tcp_fabric.ready = tcp_ready
-tcp_fabric.transmit = tcp_transmit
-tcp_fabric.write = tcp_write
-tcp_fabric.want_writable = tcp_want_writable
-tcp_fabric.measure = tcp_measure
-tcp_fabric.deadline = tcp_deadline
-tcp_fabric.end_writing = tcp_end_writing
-tcp_fabric.close = tcp_close
-tcp_fabric.free = tcp_free
+
+cdef void tcp_fill_table() noexcept nogil:
+    fabric_device(&tcp_device, b"soft_iw0")
+    tcp_fabric.device = &tcp_device
+    tcp_fabric.batch = TCP_BATCH
+    tcp_fabric.post_send = tcp_post_send
+    tcp_fabric.poll_cq = soft_poll_cq
+    tcp_fabric.alloc_memory = mr_alloc_memory
+    tcp_fabric.free_memory = mr_free_memory
+    tcp_fabric.progress = tcp_progress
+    tcp_fabric.serve = tcp_serve
+    tcp_fabric.ready = tcp_ready
+    tcp_fabric.transmit = tcp_transmit
+    tcp_fabric.write = tcp_write
+    tcp_fabric.want_writable = tcp_want_writable
+    tcp_fabric.measure = tcp_measure
+    tcp_fabric.deadline = tcp_deadline
+    tcp_fabric.end_writing = tcp_end_writing
+    tcp_fabric.close = tcp_close
+    tcp_fabric.free = tcp_free
