@@ -176,6 +176,11 @@ def parts(source: Path) -> set[Path]:
     return {source.parent / name for name in included}
 
 
+def macros(name: str) -> list[tuple[str, str]]:
+    """The software devices show the version as their firmware's."""
+    return [("RMC_VERSION", f'"{version()}"')] if name == "rmemcached.verbs.soft" else []
+
+
 def extensions() -> list[Extension]:
     """An Extension for each .pyx file of the package folders, without included files."""
     found = []
@@ -196,6 +201,8 @@ def extensions() -> list[Extension]:
                     name,
                     files,
                     libraries=LIBRARIES.get(name, []),
+                    define_macros=macros(name),
+                    depends=["rmemcached/__init__.py"] if macros(name) else [],
                     extra_compile_args=arguments,
                     extra_link_args=LINK_ARGS,
                 )

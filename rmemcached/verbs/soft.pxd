@@ -25,8 +25,9 @@ from rmemcached.verbs.iwarp cimport (
 )
 from rmemcached.verbs.verbs cimport (
     ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_event_type, ibv_gid,
-    ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr,
-    ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc, ibv_wc_opcode, ibv_wc_status, verbs_provider,
+    ibv_mr, ibv_node_type, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr,
+    ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc, ibv_wc_opcode, ibv_wc_status,
+    verbs_provider,
 )
 
 cdef enum:
@@ -59,6 +60,11 @@ cdef const verbs_provider *soft_provider() noexcept nogil
 # Fills this table, and the fabrics' tables: when the module is imported, and when the plain library (verbs/plain) is
 # loaded. A second call changes nothing.
 cdef void soft_fill_tables() noexcept nogil
+
+# The device's GUID, big-endian: made of the host's boot id and the device's name.
+cdef uint64_t soft_device_guid(const ibv_device *device) noexcept nogil
+# query_port for a structure of `size` octets: older programs have a shorter structure.
+cdef int soft_query_port_ex(ibv_context *context, uint8_t port_num, ibv_port_attr *out, size_t size) noexcept nogil
 
 # A region over zeroed, page-aligned memory allocated by the provider, at mr.addr. dereg_mr frees the memory. NULL with
 # errno as for reg_mr; EINVAL for a length of 0. On soft_shm0 a peer with the right accesses the memory one-sidedly.

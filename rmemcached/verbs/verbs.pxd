@@ -451,6 +451,22 @@ cdef extern from "<infiniband/verbs.h>" nogil:
         int cmd_fd
         int async_fd
         int num_comp_vectors
+        void *abi_compat             # all ones: the context is within a verbs_context
+
+    struct ibv_query_device_ex_input:
+        uint32_t comp_mask
+
+    struct ibv_device_attr_ex:
+        ibv_device_attr orig_attr
+        uint32_t phys_port_cnt_ex
+
+    # Around each context. The structure grows at its front, so `sz` tells programs of the functions in front of it.
+    struct verbs_context:
+        int (*query_port)(ibv_context *context, uint8_t port_num, ibv_port_attr *out, size_t size) noexcept nogil
+        int (*query_device_ex)(ibv_context *context, const ibv_query_device_ex_input *extra, ibv_device_attr_ex *out,
+                               size_t size) noexcept nogil
+        size_t sz
+        ibv_context context          # the last field
 
     # Number of completions stored in wc (0 to num_entries), negative on failure.
     int ibv_poll_cq(ibv_cq *cq, int num_entries, ibv_wc *wc) noexcept

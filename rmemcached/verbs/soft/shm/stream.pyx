@@ -395,13 +395,13 @@ cdef void shm_descriptor_ready(soft_qp *qp, uint32_t events, soft_domain *domain
     shm_progress(qp, True, domain)
 
 
-cdef ibv_device shm_device
+cdef soft_device shm_device
 cdef soft_fabric shm_fabric
 
 
 cdef void shm_fill_table() noexcept nogil:
-    fabric_device(&shm_device, b"soft_shm0")
-    shm_fabric.device = &shm_device
+    fabric_device(&shm_device.ibv, b"soft_shm0", IBV_NODE_CA)
+    shm_fabric.device = &shm_device.ibv
     shm_fabric.batch = PROGRESS_BATCH
     shm_fabric.open_context = shm_open_context
     shm_fabric.close_context = shm_close_context

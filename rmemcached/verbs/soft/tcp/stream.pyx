@@ -554,13 +554,13 @@ cdef bint tcp_serve(soft_domain *domain, bint arm) noexcept nogil:
     return domain_poll_descriptors(domain) != 0
 
 
-cdef ibv_device tcp_device
+cdef soft_device tcp_device
 cdef soft_fabric tcp_fabric
 
 
 cdef void tcp_fill_table() noexcept nogil:
-    fabric_device(&tcp_device, b"soft_iw0")
-    tcp_fabric.device = &tcp_device
+    fabric_device(&tcp_device.ibv, b"soft_iw0", IBV_NODE_RNIC)
+    tcp_fabric.device = &tcp_device.ibv
     tcp_fabric.batch = TCP_BATCH
     tcp_fabric.post_send = tcp_post_send
     tcp_fabric.poll_cq = soft_poll_cq
