@@ -21,6 +21,7 @@ COMMANDS = (
     "rmemcached-exporter",
     "rmemcached-perftest",
     "rmemcached-top",
+    "rmemcached-verbs",
 )
 
 
