@@ -307,9 +307,8 @@ cdef void *_compactor_thread(void *arg) noexcept nogil:
 
 cdef bint compactor_start(flash *f) noexcept nogil:
     f.compact_buf = <char *>malloc(f.config.wbuf_size)
-    f.compactor_started = f.compact_buf != NULL and start_quiet_thread(&f.compactor, _compactor_thread, f) == 0
-    if f.compactor_started:
-        pthread_setname_np(f.compactor, b"mc-ext-compact")
+    f.compactor_started = f.compact_buf != NULL and start_quiet_thread(
+        &f.compactor, b"mc-ext-compact", _compactor_thread, f) == 0
     return f.compactor_started
 
 

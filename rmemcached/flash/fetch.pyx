@@ -2,7 +2,7 @@ cdef enum:
     AT_ONCE_MOST = 64 * 1024     # bytes of a value that a worker reads by itself
 
 
-cdef struct flash_get:
+cdef struct flash_get:           # on the worker's stack, and malloc'd if the reply has to wait
     resp_wait wait               # first
     flash_request request
     flash *f                     # constant
@@ -121,13 +121,16 @@ cdef void _fetch_abandon(resp_wait *wait) noexcept nogil:
     counter_add(&wait.thread.stats.get_aborted_extstore, 1)
 
 
-cdef void _fetch_end(resp_wait *wait) noexcept nogil:
-    """resp_wait_calls.end"""
-    cdef flash_get *g = <flash_get *>wait
+cdef void _end_get(flash_get *g) noexcept nogil:
     item_remove(g.f.store, g.header)
     if g.value != NULL:
         item_remove(g.f.store, g.value)
-    free(g)
+
+
+cdef void _fetch_end(resp_wait *wait) noexcept nogil:
+    """resp_wait_calls.end"""
+    _end_get(<flash_get *>wait)
+    free(wait)
 
 
 cdef resp_wait_calls get_calls = resp_wait_calls(complete=_fetch_complete, abandon=_fetch_abandon, end=_fetch_end)
@@ -166,7 +169,12 @@ cdef external_result _give_at_once(flash_get *g, mc_resp *resp) noexcept nogil:
     return EXTERNAL_WAITS
 
 
-cdef void _submit(flash_get *g, conn *c, mc_resp *resp) noexcept nogil:
+cdef bint _submit(const flash_get *at_once, conn *c, mc_resp *resp) noexcept nogil:
+    """Has a reader read the value. False: out of memory."""
+    cdef flash_get *g = <flash_get *>malloc(sizeof(flash_get))
+    if g == NULL:
+        return False
+    g[0] = at_once[0]
     g.wait.c = c
     g.wait.resp = resp
     resp.wait = &g.wait
@@ -177,6 +185,7 @@ cdef void _submit(flash_get *g, conn *c, mc_resp *resp) noexcept nogil:
     g.request.place = g.source.page.offset + g.where.offset
     g.request.bytes = g.request.left = record_length(g.header)
     io_submit(g.f, &g.request)
+    return True
 
 
 cdef inline bint _find_present(flash_get *g) noexcept nogil:
@@ -204,16 +213,14 @@ cdef bint _find_source(flash_get *g) noexcept nogil:
 
 cdef external_result flash_fetch(void *arg, conn *c, mc_resp *resp, item *it) noexcept nogil:
     cdef flash *f = <flash *>arg
-    cdef flash_get *g = <flash_get *>calloc(1, sizeof(flash_get))
+    cdef flash_get g
     cdef external_result result = EXTERNAL_GONE
-    if g == NULL:
-        item_remove(f.store, it)
-        return EXTERNAL_NO_MEMORY
+    memset(&g, 0, sizeof(g))
     g.wait.calls = &get_calls
     g.wait.thread = c.thread
     g.f = f
     g.header = it
-    if not _find_source(g):
+    if not _find_source(&g):
         counter_add(&c.thread.stats.miss_from_extstore, 1)
         header_drop(f.store, g.header, &g.where)
     elif g.value != NULL:
@@ -221,10 +228,11 @@ cdef external_result flash_fetch(void *arg, conn *c, mc_resp *resp, item *it) no
         g.value = NULL
         result = EXTERNAL_THERE
     else:
-        result = _give_at_once(g, resp)
+        result = _give_at_once(&g, resp)
         if result == EXTERNAL_WAITS:
-            _submit(g, c, resp)
-            return result
+            if _submit(&g, c, resp):
+                return result
+            result = EXTERNAL_NO_MEMORY
         source_release(f, &g.source)
-    _fetch_end(&g.wait)
+    _end_get(&g)
     return result

@@ -78,6 +78,12 @@ cdef bint _may_empty(int fd, const struct_stat *status) noexcept nogil:
     return status.st_size % MEGABYTE == 0
 
 
+cdef bint _has_room(flash *f, unsigned int number, const struct_stat *status) noexcept nogil:
+    """Whether a device has room for all pages. A file grows, or the line about a full file system comes."""
+    return not S_ISBLK(status.st_mode) or lseek(f.fds[number], 0, SEEK_END) >= <int64_t>(
+        f.config.paths[number].pages * f.config.page_size)
+
+
 cdef const char *_fault(flash *f, unsigned int number) noexcept nogil:
     """Locks an open file. Returns the reason not to use the file, or NULL."""
     cdef struct_stat status
@@ -87,6 +93,8 @@ cdef const char *_fault(flash *f, unsigned int number) noexcept nogil:
     wrong = _wrong_kind(&status)
     if wrong != NULL:
         return wrong
+    if not _has_room(f, number, &status):
+        return b"is a device with less room than the size given for it: give a size that fits"
     # Before the lock: the memory file's is of another kind, so the two would not meet.
     if _is_memory_file(f, &status):
         return b"is the memory file (-e), or belongs to it: name another file"

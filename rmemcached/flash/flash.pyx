@@ -2,11 +2,11 @@
 
 from libc.errno cimport EAGAIN, EBUSY, EDQUOT, EFBIG, EINTR, EINVAL, EIO, ELOOP, ENOENT, ENOMEM, ENOSPC, ENOSYS, errno
 from libc.stdint cimport uintptr_t
-from libc.stdio cimport fprintf, rename, snprintf, stderr
+from libc.stdio cimport SEEK_END, fprintf, rename, snprintf, stderr
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset, strlen, strncmp, strrchr
 from posix.stat cimport S_ISBLK, S_ISDIR, S_ISFIFO, S_ISREG, S_ISSOCK, fstat, stat, struct_stat
-from posix.unistd cimport geteuid, pread, unlink
+from posix.unistd cimport geteuid, lseek, pread, unlink
 
 from rmemcached.logger cimport LOG_EVICTIONS, LOG_SYSEVENTS, LOG_TEXT_MAX, log_text, log_wants, uri_encode
 from rmemcached.protocol.conn cimport (
@@ -37,7 +37,7 @@ from rmemcached.sys.linux cimport (
     getrandom, mmap, msync, munmap, nanosleep, open, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init,
     pthread_cond_signal, pthread_cond_timedwait, pthread_cond_wait, pthread_condattr_destroy, pthread_condattr_init,
     pthread_condattr_setclock, pthread_condattr_t, pthread_join, pthread_mutex_destroy, pthread_mutex_init,
-    pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, qsort, start_quiet_thread, strerror, timespec,
+    pthread_mutex_lock, pthread_mutex_unlock, qsort, start_quiet_thread, strerror, timespec,
 )
 
 cdef extern from "isa-l.h":

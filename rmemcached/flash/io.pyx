@@ -132,23 +132,17 @@ cdef bint io_open(flash *f, char *why, size_t size) noexcept nogil:
     return True
 
 
-cdef bint _start(pthread_t *thread, const char *name, void *(*run)(void *) noexcept nogil, flash *f) noexcept nogil:
-    if start_quiet_thread(thread, run, f) != 0:
-        return False
-    pthread_setname_np(thread[0], name)
-    return True
-
-
 cdef bint io_start(flash *f) noexcept nogil:
     queue_init(f)
     f.io_threads = <pthread_t *>calloc(f.config.io_threads, sizeof(pthread_t))
     if f.io_threads == NULL:
         return False
     while f.io_started < (1 if f.ring.fd >= 0 else f.config.io_threads):
-        if not _start(&f.io_threads[f.io_started], b"mc-ext-io", ring_thread if f.ring.fd >= 0 else _read_thread, f):
+        if start_quiet_thread(&f.io_threads[f.io_started], b"mc-ext-io",
+                              ring_thread if f.ring.fd >= 0 else _read_thread, f) != 0:
             return False
         f.io_started += 1
-    f.write_started = _start(&f.write_thread, b"mc-ext-bgio", _write_thread, f)
+    f.write_started = start_quiet_thread(&f.write_thread, b"mc-ext-bgio", _write_thread, f) == 0
     return f.write_started
 
 

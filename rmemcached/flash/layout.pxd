@@ -30,11 +30,13 @@ cdef struct flash:
     flash_stats stats            # amounts and counters
     int64_t complained           # now_ns() of the last line on stderr
     bint compact_asked
+    bint memory_scarce           # the writer is to look at memory soon
     # written under f.lock, read with relaxed loads
     uint64_t stop_writing        # the writer and the compactor are to end
     uint64_t stop_io             # the other threads, too
     # atomic
     uint64_t recache_counter
+    uint64_t held                # external_values.held
     io_queue io
     flash_ring ring
     # the main thread's

@@ -18,8 +18,9 @@ cdef flash *flash_create(const flash_config *config, char *why, size_t size) noe
     if f == NULL:
         return NULL
     f.config = config[0]
-    f.external = external_storage(f, victim_take, _hook_gone, _hook_exists, restart_begin, restart_header, restart_end)
-    f.values = external_values(f, flash_fetch)
+    f.external = external_storage(f, victim_take, writer_wake, _hook_gone, _hook_exists, restart_begin, restart_header,
+                                  restart_end)
+    f.values = external_values(f, &f.held, flash_fetch)
     f.to_write_tail = &f.to_write
     for i in range(<unsigned int>PATHS):
         f.fds[i] = -1

@@ -78,6 +78,8 @@ cdef bint bucket_open(flash *f, unsigned int bucket, bint may_drop) noexcept nog
 cdef void space_written(flash *f, const flash_space *space) noexcept nogil
 # Waits until a buffer or a page may be free, at most so many microseconds. Returns early when the threads are to stop.
 cdef void space_wait(flash *f, unsigned int usec) noexcept nogil
+# space_wait for a caller with the lock.
+cdef void do_space_wait(flash *f, unsigned int usec) noexcept nogil
 # The value at this place is no longer needed.
 cdef void value_gone(flash *f, const item_hdr *where, uint32_t length) noexcept nogil
 cdef bint value_exists(flash *f, const item_hdr *where) noexcept nogil

@@ -458,11 +458,16 @@ cdef void space_written(flash *f, const flash_space *space) noexcept nogil:
     pthread_mutex_unlock(&f.lock)
 
 
-cdef void space_wait(flash *f, unsigned int usec) noexcept nogil:
+cdef void do_space_wait(flash *f, unsigned int usec) noexcept nogil:
+    assert_held(&f.lock)
     cdef timespec until = ns_timespec(now_ns() + <int64_t>usec * 1000)
-    pthread_mutex_lock(&f.lock)
     if not f.stop_writing:
         pthread_cond_timedwait(&f.space_cond, &f.lock, &until)
+
+
+cdef void space_wait(flash *f, unsigned int usec) noexcept nogil:
+    pthread_mutex_lock(&f.lock)
+    do_space_wait(f, usec)
     pthread_mutex_unlock(&f.lock)
 
 

@@ -114,6 +114,24 @@ cdef void _begin_round(flash *f, write_round *round) noexcept nogil:
         round.wanted = 1
 
 
+cdef void writer_wake(void *arg) noexcept nogil:
+    cdef flash *f = <flash *>arg
+    pthread_mutex_lock(&f.lock)
+    if not f.memory_scarce:
+        f.memory_scarce = True
+        pthread_cond_broadcast(&f.space_cond)
+    pthread_mutex_unlock(&f.lock)
+
+
+cdef void _rest(flash *f, unsigned int usec) noexcept nogil:
+    """Waits for scarce memory, for space, or for so many microseconds."""
+    pthread_mutex_lock(&f.lock)
+    if not f.memory_scarce:
+        do_space_wait(f, usec)
+    f.memory_scarce = False
+    pthread_mutex_unlock(&f.lock)
+
+
 cdef void *_writer_thread(void *arg) noexcept nogil:
     cdef flash *f = <flash *>arg
     cdef write_round round
@@ -139,14 +157,12 @@ cdef void *_writer_thread(void *arg) noexcept nogil:
         if round.wanted:
             most = min(most, <uint64_t>SLEEP_SCARCE)
         usec = <unsigned int>max(min(<uint64_t>usec + usec // 64 + 1, most), <uint64_t>1)
-        space_wait(f, usec)
+        _rest(f, usec)
     return NULL
 
 
 cdef bint writer_start(flash *f) noexcept nogil:
-    f.writer_started = start_quiet_thread(&f.writer, _writer_thread, f) == 0
-    if f.writer_started:
-        pthread_setname_np(f.writer, b"mc-ext-write")
+    f.writer_started = start_quiet_thread(&f.writer, b"mc-ext-write", _writer_thread, f) == 0
     return f.writer_started
 
 

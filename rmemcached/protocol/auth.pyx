@@ -11,6 +11,7 @@ from rmemcached.protocol.parse cimport LINE_TOKENS, parse_u32, token, tokenize
 from rmemcached.protocol.reply cimport out_line, out_string
 from rmemcached.store.store cimport store_time
 from rmemcached.sys.atomics cimport counter_add
+from rmemcached.sys.wipe cimport explicit_bzero
 
 cdef enum:
     MIN_AUTH_LINE = 6        # bytes; a shorter line ends the connection
@@ -63,26 +64,16 @@ cdef bint take_auth_line(conn *c) noexcept nogil:
     return True
 
 
-cdef bint take_auth_token(conn *c) noexcept nogil:
-    """Reads user and password and answers. False: they are not complete yet."""
+cdef void check_auth_token(conn *c, const char *p, const char *end) noexcept nogil:
     cdef const conn_hooks *hooks = c.thread.hooks
-    cdef const char *p = c.rcurr
-    cdef const char *end
     cdef const char *space
-    cdef size_t size = c.auth_bytes
-    if c.rbytes < size:
-        return False
-    c.rcurr += size
-    c.rbytes -= size
-    c.auth_state = AUTH_WANTED
-    end = p + size - 2
     if end[0] != c'\r' or end[1] != c'\n':
         out_string(c, b"CLIENT_ERROR bad command line termination")
-        return True
+        return
     space = <const char *>memchr(p, c' ', <size_t>(end - p))
     if space == NULL:
         out_string(c, b"CLIENT_ERROR bad authentication token format")
-        return True
+        return
     counter_add(&c.thread.stats.auth_cmds, 1)
     if hooks.authenticate(hooks.arg, p, <size_t>(space - p), space + 1, <size_t>(end - space) - 1):
         conn_authenticated(c)
@@ -90,6 +81,19 @@ cdef bint take_auth_token(conn *c) noexcept nogil:
     else:
         counter_add(&c.thread.stats.auth_errors, 1)
         out_string(c, b"CLIENT_ERROR authentication failure")
+
+
+cdef bint take_auth_token(conn *c) noexcept nogil:
+    """Reads user and password, answers, and erases them. False: they are not complete yet."""
+    cdef char *p = c.rcurr
+    cdef size_t size = c.auth_bytes
+    if c.rbytes < size:
+        return False
+    c.rcurr += size
+    c.rbytes -= size
+    c.auth_state = AUTH_WANTED
+    check_auth_token(c, p, p + size - 2)
+    explicit_bzero(p, size)
     return True
 
 

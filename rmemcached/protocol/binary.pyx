@@ -53,6 +53,7 @@ from rmemcached.store.store cimport (
 from rmemcached.sys.atomics cimport counter_add, relaxed_load, relaxed_store
 from rmemcached.sys.debug cimport assert_that
 from rmemcached.sys.linux cimport be16toh, be32toh, be64toh, htobe16, htobe32, htobe64
+from rmemcached.sys.wipe cimport explicit_bzero
 
 cdef enum:
     HEADER = sizeof(protocol_binary_header)
@@ -636,9 +637,9 @@ cdef void deny(conn *c) noexcept nogil:
 
 
 cdef void begin_sasl(conn *c, sasl_command command, const char *name, uint16_t nname, uint32_t vlen) noexcept nogil:
-    """Hands the command with its vlen bytes of data, which are there, to a side thread."""
+    """Hands the command with its vlen bytes of data, which are there, to a side thread, and erases the data here."""
     cdef const sasl_hooks *hooks = c.thread.hooks.sasl
-    cdef const char *data = c.rcurr
+    cdef char *data = c.rcurr
     c.rcurr += vlen
     c.rbytes -= vlen
     c.auth_state = AUTH_WANTED
@@ -648,6 +649,7 @@ cdef void begin_sasl(conn *c, sasl_command command, const char *name, uint16_t n
         conn_set_state(c, conn_auth)
     else:
         out_of_memory(c, b"Out of memory")
+    explicit_bzero(data, vlen)
 
 
 cdef void process_bin_sasl(conn *c, uint8_t cmd, const char *key, uint16_t nkey, uint32_t vlen) noexcept nogil:

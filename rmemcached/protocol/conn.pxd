@@ -20,7 +20,7 @@ from rmemcached.protocol.dump cimport dump_kind
 from rmemcached.protocol.stats_prefix cimport stats_prefixes
 from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.store.store cimport (
-    MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, crawler_result_type, item, rel_time_t, store,
+    MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, crawler_result_type, item, rel_time_t, store, store_get_config,
 )
 
 cdef extern from *:
@@ -70,6 +70,7 @@ cdef enum:
     MAX_PENDING_RESPS = 256  # with so many waiting replies the machine returns WANT_FLUSH; or with ...
     MAX_PENDING_BYTES = 4 * 1024 * 1024   # ... so many bytes of items and statistics
     MAX_WAITING_BYTES = 16 * 1024 * 1024  # ... or so many bytes of values of replies that wait
+    EXTERNAL_SHARE = 4       # ... or when values from external storage have this part of the memory, and it has one
     REFRESH_WHY_MAX = 4096 + 320   # bytes of refresh_certs' reason, a path and OpenSSL's words, with a NUL
     MSET_TOKENS_SIZE = 40    # bytes of an O, a length, an opaque of up to 32 bytes, and the flags c, k, s
 
@@ -182,6 +183,9 @@ cdef enum external_result:
 # Where the values of headers (ITEM_HDR) are.
 cdef struct external_values:
     void *arg
+    # Atomic: bytes of fetched values in the replies of all connections, from the fetch until the reply has left. Such a
+    # value has memory of its own, while a value in memory is the item itself.
+    uint64_t *held
     # Begins to fetch the header's value for the reply. Takes over the caller's reference to the header.
     external_result (*fetch)(void *arg, conn *c, mc_resp *resp, item *it) noexcept nogil
 
@@ -330,6 +334,7 @@ cdef struct mc_resp:
     uint32_t data_offset     # item data bytes [data_offset, data_offset + data_length) follow wbuf[:wbytes]
     uint32_t data_length     # 0: no data
     uint32_t tail_bytes      # constant bytes after the data
+    uint32_t external_bytes  # of external_values.held
     const char *tail
     char *owned              # malloc'd text sent in place of wbuf (stats); freed when the reply has left. May be NULL
     remote_buf sink          # sink.set: the data goes there by RDMA WRITE, without \r\n; only wbuf is sent
@@ -379,6 +384,7 @@ cdef struct conn:
     unsigned int npending    # mc_resps in the list
     uint32_t pending_bytes   # bytes of items and owned text in these mc_resps, except
     uint32_t waiting_bytes   # ... bytes of values that have not come yet
+    uint32_t external_bytes  # of external_values.held
     mc_resp *resp_head       # oldest reply not wholly sent
     mc_resp *resp            # newest; being filled
 
@@ -481,7 +487,13 @@ cdef inline bint conn_waits(const conn *c) noexcept nogil:
     engine.resume_reply."""
     return c.resp_head != NULL and resp_waits(c.resp_head)
 
+cdef inline bint conn_external_full(const conn *c) noexcept nogil:
+    """Whether fetched values of all connections have their share of the memory, and the connection has such a value.
+    Without a value it may go on: else clients that do not read would hold up all others."""
+    return c.external_bytes != 0 and relaxed_load(c.thread.external.held) \
+        >= relaxed_load(&store_get_config(c.thread.store).maxbytes) // EXTERNAL_SHARE
+
 cdef inline bint conn_output_full(const conn *c) noexcept nogil:
     """Whether replies must leave before the next command, or the next key of a get."""
     return c.npending >= MAX_PENDING_RESPS or c.pending_bytes >= MAX_PENDING_BYTES \
-        or c.waiting_bytes >= MAX_WAITING_BYTES
+        or c.waiting_bytes >= MAX_WAITING_BYTES or conn_external_full(c)

@@ -6,7 +6,7 @@ from libc.stdlib cimport free
 from libc.string cimport memset
 
 from rmemcached.store.store cimport ITEM_CHUNKED, ITEM_data, ITEM_has, item_iov, item_remove, store_time
-from rmemcached.sys.atomics cimport prefetch
+from rmemcached.sys.atomics cimport fetch_sub, prefetch
 from rmemcached.sys.debug cimport LIVE_CONN, LIVE_RESPONSE, assert_owner, assert_that, live_add, live_sub
 from rmemcached.sys.linux cimport snprintf
 
@@ -47,6 +47,7 @@ cdef void conn_release(conn *c) noexcept nogil:
     assert_that(c.npending == 0)
     assert_that(c.pending_bytes == 0)
     assert_that(c.waiting_bytes == 0)
+    assert_that(c.external_bytes == 0)
     c.state = conn_closed
 
 
@@ -132,6 +133,9 @@ cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil:
     if resp.owned != NULL:
         c.pending_bytes -= resp.wbytes
         free(resp.owned)
+    if resp.external_bytes:
+        c.external_bytes -= resp.external_bytes
+        fetch_sub(t.external.held, resp.external_bytes)
     c.npending -= 1
     counter_add(&t.stats.response_obj_count, -1)
     if t.nfree_resps < MAX_FREE_RESPS:

@@ -22,7 +22,7 @@ from rmemcached.store.store cimport (
     ITEM_has, ITEM_key, ITEM_queue, item, item_get, item_get_ahead, item_remove, item_size_ok, item_touch, item_unlink,
     key_ahead, realtime, rel_time_t, store, store_item_type, store_op,
 )
-from rmemcached.sys.atomics cimport counter_add, relaxed_load
+from rmemcached.sys.atomics cimport counter_add, fetch_add, relaxed_load
 from rmemcached.sys.debug cimport assert_that
 
 cdef enum:
@@ -104,11 +104,13 @@ cdef inline bint resp_external(conn *c, mc_resp *resp, char *p, item *it, uint32
     c.pending_bytes += n
     counter_add(&c.thread.stats.get_extstore, 1)
     result = c.thread.external.fetch(c.thread.external.arg, c, resp, it)
-    if result == EXTERNAL_WAITS:
-        c.pending_bytes -= n
-        c.waiting_bytes += n
-        return True
-    if result == EXTERNAL_THERE:
+    if result == EXTERNAL_WAITS or result == EXTERNAL_THERE:
+        resp.external_bytes = n
+        c.external_bytes += n
+        fetch_add(c.thread.external.held, n)
+        if result == EXTERNAL_WAITS:
+            c.pending_bytes -= n
+            c.waiting_bytes += n
         return True
     resp_missed(c, resp)
     counter_add(&c.thread.stats.get_oom_extstore, result == EXTERNAL_NO_MEMORY)

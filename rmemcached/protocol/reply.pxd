@@ -68,6 +68,7 @@ cdef inline mc_resp *resp_start(conn *c) noexcept nogil:
     resp.wbytes = 0
     resp.data_length = 0
     resp.tail_bytes = 0
+    resp.external_bytes = 0
     resp.owned = NULL
     resp.sink.set = False
     resp.wait = NULL

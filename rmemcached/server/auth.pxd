@@ -13,7 +13,8 @@ cdef struct auth_entry:          # the bytes are in auth_users.data
 cdef struct auth_users:
     pthread_mutex_t lock
     # under lock
-    char *data                   # malloc'd
+    char *data                   # malloc'd: `length` bytes
+    size_t length
     auth_entry *entries          # malloc'd; `count` of them
     unsigned int count
 

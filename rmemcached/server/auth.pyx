@@ -7,18 +7,27 @@ from libc.string cimport memcpy
 
 from rmemcached.sys.debug cimport assert_held
 from rmemcached.sys.linux cimport pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
+from rmemcached.sys.wipe cimport explicit_bzero
 
 
 cdef void auth_init(auth_users *users) noexcept nogil:
     pthread_mutex_init(&users.lock, NULL)
     users.data = NULL
+    users.length = 0
     users.entries = NULL
     users.count = 0
 
 
-cdef void auth_destroy(auth_users *users) noexcept nogil:
+cdef void free_arrays(auth_users *users) noexcept nogil:
+    """Frees the arrays, without the passwords."""
+    if users.data != NULL:
+        explicit_bzero(users.data, users.length)
     free(users.data)
     free(users.entries)
+
+
+cdef void auth_destroy(auth_users *users) noexcept nogil:
+    free_arrays(users)
     pthread_mutex_destroy(&users.lock)
 
 
@@ -26,6 +35,7 @@ cdef void do_replace(auth_users *users, auth_users *fresh) noexcept nogil:
     """Puts the new arrays into `users`, and the old arrays into `fresh`, for the caller to free."""
     assert_held(&users.lock)
     users.data, fresh.data = fresh.data, users.data
+    users.length, fresh.length = fresh.length, users.length
     users.entries, fresh.entries = fresh.entries, users.entries
     users.count = fresh.count
 
@@ -37,7 +47,8 @@ cdef void auth_load(auth_users *users, path) except *:
     found = load_file(path)
     text = b"".join(user + password for user, password in found)
     fresh.count = <unsigned int>len(found)
-    fresh.data = <char *>malloc(len(text) + 1)
+    fresh.length = len(text)
+    fresh.data = <char *>malloc(fresh.length + 1)
     fresh.entries = <auth_entry *>calloc(fresh.count + 1, sizeof(auth_entry))
     if fresh.data == NULL or fresh.entries == NULL:
         free(fresh.data)
@@ -54,8 +65,7 @@ cdef void auth_load(auth_users *users, path) except *:
     pthread_mutex_lock(&users.lock)
     do_replace(users, &fresh)
     pthread_mutex_unlock(&users.lock)
-    free(fresh.data)
-    free(fresh.entries)
+    free_arrays(&fresh)
 
 
 cdef bint same_bytes(const char *a, const char *b, size_t length) noexcept nogil:

@@ -19,9 +19,9 @@ from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport assert_owner, assert_that, thread_id
 from rmemcached.sys.linux cimport (
     AF_INET, EFD_CLOEXEC, POLLERR, POLLHUP, POLLIN, POLLNVAL, RLIMIT_MEMLOCK, RLIM_INFINITY, close, errno, eventfd,
-    eventfd_signal, getrlimit, poll, pollfd, pthread_cond_destroy, pthread_cond_init, pthread_cond_wait, pthread_create,
-    pthread_join, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
-    pthread_setname_np, rlimit, sockaddr, sockaddr_in, sockaddr_in6,
+    eventfd_signal, getrlimit, poll, pollfd, pthread_cond_destroy, pthread_cond_init, pthread_cond_wait, pthread_join,
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, rlimit, sockaddr, sockaddr_in,
+    sockaddr_in6, start_thread,
 )
 from rmemcached.protocol.stats_text cimport stat_append
 from rmemcached.rdma.cm cimport rdma_cm_refuse, rdma_request
@@ -387,10 +387,8 @@ cdef int devices_start(rdma_devices *d, worker *workers, unsigned int nworkers) 
     d.stop_fd = eventfd(0, EFD_CLOEXEC)
     if d.stop_fd < 0:
         return errno
-    error = pthread_create(&d.id, NULL, devices_main, d)
-    if error == 0:
-        d.running = True
-        pthread_setname_np(d.id, b"mc-rdma")
+    error = start_thread(&d.id, b"mc-rdma", devices_main, d)
+    d.running = error == 0
     return error
 
 

@@ -5,8 +5,8 @@ from libc.stdlib cimport calloc, free
 from rmemcached.streams.tls cimport tls_handshake
 from rmemcached.sys.linux cimport (
     PRIO_PROCESS, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal,
-    pthread_cond_t, pthread_cond_wait, pthread_create, pthread_join, pthread_mutex_destroy, pthread_mutex_init,
-    pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, pthread_setname_np, pthread_t, setpriority,
+    pthread_cond_t, pthread_cond_wait, pthread_join, pthread_mutex_destroy, pthread_mutex_init,
+    pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, pthread_t, setpriority, start_thread,
 )
 
 cdef enum:
@@ -67,10 +67,8 @@ cdef handshakes *handshakes_create(unsigned int threads, handshake_done_fn done)
 cdef int handshakes_start(handshakes *h) noexcept nogil:
     cdef int err = 0
     while err == 0 and h.started < h.nthreads:
-        err = pthread_create(&h.threads[h.started], NULL, handshake_main, h)
-        if err == 0:
-            pthread_setname_np(h.threads[h.started], b"mc-tls")
-            h.started += 1
+        err = start_thread(&h.threads[h.started], b"mc-tls", handshake_main, h)
+        h.started += err == 0
     return err
 
 

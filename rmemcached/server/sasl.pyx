@@ -25,9 +25,9 @@ from rmemcached.sys.atomics cimport relaxed_load
 from rmemcached.sys.debug cimport assert_held, assert_that
 from rmemcached.sys.linux cimport (
     CLOCK_REALTIME, clock_gettime, errno, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init,
-    pthread_cond_signal, pthread_cond_t, pthread_cond_timedwait, pthread_cond_wait, pthread_create, pthread_detach,
-    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
-    pthread_setname_np, pthread_t, strerror, timespec,
+    pthread_cond_signal, pthread_cond_t, pthread_cond_timedwait, pthread_cond_wait, pthread_detach,
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, pthread_t,
+    start_thread, strerror, timespec,
 )
 from rmemcached.sys.wipe cimport explicit_bzero
 
@@ -309,10 +309,9 @@ cdef int add_thread_locked(sasl_pool *pool) noexcept nogil:
     cdef pthread_t id
     cdef int err
     assert_held(&pool.lock)
-    err = pthread_create(&id, NULL, side_main, pool)
+    err = start_thread(&id, b"mc-sasl", side_main, pool)
     if err == 0:
         pool.threads += 1
-        pthread_setname_np(id, b"mc-sasl")
         pthread_detach(id)
     return err
 

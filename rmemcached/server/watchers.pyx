@@ -13,8 +13,8 @@ from posix.uio cimport iovec
 from rmemcached.sys.atomics cimport counter_add, full_fence, load_acquire, relaxed_load, relaxed_store, store_release
 from rmemcached.sys.debug cimport assert_held
 from rmemcached.sys.linux cimport (
-    EAGAIN, EINTR, POLLERR, POLLHUP, POLLIN, POLLOUT, errno, eventfd_clear, poll, pollfd, pthread_create, pthread_join,
-    pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, pthread_t,
+    EAGAIN, EINTR, POLLERR, POLLHUP, POLLIN, POLLOUT, errno, eventfd_clear, poll, pollfd, pthread_join,
+    pthread_mutex_lock, pthread_mutex_unlock, pthread_t, start_thread,
 )
 from rmemcached.logger cimport (
     LOG_LINE_MAX, READER_AWAKE, READER_NAPS, READER_SLEEPS, log_done, log_entry, log_get_stats, log_next, log_next_gid,
@@ -259,10 +259,8 @@ cdef watchers *watchers_create(logger *log, size_t buffer_size, watcher_release_
 
 
 cdef int watchers_start(watchers *ws) noexcept nogil:
-    cdef int err = pthread_create(&ws.id, NULL, logger_main, ws)
-    if err == 0:
-        ws.started = True
-        pthread_setname_np(ws.id, b"mc-log")
+    cdef int err = start_thread(&ws.id, b"mc-log", logger_main, ws)
+    ws.started = err == 0
     return err
 
 

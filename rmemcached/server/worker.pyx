@@ -22,8 +22,8 @@ from rmemcached.sys.linux cimport (
     EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD,
     EPOLL_CTL_DEL, EPOLL_CTL_MOD, MSG_PEEK, SIOCOUTQ, close, epoll_create1, epoll_ctl,
     epoll_event, epoll_wait, errno, eventfd, eventfd_clear, eventfd_signal, ioctl, pthread_cond_signal,
-    pthread_create, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
-    pthread_setname_np, recv, sched_yield, strerror,
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, recv, sched_yield,
+    start_thread, strerror,
 )
 from rmemcached.sys.pause cimport YIELD_LONG, pause_begin, pause_look, pause_undisturbed
 from rmemcached.logger cimport (

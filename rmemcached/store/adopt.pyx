@@ -174,7 +174,7 @@ cdef void *_adopt_thread(void *arg) noexcept nogil:
 
 cdef bint adopt_start(store *s) noexcept nogil:
     if not s.file.fresh and (s.foreign.pages != 0 or s.slabs.malloced > s.config.maxbytes):
-        s.adopt.joinable = start_thread(&s.adopt.thread, b"mc-adopt", _adopt_thread, s)
+        s.adopt.joinable = start_quiet_thread(&s.adopt.thread, b"mc-adopt", _adopt_thread, s) == 0
         return s.adopt.joinable
     return True
 

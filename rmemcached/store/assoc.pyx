@@ -215,7 +215,7 @@ cdef void assoc_check_load(store *s) noexcept nogil:
         if s.assoc.grow_joinable:
             pthread_join(s.assoc.grow_thread, NULL)
         store_release(&s.assoc.growing, 1)
-        s.assoc.grow_joinable = start_thread(&s.assoc.grow_thread, b"mc-assocmaint", _assoc_grow_thread, s)
+        s.assoc.grow_joinable = start_quiet_thread(&s.assoc.grow_thread, b"mc-assocmaint", _assoc_grow_thread, s) == 0
         if not s.assoc.grow_joinable:
             store_release(&s.assoc.growing, 0)
     unlock_ranked(&s.assoc.grow_lock, GROW_LOCK)

@@ -26,7 +26,6 @@ cdef struct class_sample:
     uint32_t total_pages
     uint64_t free_chunks
     uint32_t chunks_per_page
-    uint32_t chunk_size
 
 cdef struct slab_automove:      # the reassign lock
     uint32_t window_size

@@ -14,7 +14,6 @@ cdef void _automove_sample(store *s, class_sample *samples) noexcept nogil:
         samples[clsid].total_pages = stats.total_pages
         samples[clsid].free_chunks = stats.free_chunks
         samples[clsid].chunks_per_page = stats.chunks_per_page
-        samples[clsid].chunk_size = stats.chunk_size
 
 
 cdef inline uint64_t _since(uint64_t before, uint64_t after) noexcept nogil:
@@ -147,7 +146,7 @@ cdef bint _decide_external(store *s, int *src, int *dst) noexcept nogil:
     src[0] = -1
     dst[0] = SLAB_GLOBAL_PAGE_POOL
     for clsid in range(1, s.slabs.power_largest + 1):
-        stays = after[clsid].chunk_size < relaxed_load(&s.config.flash.item_size)
+        stays = not class_goes_outward(s, clsid)
         pages += after[clsid].total_pages
         if stays:
             staying += after[clsid].total_pages

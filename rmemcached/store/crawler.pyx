@@ -265,7 +265,7 @@ cdef bint lru_crawler_enable(store *s) noexcept nogil:
         pthread_join(ended, NULL)
         lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     if not s.config.lru_crawler and not relaxed_load(&s.stopping):
-        started = start_thread(&s.crawler.thread, b"mc-itemcrawler", _crawler_thread, s)
+        started = start_quiet_thread(&s.crawler.thread, b"mc-itemcrawler", _crawler_thread, s) == 0
         s.crawler.joinable = started
         s.crawler.run = started
         relaxed_store(&s.config.lru_crawler, started)

@@ -186,7 +186,7 @@ cdef bint _direct_create(store *s) noexcept nogil:
         do_direct_tell(s)
         _direct_publish(s, s.direct.mapped)
         relaxed_store(&s.direct.building, 1)
-        s.direct.joinable = start_thread(&s.direct.thread, b"mc-direct", _direct_thread, s)
+        s.direct.joinable = start_quiet_thread(&s.direct.thread, b"mc-direct", _direct_thread, s) == 0
         if s.direct.joinable:
             return True
         relaxed_store(&s.direct.building, 0)

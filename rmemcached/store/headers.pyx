@@ -7,7 +7,7 @@ cdef enum:
 cdef item *_header_alloc(store *s, item *it, const item_hdr *where) noexcept nogil:
     """An unlinked header for the item's value."""
     cdef item *fresh = item_alloc_as(s, ITEM_key(it), it.nkey, ITEM_client_flags(it), it.exptime, sizeof(item_hdr),
-                                     False)
+                                     True)
     if fresh != NULL:
         memcpy(ITEM_data(fresh), where, sizeof(item_hdr))
         fresh.nbytes = it.nbytes

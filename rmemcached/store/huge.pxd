@@ -16,11 +16,7 @@ cdef struct huge_pages:
     # constant
     bint enabled                # store_config.huge_pages
     # the slabs lock
-    pthread_cond_t cond         # `woken` or `stop` was set
-    pthread_t thread
-    bint joinable
-    bint stop
-    bint woken                  # there may be something to do
+    slabs_thread maker
     bint refused                # the system has no huge pages: the thread has ended
     unsigned int refusals       # refusals of the system in a row
     size_t ready                # bytes of the arena, up to the last huge page made ahead; a multiple of HUGE_PAGE
@@ -34,8 +30,6 @@ cdef struct huge_pages:
 cdef bint huge_init(store *s) noexcept nogil
 # Starts the thread, if there are to be huge pages. False: the thread cannot be started.
 cdef bint huge_start(store *s) noexcept nogil
-# Ends the thread, for store_stop_threads; store.stopping is set.
-cdef void huge_stop(store *s) noexcept nogil
 # Frees the states, for store_destroy.
 cdef void huge_destroy(store *s) noexcept nogil
 # Wakes the thread if a huge page should be made ahead, because more of the arena is in use. slabs.pyx calls this and

@@ -12,7 +12,7 @@ cdef enum:
 
 
 cdef bint huge_init(store *s) noexcept nogil:
-    cond_init(&s.huge.cond)
+    cond_init(&s.huge.maker.cond)
     s.huge.enabled = s.config.huge_pages
     if s.huge.enabled:
         s.huge.state = <uint8_t *>calloc(s.slabs.arena_length // HUGE_PAGE, sizeof(uint8_t))
@@ -21,25 +21,13 @@ cdef bint huge_init(store *s) noexcept nogil:
 
 cdef bint huge_start(store *s) noexcept nogil:
     if s.huge.enabled:
-        s.huge.joinable = start_thread(&s.huge.thread, b"mc-hugepages", _huge_thread, s)
-    return s.huge.joinable or not s.huge.enabled
-
-
-cdef void huge_stop(store *s) noexcept nogil:
-    cdef bint joinable
-    lock_ranked(&s.slabs.lock, SLABS_LOCK)
-    joinable = s.huge.joinable
-    s.huge.joinable = False
-    s.huge.stop = True
-    pthread_cond_broadcast(&s.huge.cond)
-    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
-    if joinable:
-        pthread_join(s.huge.thread, NULL)
+        s.huge.maker.joinable = start_quiet_thread(&s.huge.maker.thread, b"mc-hugepages", _huge_thread, s) == 0
+    return s.huge.maker.joinable or not s.huge.enabled
 
 
 cdef void huge_destroy(store *s) noexcept nogil:
     free(s.huge.state)
-    pthread_cond_destroy(&s.huge.cond)
+    pthread_cond_destroy(&s.huge.maker.cond)
 
 
 cdef inline char *_huge_at(store *s, size_t number) noexcept nogil:
@@ -131,7 +119,7 @@ cdef void _huge_round(store *s) noexcept nogil:
     if _huge_may_make_ahead(s):
         _huge_try(s, <uint32_t>(s.huge.ready // HUGE_PAGE), True)
     for _group in range(count):
-        if s.huge.stop or s.huge.refused or s.huge.waiting == 0 or tries == HUGE_TRIES:
+        if s.huge.maker.stop or s.huge.refused or s.huge.waiting == 0 or tries == HUGE_TRIES:
             break
         s.huge.next = (s.huge.next + 1) % count
         if s.huge.state[s.huge.next] == HUGE_WANTED:
@@ -142,27 +130,20 @@ cdef void _huge_round(store *s) noexcept nogil:
 cdef void *_huge_thread(void *arg) noexcept nogil:
     cdef store *s = <store *>arg
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
-    while not s.huge.stop and not s.huge.refused:
-        if s.huge.woken:
-            s.huge.woken = False
+    while not s.huge.maker.stop and not s.huge.refused:
+        if s.huge.maker.woken:
+            s.huge.maker.woken = False
             _huge_round(s)
         else:
-            pthread_cond_wait(&s.huge.cond, &s.slabs.lock)
+            pthread_cond_wait(&s.huge.maker.cond, &s.slabs.lock)
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
     return NULL
-
-
-cdef void _huge_wake(store *s) noexcept nogil:
-    assert_held(&s.slabs.lock)
-    if not s.huge.woken:
-        s.huge.woken = True
-        pthread_cond_signal(&s.huge.cond)
 
 
 cdef inline void huge_arena_grows(store *s) noexcept nogil:
     assert_held(&s.slabs.lock)
     if s.huge.enabled and s.slabs.arena_used >= HUGE_FROM and s.slabs.arena_used + HUGE_PAGE > s.huge.ready:
-        _huge_wake(s)
+        do_slabs_thread_wake(s, &s.huge.maker)
 
 
 cdef void huge_want(store *s, uint32_t number) noexcept nogil:
@@ -170,7 +151,7 @@ cdef void huge_want(store *s, uint32_t number) noexcept nogil:
     if s.huge.enabled and not s.huge.refused and s.huge.state[number] == SMALL_PAGES:
         s.huge.state[number] = HUGE_WANTED
         s.huge.waiting += 1
-        _huge_wake(s)
+        do_slabs_thread_wake(s, &s.huge.maker)
 
 
 cdef void huge_forget(store *s, uint32_t page) noexcept nogil:

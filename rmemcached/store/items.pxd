@@ -8,11 +8,11 @@ cdef struct item_counters:
     uint64_t get_flushed        # atomic
     char pad_after_counts[CACHE_LINE]   # every request reads the fields of the hash table, next in the store
 
-# item_alloc, or the same without room for a seal (sealed: False), for a header.
+# item_alloc, or the same for a header (for_header): without room for a seal, and nothing goes outward for its memory.
 cdef item *item_alloc_as(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime, size_t nbytes,
-                         bint sealed) noexcept nogil
+                         bint for_header) noexcept nogil
 # Whether external storage takes items of the class.
-cdef bint may_leave(store *s, unsigned int clsid) noexcept nogil
+cdef bint class_goes_outward(store *s, unsigned int clsid) noexcept nogil
 # Has external storage take the item of the class that eviction would take next. Returns 0 if the item has to be
 # evicted; else like an evicting lru_pull_tail.
 cdef int evict_outward(store *s, unsigned int clsid) noexcept nogil

@@ -14,19 +14,19 @@ cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noe
     return slabs_clsid(s, _item_ntotal(s, nkey, flags, nbytes)) != 0
 
 
-cdef inline bint may_leave(store *s, unsigned int clsid) noexcept nogil:
+cdef inline bint class_goes_outward(store *s, unsigned int clsid) noexcept nogil:
     return s.config.external != NULL and s.slabs.classes[clsid].size >= relaxed_load(&s.config.flash.item_size)
 
 
 cdef bint do_move_outward(store *s, const victim *v) noexcept nogil:
     assert_held(item_mutex(s, v.hv))
-    return may_leave(s, ITEM_clsid(v.it)) and s.config.external.take(s.config.external.arg, v)
+    return class_goes_outward(s, ITEM_clsid(v.it)) and s.config.external.take(s.config.external.arg, v)
 
 
 cdef int evict_outward(store *s, unsigned int clsid) noexcept nogil:
     cdef victim v
     cdef int taken
-    if not may_leave(s, clsid) or not store_take_victim(s, clsid, &v):
+    if not class_goes_outward(s, clsid) or not store_take_victim(s, clsid, &v):
         return 0
     taken = do_move_outward(s, &v)
     if taken and relaxed_load(&v.it.refcount) != 1:
@@ -161,11 +161,11 @@ cdef bint _alloc_chain(store *s, item *it) noexcept nogil:
 
 cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime,
                       size_t nbytes) noexcept nogil:
-    return item_alloc_as(s, key, nkey, flags, exptime, nbytes, True)
+    return item_alloc_as(s, key, nkey, flags, exptime, nbytes, False)
 
 
 cdef item *item_alloc_as(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime, size_t nbytes,
-                         bint sealed) noexcept nogil:
+                         bint for_header) noexcept nogil:
     cdef size_t ntotal, htotal, more
     cdef unsigned int clsid, head_clsid
     cdef uint16_t it_flags = 0
@@ -174,7 +174,7 @@ cdef item *item_alloc_as(store *s, const char *key, size_t nkey, uint32_t flags,
     if not item_size_ok(s, nkey, flags, nbytes):
         return NULL
     ntotal = _item_ntotal(s, nkey, flags, nbytes)
-    more = direct_seal_room(s, ntotal) if sealed else 0
+    more = 0 if for_header else direct_seal_room(s, ntotal)
     if more:
         it_flags = ITEM_SEAL_ROOM
     clsid = head_clsid = slabs_clsid(s, ntotal + more)
@@ -186,7 +186,7 @@ cdef item *item_alloc_as(store *s, const char *key, size_t nkey, uint32_t flags,
     if relaxed_load(&s.direct.bucket_count):
         # The processor fetches the bucket while the value arrives.
         direct_ahead(s, store_hash(key, nkey))
-    it = _alloc_pull(s, head_clsid, sealed)
+    it = _alloc_pull(s, head_clsid, not for_header)
     if it != NULL:
         if s.config.use_cas:
             it_flags |= ITEM_CAS

@@ -42,7 +42,7 @@ cdef struct store:
     item_sizes sizes
     slabs slabs
     huge_pages huge
-    reserver reserver
+    slabs_thread reserver
     lru_queue queues[NUMBER_OF_QUEUES]
     lru_control lru
     crawler crawler

@@ -139,8 +139,8 @@ cdef void store_stop_threads(store *s) noexcept nogil:
     crawler_stop(s)
     mover_stop(s)
     assoc_stop(s)
-    huge_stop(s)
-    reserve_stop(s)
+    slabs_thread_stop(s, &s.huge.maker)
+    slabs_thread_stop(s, &s.reserver)
     direct_stop(s)
 
 

@@ -217,7 +217,7 @@ cdef void *_maintainer_thread(void *arg) noexcept nogil:
 cdef bint maintainer_start(store *s) noexcept nogil:
     if not lru_bumps_init(s):
         return False
-    s.maintainer.joinable = start_thread(&s.maintainer.thread, b"mc-lrumaint", _maintainer_thread, s)
+    s.maintainer.joinable = start_quiet_thread(&s.maintainer.thread, b"mc-lrumaint", _maintainer_thread, s) == 0
     return s.maintainer.joinable
 
 

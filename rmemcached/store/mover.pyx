@@ -25,7 +25,8 @@ cdef item *_move_alloc(store *s, unsigned int clsid, bint new_page) noexcept nog
 
 
 cdef inline bint _move_may_evict(store *s) noexcept nogil:
-    return s.mover.allow_evictions and (not may_leave(s, s.slabs.move.src) or s.mover.busy_loops > MOVE_PATIENCE)
+    return s.mover.allow_evictions and (
+        not class_goes_outward(s, s.slabs.move.src) or s.mover.busy_loops > MOVE_PATIENCE)
 
 
 cdef void _move_prepare(store *s) noexcept nogil:
@@ -417,7 +418,7 @@ cdef void *_mover_thread(void *arg) noexcept nogil:
 cdef bint mover_start(store *s) noexcept nogil:
     lock_ranked(&s.reassign.lock, REASSIGN_LOCK)
     if do_automove_init(s):
-        s.mover.joinable = start_thread(&s.mover.thread, b"mc-slabmaint", _mover_thread, s)
+        s.mover.joinable = start_quiet_thread(&s.mover.thread, b"mc-slabmaint", _mover_thread, s) == 0
     s.reassign.open = s.mover.joinable
     unlock_ranked(&s.reassign.lock, REASSIGN_LOCK)
     return s.mover.joinable

@@ -8,19 +8,9 @@ bytes beyond the used part of the arena. A worker that outruns the thread takes 
 cdef enum:
     RESERVE_AHEAD = 32 * 1024 * 1024    # bytes of the arena
 
-cdef struct reserver:
-    # the slabs lock
-    pthread_cond_t cond         # `woken` or `stop` was set
-    pthread_t thread
-    bint joinable
-    bint stop
-    bint woken                  # more of the arena is in use
-
 cdef void reserve_init(store *s) noexcept nogil
 cdef void reserve_destroy(store *s) noexcept nogil
 # Starts the thread, if there is a memory file, for store_create. False: the thread cannot be started.
 cdef bint reserve_start(store *s) noexcept nogil
-# Ends the thread, for store_stop_threads.
-cdef void reserve_stop(store *s) noexcept nogil
 # Wakes the thread, because more of the arena is in use. The caller holds the slabs lock.
 cdef void reserve_arena_grows(store *s) noexcept nogil

@@ -48,24 +48,11 @@ cdef bint reserve_start(store *s) noexcept nogil:
     if s.file.fd < 0:
         return True
     s.reserver.woken = True
-    s.reserver.joinable = start_thread(&s.reserver.thread, b"mc-reserve", _reserve_thread, s)
+    s.reserver.joinable = start_quiet_thread(&s.reserver.thread, b"mc-reserve", _reserve_thread, s) == 0
     return s.reserver.joinable
-
-
-cdef void reserve_stop(store *s) noexcept nogil:
-    cdef bint joinable
-    lock_ranked(&s.slabs.lock, SLABS_LOCK)
-    joinable = s.reserver.joinable
-    s.reserver.joinable = False
-    s.reserver.stop = True
-    pthread_cond_broadcast(&s.reserver.cond)
-    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
-    if joinable:
-        pthread_join(s.reserver.thread, NULL)
 
 
 cdef inline void reserve_arena_grows(store *s) noexcept nogil:
     assert_held(&s.slabs.lock)
-    if s.reserver.joinable and not s.reserver.woken and s.file.reserved < _reserve_end(s):
-        s.reserver.woken = True
-        pthread_cond_signal(&s.reserver.cond)
+    if s.reserver.joinable and s.file.reserved < _reserve_end(s):
+        do_slabs_thread_wake(s, &s.reserver)

@@ -218,11 +218,14 @@ cdef void do_slabs_newslab(store *s, unsigned int clsid) noexcept nogil:
     """
     assert_held(&s.slabs.lock)
     cdef slab_class *p = &s.slabs.classes[clsid]
+    cdef page_list *pool = &s.slabs.classes[SLAB_GLOBAL_PAGE_POOL].pages
     cdef uint32_t page
     if not do_slabs_can_grow(s, clsid):
         return
-    if s.slabs.classes[SLAB_GLOBAL_PAGE_POOL].pages.count != 0:
-        page = do_page_take(s, &s.slabs.classes[SLAB_GLOBAL_PAGE_POOL].pages)
+    if pool.count != 0:
+        page = do_page_take(s, pool)
+        if s.config.external != NULL and pool.count <= relaxed_load(&s.automove.pool_least):
+            s.config.external.scarce(s.config.external.arg)
     else:
         page = _page_released(s) if s.slabs.released.count != 0 else _page_of_arena(s)
         if page == NO_PAGE:

@@ -225,6 +225,8 @@ cdef struct external_storage:
     # An allocation is about to evict the item. Puts a header in its place, if there is room for the value at once.
     # False: the item is evicted. The functions of headers may be called, with the victim's item lock.
     bint (*take)(void *arg, const victim *v) noexcept nogil
+    # The pool has as few free pages as it should keep, or fewer: a class has taken a page, with the slabs lock held.
+    void (*scarce)(void *arg) noexcept nogil
     # The next two are told about headers (ITEM_HDR), with the item lock held, perhaps with an LRU lock: they must not
     # call the store.
     # The linked header is leaving the table or gets another place: its value is no longer needed.

@@ -39,7 +39,7 @@ from rmemcached.sys.linux cimport (
     populate, populate_write, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal,
     pthread_cond_timedwait, pthread_cond_wait, pthread_condattr_destroy, pthread_condattr_init,
     pthread_condattr_setclock, pthread_condattr_t, pthread_join, pthread_mutex_destroy, pthread_mutex_init,
-    pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, read_only, rlimit, sched_yield, snprintf,
+    pthread_mutex_lock, pthread_mutex_unlock, read_only, rlimit, sched_yield, snprintf,
     start_quiet_thread, strerror, struct_statfs,
 )
 

@@ -1,11 +1,3 @@
-cdef bint start_thread(pthread_t *thread, const char *name, void *(*fn)(void *) noexcept nogil,
-                       store *s) noexcept nogil:
-    cdef bint started = start_quiet_thread(thread, fn, s) == 0
-    if started:
-        pthread_setname_np(thread[0], name)
-    return started
-
-
 cdef void cond_init(pthread_cond_t *cond) noexcept nogil:
     cdef pthread_condattr_t clock
     pthread_condattr_init(&clock)
@@ -16,3 +8,22 @@ cdef void cond_init(pthread_cond_t *cond) noexcept nogil:
 
 cdef void time_after(timespec *until, unsigned int usec) noexcept nogil:
     until[0] = ns_timespec(now_ns() + <int64_t>usec * 1000)
+
+
+cdef void do_slabs_thread_wake(store *s, slabs_thread *t) noexcept nogil:
+    assert_held(&s.slabs.lock)
+    if not t.woken:
+        t.woken = True
+        pthread_cond_signal(&t.cond)
+
+
+cdef void slabs_thread_stop(store *s, slabs_thread *t) noexcept nogil:
+    cdef bint joinable
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
+    joinable = t.joinable
+    t.joinable = False
+    t.stop = True
+    pthread_cond_broadcast(&t.cond)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
+    if joinable:
+        pthread_join(t.thread, NULL)

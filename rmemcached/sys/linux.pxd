@@ -615,9 +615,17 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex)
     int pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const timespec *until)
 
-cdef inline int start_quiet_thread(pthread_t *thread, void *(*start)(void *) noexcept nogil, void *arg) noexcept nogil:
-    """Starts a thread that handles no signals of the process: the program's own threads get them. Returns 0 or an errno
-    value.
+cdef inline int start_thread(pthread_t *thread, const char *name, void *(*start)(void *) noexcept nogil,
+                             void *arg) noexcept nogil:
+    """Starts a thread with a name, of up to 15 characters. Returns 0 or an errno value."""
+    cdef int error = pthread_create(thread, NULL, start, arg)
+    if error == 0:
+        pthread_setname_np(thread[0], name)
+    return error
+
+cdef inline int start_quiet_thread(pthread_t *thread, const char *name, void *(*start)(void *) noexcept nogil,
+                                   void *arg) noexcept nogil:
+    """start_thread, for a thread that handles no signals of the process: the program's own threads get them.
 
     The signals of faults stay unblocked: for a fault whose signal is blocked, the kernel ends the process without a
     call of the handler, such as Python's faulthandler.
@@ -630,6 +638,6 @@ cdef inline int start_quiet_thread(pthread_t *thread, void *(*start)(void *) noe
     sigdelset(&quiet, SIGILL)
     sigdelset(&quiet, SIGSEGV)
     pthread_sigmask(SIG_SETMASK, &quiet, &before)
-    error = pthread_create(thread, NULL, start, arg)
+    error = start_thread(thread, name, start, arg)
     pthread_sigmask(SIG_SETMASK, &before, NULL)
     return error

@@ -147,6 +147,41 @@ SERVERS = (
     Column("limit", lambda r: r.general("limit_maxbytes"), size, 6),
 )
 
+
+def flash_used(reading: Reading) -> float | None:
+    """Returns the fraction (0 to 1) of external storage used by values."""
+    limit, held = reading.general("extstore_limit_maxbytes"), reading.general("extstore_bytes_used")
+    return held / limit if limit and held is not None else None
+
+
+FLASH_MISSES = ("miss_from_extstore", "get_oom_extstore")
+
+
+def flash_hits(reading: Reading) -> float | None:
+    """Returns the fraction (0 to 1) of the fetches with a value."""
+    gets, misses = (reading.change(in_general, *names) for names in (("get_extstore",), FLASH_MISSES))
+    return max(1 - misses / gets, 0.0) if gets and misses is not None else None
+
+
+FLASH = (
+    Column("flash", lambda r: r.general("extstore_limit_maxbytes"), size, 6),
+    Column("used %", flash_used, percent, 6),
+    Column("free p", lambda r: r.general("extstore_pages_free"), count, 6),
+    Column("get/s", lambda r: r.rate(in_general, "get_extstore"), count, 5),
+    Column("hit %", flash_hits, percent, 5),
+    Column("in B/s", lambda r: r.rate(in_general, "extstore_bytes_written"), size, 6),
+    Column("out B/s", lambda r: r.rate(in_general, "extstore_bytes_read"), size, 7),
+    Column("evict/s", lambda r: r.rate(in_general, "extstore_objects_evicted"), count, 7),
+    Column("lost/s", lambda r: r.rate(in_general, "extstore_compact_lost"), count, 6),
+    # Faults are rare: all of them since the start.
+    Column("faults", lambda r: r.general("extstore_io_errors", "badcrc_from_extstore"), count, 6),
+    # From here on only in wide windows.
+    Column("moves/s", lambda r: r.rate(in_general, "extstore_compact_rescues"), count, 7),
+    Column("values", lambda r: r.general("extstore_objects_used"), count, 6),
+    Column("queue", lambda r: r.general("extstore_io_queue"), count, 5),
+)
+"""The line of a server with external storage."""
+
 COMMANDS = (
     ("get", ("cmd_get",), "get_hits", ("get_misses",)),
     ("set", ("cmd_set",), "", ()),
@@ -376,6 +411,9 @@ def details(reading: Reading, view: View, width: int, lines: int | None) -> list
     if reading.last is None:
         return found
     body = None if lines is None else lines - 1
+    if reading.general("extstore_limit_maxbytes") is not None:
+        found.append(sortable([reading], FLASH, Order(), width))
+        body = None if body is None else body - 2
     below: list[RenderableType] = []
     if view.prefixes:
         share = None if body is None else max(body // 3, 3)

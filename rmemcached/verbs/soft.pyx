@@ -62,7 +62,7 @@ from rmemcached.sys.linux cimport (
     pthread_cond_timedwait, pthread_cond_wait, pthread_condattr_destroy, pthread_condattr_init,
     pthread_condattr_setclock, pthread_condattr_t, pthread_detach, pthread_join, pthread_mutex_destroy,
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_rwlock_destroy, pthread_rwlock_init,
-    pthread_setname_np, read, recv, recvmsg, sched_getcpu, sched_yield, send, sendmsg, setsockopt, shutdown, snprintf,
+    read, recv, recvmsg, sched_getcpu, sched_yield, send, sendmsg, setsockopt, shutdown, snprintf,
     sockaddr, sockaddr_in, sockaddr_in6, socklen_t, start_quiet_thread, struct_statfs, timerfd_create, timerfd_settime,
     timespec, ucred, write,
 )

@@ -25,7 +25,8 @@ from rmemcached.client import Client
 
 TIMEOUT = 20.0
 BACKENDS = [("tcp", "memcached"), ("tcp", "rmemcached"), *((name, "rmemcached") for name in RDMA_TRANSPORTS)]
-OVER_TLS = [(name, "tls") for name in ("tcp", *RDMA_TRANSPORTS)]
+# A client over rdma_cm has no TCP connection.
+OVER_TLS = [(name, "tls") for name in ("tcp", *RDMA_TRANSPORTS) if name != "rdma_cm"]
 VARIABLE = "RMEMCACHED_TEST_TLS"
 # The files whose tests run over TLS in every run. With VARIABLE=all the tests of all files do (script/test --tls).
 ALWAYS_OVER_TLS = ("test_client_values.py", "test_client_objects.py")
@@ -102,7 +103,8 @@ def shared_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureServe
     certificate = tmp_path_factory.mktemp("shared_tls") / "server.pem"
     make_certificate(certificate)
     files = f"ssl_chain_cert={certificate},ssl_key={certificate.with_suffix('.key')}"
-    server = start_rmemcached("-m", "512", "-I", "8m", "-t", "2", "-Z", "-o", files)
+    cleartext = ["-o", "rdma_cleartext"] if "verbs" in RDMA_TRANSPORTS else []
+    server = start_rmemcached("-m", "512", "-I", "8m", "-t", "2", "-Z", "-o", files, *cleartext)
     yield SecureServer(server, certificate)
     server.stop()
     assert server.ended_well(), server.stderr()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 from collections.abc import Callable
@@ -10,12 +11,26 @@ from pathlib import Path
 MB = 1 << 20
 HEAD = 2 * MB
 PAGES_AT = 128 * 1024
+# The beginnings of an ELF program, of gzip, of a SQLite database, of zeros and of text
+FOREIGN = (b"\x7fELF\x02\x01\x01", b"\x1f\x8b\x08", b"SQLite format 3\0", bytes(16), b"# a text\n")
 TABLE_CHECKED, TABLE_HEAD, TABLE_PAGES, TABLE_BUFFERS = 560, 660, 4096, 8192
 
 
+def seeds(count: int) -> range:
+    """So many seeds, or the range FIRST:END of RMEMCACHED_TEST_SEEDS."""
+    first, _, end = os.environ.get("RMEMCACHED_TEST_SEEDS", f"0:{count}").partition(":")
+    return range(int(first), int(end))
+
+
 def damage(path: Path, rng: random.Random) -> None:
-    """Changes bits, words and runs of bytes, in the head, in headers of items, or anywhere."""
+    """Changes bits and words in the head, in headers of items, or anywhere. Seldom cuts or replaces the file."""
     size = path.stat().st_size
+    match rng.randrange(20):
+        case 0:
+            return os.truncate(path, rng.randrange(size))
+        case 1:
+            path.write_bytes(rng.choice(FOREIGN) + rng.randbytes(rng.choice((0, 100, HEAD))))
+            return os.truncate(path, rng.choice((path.stat().st_size, size)))
     places = (
         lambda: rng.randrange(1500),
         lambda: PAGES_AT + rng.randrange(20),

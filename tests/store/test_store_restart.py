@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_files import HEAD, MB, damage
+from memory_files import HEAD, MB, damage, seeds
 from polling import eventually
 
 from rmemcached.store._testing import Store
@@ -322,7 +322,7 @@ def test_three_crashes_in_a_row_start_empty(path: Path) -> None:
         assert store.get(b"key") is None
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_a_damaged_file_is_refused_or_cleaned(path: Path, seed: int) -> None:
     rng = random.Random(seed)
     with Store(memory_file=path, maxbytes=16 * MB) as store:

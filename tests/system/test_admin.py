@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from daemon_tools import Conversation, eventually, room_for
+from sasl_tools import DENIED, Binary, plain
 from servers import Server
 
 ServerFactory = Callable[..., Server]
+ITEMS = 32 << 20  # bytes: a larger part of the daemon's memory has items
+
+
+def memory(pid: int) -> bytes:
+    """The contents of a process's own memory: heap, stacks and variables."""
+    found = []
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as process:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            start, end = (int(number, 16) for number in line.split()[0].split("-"))
+            if line.split()[1] == "rw-p" and end - start < ITEMS:
+                process.seek(start)
+                found.append(process.read(end - start))
+    return b"".join(found)
 
 
 class TestDebugCommands:
@@ -107,6 +122,25 @@ class TestAuthentication:
         server.process.send_signal(signal.SIGHUP)
         eventually(lambda: accepted(b"eve new"))
         assert not accepted(b"ann secret")
+
+    @pytest.mark.parametrize("sasl", [False, True])
+    def test_a_password_is_not_kept(
+        self, rmemcached_server: ServerFactory, authfile: Path, monkeypatch: pytest.MonkeyPatch, sasl: bool
+    ) -> None:
+        """Behind the answer the daemon's memory has no copy of a client's password."""
+        secret = secrets.token_hex(16)
+        if sasl:
+            monkeypatch.setenv("MEMCACHED_SASL_PWDB", str(authfile))
+            server = rmemcached_server("-S", "-t", "1")
+            with Binary(server) as talk:
+                assert talk.ask(plain("ann", secret))[0] == DENIED
+                assert secret.encode() not in memory(server.pid)
+        else:
+            server = rmemcached_server("-Y", str(authfile), "-t", "1")
+            with Conversation(server) as talk:
+                line = b"set a 0 0 36\r\nann %s\r\n" % secret.encode()
+                assert talk.ask(line) == b"CLIENT_ERROR authentication failure\r\n"
+                assert secret.encode() not in memory(server.pid)
 
 
 @pytest.mark.parametrize("line", [b"shutdown\r\n", b"shutdown graceful\r\n"])

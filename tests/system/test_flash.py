@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -509,6 +510,31 @@ class TestFiles:
             else:
                 file.mkdir()
             assert refused(f"ext_path={file}:64m").startswith(f"{file}: is {name}: name a file ")
+
+    @pytest.mark.skipif(not os.access("/dev/loop-control", os.R_OK | os.W_OK), reason="only root makes a loop device")
+    @pytest.mark.parametrize("link", [False, True])
+    def test_a_device(self, rmemcached_server: ServerFactory, tmp_path: Path, link: bool) -> None:
+        """A device is used for the size given, but not for a size above the device's."""
+        (tmp_path / "image").write_bytes(bytes(64 << 20))
+        words = ["losetup", "--find", "--show", str(tmp_path / "image")]
+        loop = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+        try:
+            device = tmp_path / "device"
+            os.mknod(device, stat.S_IFBLK | 0o600, os.stat(loop).st_rdev)
+            if link:
+                (tmp_path / "link").symlink_to(device)
+                device = tmp_path / "link"
+            line = f"{device}: is a device with less room than the size given for it: give a size that fits"
+            assert refused(options(device, "72m")) == line
+            with (
+                start_rmemcached("-m", "128", "-o", options(device)) as server,
+                Conversation(server) as control,
+                closing(tcp_client(server)) as client,
+            ):
+                for key, value in fill(server, control).items():
+                    assert client.get(key) == value
+        finally:
+            subprocess.run(["losetup", "--detach", loop], check=True)
 
     @pytest.mark.parametrize("content", [b"", b"precious\n"])
     def test_symbolic_links(self, tmp_path: Path, content: bytes) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +13,7 @@ from daemon_tools import Conversation, rdma_client, tcp_client
 from flash_tools import options, settle, value_of, writer_held
 from polling import eventually
 from servers import Server
+from suspended import threads_named
 
 ServerFactory = Callable[..., Server]
 
@@ -80,6 +83,64 @@ def test_a_moved_page_loses_no_value(rmemcached_server: ServerFactory, file: Pat
         assert control.number("evictions") == evictions
         assert there(server, values) == values
         assert control.number("miss_from_extstore") == 0
+
+
+class Writer:
+    """The writer's sleep, as the kernel counts it."""
+
+    def __init__(self, server: Server) -> None:
+        (tid,) = threads_named(server.pid, "mc-ext-write")
+        self.status = Path(f"/proc/{server.pid}/task/{tid}/status")
+        self.sleeps = self.count()
+
+    def count(self) -> int:
+        found = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", self.status.read_text(), re.MULTILINE)
+        assert found
+        return int(found[1])
+
+    def wake(self) -> float:
+        """Waits until the writer has woken up, and sleeps again. Returns how long the wait was."""
+        begin = time.monotonic()
+        while (now := self.count()) == self.sleeps:
+            time.sleep(0.001)
+        self.sleeps = now
+        return time.monotonic() - begin
+
+    def rest(self, least: float) -> float:
+        """Waits until the writer has slept for so long, and has just fallen asleep again. Returns how long it was."""
+        while (slept := self.wake()) < least:
+            pass
+        return slept
+
+
+def test_scarce_memory_wakes_the_writer(rmemcached_server: ServerFactory, file: Path) -> None:
+    """After a pause the writer sleeps for long, but not while a burst takes the last free page."""
+    size = 900_000
+    more = ",slab_automove=0,slab_chunk_max=1024"
+    server = rmemcached_server(
+        "-m", "64", "-o", options(file, "512m", ext_item_age=None, ext_max_sleep=1_000_000) + more
+    )
+    with Conversation(server) as control, closing(tcp_client(server)) as client:
+        # Each value takes a page.
+        keys = [f"key{number}" for number in range(control.number("slab_global_page_pool") - 1)]
+        for key in keys:
+            assert client.set(key, value_of(key, size))
+        writer = Writer(server)
+        # The thread may be late on a busy machine; without a wake it never comes early.
+        for _ in range(5):
+            usual = writer.rest(0.05)
+            left = range(control.number("slab_global_page_pool"))
+            assert left and all(client.set(f"last{number}", value_of("last", size)) for number in left)
+            if writer.wake() < usual / 2:
+                break
+            clsid = control.ask(b"me last0\r\n").split(b" cls=")[1].split()[0]
+            # The headers may take the first page.
+            eventually(
+                lambda: control.ask(b"slabs reassign %s 0\r\n" % clsid) and control.number("slab_global_page_pool")  # noqa: B023
+            )
+        else:
+            pytest.fail("the writer has slept on")
+        assert control.number("evictions") == 0
 
 
 @pytest.mark.usefixtures("rdma_transport")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from daemon_tools import Conversation
-from memory_files import damage, damage_table
+from memory_files import damage, damage_table, seeds
 from polling import eventually
 from program import in_tmpfs
 from restarts import SHAPES, Run
@@ -258,8 +258,7 @@ import sys
 sys.path[:0] = {sys.path!r}
 from servers import start_rmemcached
 from rmemcached.client import Client
-values = {{f"key-{{i}}": b"%05d" % i * 40_000 for i in range(700)}}
-kept = {{}}
+values = {{f"key-{{i}}": b"%05d" % i * 40_000 for i in range(450)}}
 for start in range(4):
     with start_rmemcached(*{options!r}) as server:
         with Client(server.address, default_noreply=False) as client:
@@ -268,11 +267,13 @@ for start in range(4):
                     client.set(key, value)
                 assert client.stats()[b"extstore_objects_used"] > 0
             found = client.get_many(list(values))
-            assert found == (kept or found) and all(values[key] == value for key, value in found.items())
+            if start == 0:
+                # A slow device may cost items, each of which is counted.
+                values = {{key: value for key, value in values.items() if key in found}}
+                assert 450 - len(values) == client.stats()[b"evictions"]
+            assert found == values
         server.kill()
     if start == 0:
-        kept = found
-        assert kept
         with open({str(small / "other")!r}, "wb", buffering=0) as file:
             try:
                 while True:
@@ -347,7 +348,7 @@ print("done")
             assert all(value == values[key] for key, value in found.items())
             server.stop()
 
-    @pytest.mark.parametrize("seed", range(10))
+    @pytest.mark.parametrize("seed", seeds(10))
     def test_damage_ends_no_daemon(self, path: Path, files: tuple[Path, Path], seed: int) -> None:
         a, b = files
         rng = random.Random(seed)

@@ -20,7 +20,7 @@ from certificates import Authority, Signed, make
 from daemon_tools import READY, TIMEOUT, Conversation, Peer, eventually, resident, room_for, working
 from program import run_program
 from servers import HOST, Server, free_port
-from tls_peers import ByRecord, OpenSsl, TlsConversation, await_ports, client_context, options
+from tls_peers import ByRecord, OpenSsl, TlsConversation, await_ports, client_context, half_renewal, options
 from transport import VARIABLE, within
 
 from rmemcached.tools import metrics
@@ -337,6 +337,24 @@ def test_renewed_keys_beside_a_full_socket(server: Server) -> None:
             peer.leave()
         for _ in range(count):
             assert peer.read(len(expected)) == expected
+
+
+def test_half_a_renewal_before_a_reply(
+    server: Server, authority: Authority, control: TlsConversation, tmp_path: Path
+) -> None:
+    """OpenSSL sends nothing before the renewal's end: the connection ends, and does not wait for room in its socket."""
+    context = client_context(authority.trusted, "1.3")
+    context.keylog_filename = str(tmp_path / "keys")
+    with TlsConversation(server, client_context(authority.trusted)) as watcher:
+        assert watcher.ask(b"watch connevents\r\n") == b"OK\r\n"
+        with ByRecord(server, context).shake() as peer:
+            peer.send(peer.records([b"mn\r\n"]) + half_renewal(tmp_path / "keys", 1))
+            with suppress(*ENDED):
+                assert peer.read(1) == b""
+        while b"type=conntlserr" not in (line := watcher.line()):
+            pass
+        assert b"msg=Protocol error" in line
+    assert control.number("ssl_proto_errors") == 1
 
 
 # ---- certificates ----------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hmac
+import re
 import socket
 import ssl
 import struct
@@ -145,6 +147,40 @@ class ByRecord:
 
     def __exit__(self, *exc: object) -> None:
         self.plain.close()
+
+
+def half_renewal(keys: Path, number: int) -> bytes:
+    """The client's record of this number, with four of the five octets of a KeyUpdate, which renews keys. OpenSSL never
+    writes such a record.
+
+    keys: SSLContext.keylog_filename of a client with a single connection, by TLS_AES_256_GCM_SHA384.
+    """
+    found = re.search(r"^CLIENT_TRAFFIC_SECRET_0 \w+ (\w+)$", keys.read_text(), re.MULTILINE)
+    assert found
+    secret = bytes.fromhex(found[1])
+
+    def derived(label: bytes, length: int) -> bytes:
+        # HKDF-Expand-Label of RFC 8446.
+        info = length.to_bytes(2, "big") + bytes((len(label),)) + label + b"\0"
+        return hmac.digest(secret, info + b"\1", "sha384")[:length]
+
+    nonce = int.from_bytes(derived(b"tls13 iv", 12), "big") ^ number
+    # Type and length of the message, and the type of the record's content: handshake.
+    content = b"\x18\0\0\1" + b"\x16"
+    head = b"\x17\x03\x03" + (len(content) + 16).to_bytes(2, "big")
+    crypto = ctypes.CDLL("libcrypto.so.3")
+    crypto.EVP_CIPHER_CTX_new.restype = crypto.EVP_aes_256_gcm.restype = ctypes.c_void_p
+    cipher, room = ctypes.c_void_p(crypto.EVP_CIPHER_CTX_new()), ctypes.create_string_buffer(16)
+    tag, length = ctypes.create_string_buffer(16), ctypes.c_int()
+    aes = ctypes.c_void_p(crypto.EVP_aes_256_gcm())
+    crypto.EVP_EncryptInit_ex(cipher, aes, None, derived(b"tls13 key", 32), nonce.to_bytes(12, "big"))
+    crypto.EVP_EncryptUpdate(cipher, None, ctypes.byref(length), head, len(head))
+    crypto.EVP_EncryptUpdate(cipher, room, ctypes.byref(length), content, len(content))
+    encrypted = room.raw[: length.value]
+    crypto.EVP_EncryptFinal_ex(cipher, room, ctypes.byref(length))
+    crypto.EVP_CIPHER_CTX_ctrl(cipher, 0x10, 16, tag)  # EVP_CTRL_AEAD_GET_TAG
+    crypto.EVP_CIPHER_CTX_free(cipher)
+    return head + encrypted + tag.raw
 
 
 class OpenSsl:

@@ -398,7 +398,22 @@ def test_the_dashboard_names_metrics_that_exist() -> None:
         assert used | set(re.findall(r'(\w+)=~?"', query)) <= known, query
 
 
+def alerts() -> list[str]:
+    return re.findall(r"expr: (.*)", (ROOT / "contrib/prometheus/rmemcached.rules.yml").read_text())
+
+
+def test_values_on_flash_are_watched() -> None:
+    """The statistics that docs/operators.md names for values on flash are on the dashboard, and their faults alert."""
+    names = {statistic: metric.name for metric in metrics.METRICS for statistic in metric.sources}
+    page = (ROOT / "docs/operators.md").read_text().partition("## Values on flash")[2].partition("\n## ")[0]
+    wanted = {names[word] for word in re.findall(r"`(\w*extstore\w*)`", page)}
+    board = json.loads((ROOT / "contrib/grafana/rmemcached.json").read_text())
+    shown = {name for panel in board["panels"] for target in panel["targets"] for name in named_metrics(target["expr"])}
+    assert len(wanted) > 4 and wanted <= shown
+    told = {name for query in alerts() for name in named_metrics(query)}
+    assert {names[word] for word in ("extstore_io_errors", "badcrc_from_extstore", "extstore_compact_lost")} <= told
+
+
 def test_the_alerts_name_metrics_that_exist() -> None:
-    text = (ROOT / "contrib/prometheus/rmemcached.rules.yml").read_text()
-    queries = re.findall(r"expr: (.*)", text)
+    queries = alerts()
     assert queries and all(named_metrics(query) and named_metrics(query) <= exported() for query in queries)

@@ -16,7 +16,8 @@ from typing import Any
 import pexpect
 import pyte
 import pytest
-from daemon_tools import rdma_client
+from daemon_tools import Conversation, rdma_client
+from flash_tools import fill, options
 from scripted import Scripted
 from servers import Server, free_port, start_memcached, start_rmemcached
 
@@ -147,6 +148,22 @@ def test_it_shows_who_reads_without_asking(rmemcached_server: ServerFactory, ter
         shown = terminal(server.place, "--interval", "0.2")
         shown.until(r"readers\s+1\s*$")
     shown.until(r"readers\s+0\s*$")
+
+
+def test_values_on_flash(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    """A server with ext_path has a line about flash, in the smallest window, too; other servers have none."""
+    flash, other = rmemcached_server("-o", options(tmp_path / "flash")), rmemcached_server()
+    with Conversation(flash) as control:
+        keys = list(fill(flash, control))
+        shown = terminal(flash.place, other.place, "--interval", "0.5", columns=80, lines=20)
+        shown.until(r"^flash +used % +free p +get/s +hit % +in B/s +out B/s +evict/s +lost/s +faults +moves/s\s*$")
+        shown.until(r"^64\.0M +[\d.]+ +\d +0 +- +0 +0 +0 +0 +0 +0\s*$")
+        with Client(flash.address, transport="tcp") as client:
+            assert None not in client.get_many(keys).values()
+        shown.until(r"^64\.0M +[\d.]+ +\d +[1-9][\d.k]* +100\.0 +0 +[\d.]+[KM] ")
+    shown.press("j")
+    shown.until(rf"^> {other.place} ")
+    assert "free p" not in shown.text()
 
 
 def test_memcached_has_no_rdma(terminal: Callable[..., Terminal]) -> None:

@@ -165,10 +165,7 @@ cdef bint worker_add_udp(worker *w, int fd) noexcept nogil:
 
 
 cdef int worker_start(worker *w) noexcept nogil:
-    cdef int err = pthread_create(&w.id, NULL, worker_main, w)
-    if err == 0:
-        pthread_setname_np(w.id, b"mc-worker")
-    return err
+    return start_thread(&w.id, b"mc-worker", worker_main, w)
 
 
 cdef void worker_destroy(worker *w) noexcept nogil:

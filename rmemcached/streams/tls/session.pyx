@@ -306,9 +306,13 @@ cdef int encrypt(tls_session *x, const void *chunk, size_t length) noexcept nogi
     if n > 0:
         return n
     error = openssl.SSL_get_error(x.ssl, n)
-    if error == SSL_ERROR_WANT_WRITE or error == SSL_ERROR_WANT_READ:
+    if error == SSL_ERROR_WANT_WRITE:
         openssl.ERR_clear_error()
         return 0
+    if error == SSL_ERROR_WANT_READ:
+        # The peer has sent a part of a handshake's message, behind which OpenSSL sends nothing before the rest. The
+        # socket has room: a wait for room would end at once, again and again.
+        error, system_error = SSL_ERROR_SSL, EPROTO
     report(x, &x.context.proto_errors, error, system_error)
     set_errno(EPROTO)
     return -1

@@ -126,7 +126,7 @@ cdef int soft_start_progress(ibv_context *ibcontext, unsigned int spin) noexcept
                 error = errno.errno
             domain = domain.next
         if error == 0:
-            error = start_quiet_thread(&context.thread, thread_main, context)
+            error = start_quiet_thread(&context.thread, b"mc-progress", thread_main, context)
         if error:
             thread_close(context)
     unlock_ranked(&context.thread_lock, RANK_THREAD)

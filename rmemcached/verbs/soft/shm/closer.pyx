@@ -140,11 +140,10 @@ cdef int closer_start(shm_closer **out, bint joined) noexcept nogil:
     pthread_condattr_destroy(&clock)
     closer.last = &closer.first
     closer.joined = joined
-    error = start_quiet_thread(&closer.thread, closer_main, closer)
+    error = start_quiet_thread(&closer.thread, b"mc-close", closer_main, closer)
     if error:
         closer_free(closer)
         return error
-    pthread_setname_np(closer.thread, b"mc-close")
     if not joined:
         pthread_detach(closer.thread)
     out[0] = closer

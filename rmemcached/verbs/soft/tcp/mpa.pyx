@@ -210,7 +210,7 @@ cdef int mpa_read_reply(soft_qp *qp) noexcept nogil:
     cdef ssize_t n
     cdef int done
     assert_held(&qp.lock)
-    n = tcp_read_plainly(qp, qp.rx.buffer + qp.rx.end, SOFT_IW_REQUEST_MAX + 1 - qp.rx.end)
+    n = tcp_read_buffer(qp, qp.rx.buffer + qp.rx.end, SOFT_IW_REQUEST_MAX + 1 - qp.rx.end)
     if n < 0:
         return 0 if errno.errno == EAGAIN and now_ns() < qp.stream.deadline else -1
     if n == 0:

@@ -37,8 +37,8 @@ cdef int tcp_attach(soft_qp *qp, int fd, stream *cover, bint initiator) noexcept
 # writable. Needs qp.lock.
 cdef void tcp_send_start(soft_qp *qp) noexcept nogil
 
-# Reads into a buffer, with a single system call. Needs qp.lock.
-cdef ssize_t tcp_read_plainly(soft_qp *qp, void *buffer, size_t room) noexcept nogil
+# Reads into a buffer: with a single system call, or from the cover. Needs qp.lock.
+cdef ssize_t tcp_read_buffer(soft_qp *qp, void *buffer, size_t room) noexcept nogil
 
 # Fills the fabric's table, for soft_fill_tables.
 cdef void tcp_fill_table() noexcept nogil

@@ -381,7 +381,7 @@ cdef ssize_t tcp_read(soft_qp *qp, rx_target *target) noexcept nogil:
             return n
 
 
-cdef ssize_t tcp_read_plainly(soft_qp *qp, void *buffer, size_t room) noexcept nogil:
+cdef ssize_t tcp_read_buffer(soft_qp *qp, void *buffer, size_t room) noexcept nogil:
     cdef stream *cover = &tcp_of(qp).cover
     cdef ssize_t n
     assert_held(&qp.lock)
@@ -427,7 +427,7 @@ cdef bint tcp_receive_short(soft_qp *qp, uint32_t *share) noexcept nogil:
     assert_held(&qp.lock)
     # Between two FPDUs, without prediction, no target is known: the receive buffer takes all, without a vector.
     if qp.rx.state == RX_HEADER and qp.rx.start == qp.rx.end and not rx_within_message(qp):
-        n = tcp_read_plainly(qp, qp.rx.buffer, room)
+        n = tcp_read_buffer(qp, qp.rx.buffer, room)
         share_spend(share, WORK_RENEWAL * <uint64_t> tcp_of(qp).cover.renewed)
         if n < 0 and errno.errno == EAGAIN:
             return True
