@@ -21,6 +21,8 @@ cdef struct soft_mr:
     soft_mr *next                    # hash chain
     int access
     bint valid                       # false once a peer has invalidated the STag; read unlocked
+    uint64_t start                   # the first address in requests of this end and of peers
+    uint64_t shift                   # the first octet's place in memory, minus `start`; wraps around
     mr_part *parts                   # of soft_reg_list; NULL: the region is one piece of memory, at ibv.addr
     uint32_t part_count
     size_t mapped                    # octets at ibv.addr allocated by soft_alloc_mr; 0: the program's memory
@@ -49,6 +51,9 @@ cdef void mr_put(soft_mr *mr) noexcept nogil
 # Whether a region of this PD already in use also serves this access, without another mr_get. Needs no lock.
 cdef bint mr_serves(const soft_mr *mr, uint32_t stag, uint64_t addr, uint64_t length, int access) noexcept nogil
 
+# The memory at an address of a region in use, which is no list. Addresses in requests and frames belong to a region:
+# only this function makes a pointer of an address.
+cdef uint8_t *mr_at(const soft_mr *mr, uint64_t addr) noexcept nogil
 # The octets at an address of a region in use. *length is lowered to the number of contiguous octets there.
 cdef const uint8_t *mr_piece(const soft_mr *mr, uint64_t addr, uint32_t *length) noexcept nogil
 

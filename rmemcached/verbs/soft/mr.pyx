@@ -108,6 +108,7 @@ cdef ibv_mr *mr_register(ibv_pd *ibpd, void *addr, size_t length, int access, mr
     mr.ibv.pd = ibpd
     mr.ibv.addr = addr
     mr.ibv.length = length
+    mr.start = <uint64_t> addr
     mr.access = access
     mr.parts = parts
     mr.part_count = part_count
@@ -206,8 +207,7 @@ cdef ibv_mr *soft_alloc_mr(ibv_pd *ibpd, size_t length, int access) noexcept nog
 
 
 cdef inline bint mr_covers(const soft_mr *mr, uint64_t addr, uint64_t length) noexcept nogil:
-    cdef uint64_t start = <uint64_t> mr.ibv.addr
-    return addr >= start and length <= mr.ibv.length and addr - start <= mr.ibv.length - length
+    return addr >= mr.start and length <= mr.ibv.length and addr - mr.start <= mr.ibv.length - length
 
 
 cdef inline bint mr_allows(const soft_mr *mr, int access) noexcept nogil:
@@ -220,15 +220,19 @@ cdef inline bint mr_serves(const soft_mr *mr, uint32_t stag, uint64_t addr, uint
             and mr_covers(mr, addr, length))
 
 
+cdef inline uint8_t *mr_at(const soft_mr *mr, uint64_t addr) noexcept nogil:
+    return <uint8_t *> (addr + mr.shift)
+
+
 cdef const uint8_t *mr_piece(const soft_mr *mr, uint64_t addr, uint32_t *length) noexcept nogil:
-    cdef uint64_t offset = addr - <uint64_t> mr.ibv.addr
+    cdef uint64_t offset = addr - mr.start
     cdef uint32_t low = 0
     cdef uint32_t high = mr.part_count
     cdef uint32_t middle
     cdef uint64_t start
     assert_that(mr_covers(mr, addr, length[0]))
     if mr.parts == NULL:
-        return <const uint8_t *> addr
+        return mr_at(mr, addr)
     # The first part with its end behind the offset.
     while low < high:
         middle = (low + high) // 2

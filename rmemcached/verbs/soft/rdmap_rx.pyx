@@ -62,11 +62,25 @@ cdef void rx_release(rx_target *target) noexcept nogil:
         mr_put(target.regions[i])
 
 
+cdef soft_mr *rx_hold_region(soft_qp *qp, rx_target *target, uint32_t stag, uint64_t addr,
+                             uint64_t length) noexcept nogil:
+    cdef soft_mr *mr = target.regions[target.nregions - 1] if target.nregions else NULL
+    cdef int why = 0
+    if mr != NULL and mr_serves(mr, stag, addr, length, IBV_ACCESS_LOCAL_WRITE):
+        return mr
+    if target.nregions == RX_IOVECS:
+        return NULL
+    mr = mr_get(qp.pd, stag, addr, length, IBV_ACCESS_LOCAL_WRITE, &why)
+    if mr != NULL:
+        target.regions[target.nregions] = mr
+        target.nregions += 1
+    return mr
+
+
 cdef bint rx_scatter(soft_qp *qp, rx_target *target, const ibv_sge *sges, uint32_t count, uint32_t offset,
                      uint32_t length) noexcept nogil:
     cdef uint32_t i, n
-    cdef int why = 0
-    cdef soft_mr *mr
+    cdef const soft_mr *mr
     for i in range(count):
         if length == 0:
             break
@@ -76,14 +90,10 @@ cdef bint rx_scatter(soft_qp *qp, rx_target *target, const ibv_sge *sges, uint32
         n = sges[i].length - offset
         if n > length:
             n = length
-        mr = target.regions[target.nregions - 1] if target.nregions else NULL
-        if mr == NULL or not mr_serves(mr, sges[i].lkey, sges[i].addr + offset, n, IBV_ACCESS_LOCAL_WRITE):
-            mr = mr_get(qp.pd, sges[i].lkey, sges[i].addr + offset, n, IBV_ACCESS_LOCAL_WRITE, &why)
-            if mr == NULL:
-                return False
-            target.regions[target.nregions] = mr
-            target.nregions += 1
-        target.iov[target.niov].iov_base = <void *> (sges[i].addr + offset)
+        mr = rx_hold_region(qp, target, sges[i].lkey, sges[i].addr + offset, n)
+        if mr == NULL:
+            return False
+        target.iov[target.niov].iov_base = mr_at(mr, sges[i].addr + offset)
         target.iov[target.niov].iov_len = n
         target.niov += 1
         offset = 0
@@ -105,7 +115,7 @@ cdef bint rx_find_target(soft_qp *qp, rx_target *target) noexcept nogil:
             rx_fail(qp, rx_write_error(why), qp.rx.raw, HEADER_MAX)
             return False
         target.nregions = 1
-        target.iov[0].iov_base = <void *> qp.rx.to
+        target.iov[0].iov_base = mr_at(target.regions[0], qp.rx.to)
         target.iov[0].iov_len = qp.rx.left
         target.niov = 1
         return True

@@ -64,6 +64,7 @@ cdef int tx_gather(soft_qp *qp, tx_batch *b, const ibv_sge *sges, uint32_t count
     """Appends [offset, offset + length) of a gather list, by reference if longer than TX_COPY, else as a copy."""
     cdef bint copied = length <= TX_COPY
     cdef uint32_t i, n
+    cdef const soft_mr *mr
     cdef const uint8_t *data
     cdef int result = TX_BUILT
     for i in range(count):
@@ -75,9 +76,10 @@ cdef int tx_gather(soft_qp *qp, tx_batch *b, const ibv_sge *sges, uint32_t count
         n = sges[i].length - offset
         if n > length:
             n = length
-        if tx_hold_region(qp, b, sges[i].lkey, sges[i].addr + offset, n, 0, &result) == NULL:
+        mr = tx_hold_region(qp, b, sges[i].lkey, sges[i].addr + offset, n, 0, &result)
+        if mr == NULL:
             return result
-        data = <const uint8_t *> (sges[i].addr + offset)
+        data = mr_at(mr, sges[i].addr + offset)
         if copied:
             memcpy(b.arena + b.used, data, n)
             data = b.arena + b.used

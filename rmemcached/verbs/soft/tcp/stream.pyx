@@ -226,7 +226,7 @@ cdef bint tcp_copy_payload(soft_qp *qp, uint32_t index, uint8_t *to) noexcept no
         mr = mr_get(qp.pd, sges[i].lkey, sges[i].addr, sges[i].length, 0, &why)
         if mr == NULL:
             return False
-        memcpy(to, <const void *> sges[i].addr, sges[i].length)
+        memcpy(to, mr_at(mr, sges[i].addr), sges[i].length)
         mr_put(mr)
         to += sges[i].length
     return True
