@@ -61,6 +61,13 @@ cdef const verbs_provider *soft_provider() noexcept nogil
 # errno as for reg_mr; EINVAL for a length of 0. On soft_shm0 a peer with the right accesses the memory one-sidedly.
 cdef ibv_mr *soft_alloc_mr(ibv_pd *pd, size_t length, int access) noexcept nogil
 
+# libibverbs' ibv_reg_mr_iova: requests and peers name the region's octets by addresses from iova on.
+cdef ibv_mr *soft_reg_mr_iova(ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access) noexcept nogil
+# libibverbs' ibv_rereg_mr; the keys stay. 0, or IBV_REREG_MR_ERR_INPUT with errno, and the region is unchanged. EBUSY:
+# memory windows are bound to the region. EINVAL also for regions of soft_alloc_mr and soft_reg_list. Accesses of a peer
+# during the change find no region, as after dereg_mr.
+cdef int soft_rereg_mr(ibv_mr *mr, int flags, ibv_pd *pd, void *addr, size_t length, int access) noexcept nogil
+
 # A region over several pieces of memory. To a peer's READs the pieces are one range from mr.addr on; the provider
 # gathers them when it answers the READ. The region serves no other purpose: an address in the range says nothing about
 # the place of the octet. The memory stays the program's, as for reg_mr. EINVAL: the region has no octets, or more than

@@ -67,6 +67,15 @@ cdef extern from "<infiniband/verbs.h>" nogil:
     enum:
         IBV_ACCESS_OPTIONAL_RANGE
 
+    enum ibv_rereg_mr_flags:
+        IBV_REREG_MR_CHANGE_TRANSLATION
+        IBV_REREG_MR_CHANGE_PD
+        IBV_REREG_MR_CHANGE_ACCESS
+        IBV_REREG_MR_FLAGS_SUPPORTED
+
+    enum ibv_rereg_mr_err_code:
+        IBV_REREG_MR_ERR_INPUT
+
     enum ibv_qp_type:
         IBV_QPT_RC
         IBV_QPT_UC

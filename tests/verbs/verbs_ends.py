@@ -21,8 +21,10 @@ ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 # The folders of this module and its imports, for another process.
 PATHS = [str(folder) for folder in (Path(__file__).parent, Path(__file__).parent.parent / "shared")]
 PATIENCE = 20.0 if PACE == 1 else 60.0
-FABRICS = ("verbs",) if RDMA == "verbs" else ("soft_iw", "soft_shm", "soft_shm shared")
+FABRICS = ("verbs",) if RDMA == "verbs" else ("soft_iw", "soft_iw shifted", "soft_shm shifted", "soft_shm shared")
 FABRIC = FABRICS[0]  # set by the fixture `fabric`
+# Addresses of shifted regions begin here. No pointer has such a value, so an access to it ends the process.
+SHIFTED = 0xABCD << 48
 # Attributes for the steps of a software device's queue pair, without a peer.
 INIT = {"pkey_index": 0, "port_num": 1, "qp_access_flags": 0}
 RTR = {"ah_attr": True, "path_mtu": 5, "dest_qp_num": 7, "rq_psn": 0, "max_dest_rd_atomic": 4, "min_rnr_timer": 12}
@@ -120,7 +122,7 @@ class End:
             self.buffer = Memory(self.mr)
         else:
             self.buffer = bytearray(size)
-            self.mr = MR(self.pd, self.buffer, access)
+            self.mr = MR(self.pd, self.buffer, access, iova=SHIFTED if "shifted" in FABRIC else None)
         self.done: list[WC] = []
         self.peers: list[Any] = []  # made by hand; closed with the end
 
@@ -188,7 +190,7 @@ def connect_pair(a: QP, b: QP) -> None:
 
 def stream_pair() -> tuple[socket.socket, socket.socket]:
     """Two connected sockets of the fabric's kind."""
-    return tcp_pair() if FABRIC == "soft_iw" else socket.socketpair()
+    return tcp_pair() if FABRIC.startswith("soft_iw") else socket.socketpair()
 
 
 def give(qp: QP, sock: socket.socket, *, initiator: bool, crc: bool = False, ird: int = 16, ord: int = 16) -> None:

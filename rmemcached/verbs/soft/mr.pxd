@@ -20,7 +20,7 @@ cdef struct soft_mr:
     ibv_mr ibv                       # lkey and rkey are the same STag
     soft_mr *next                    # hash chain
     int access
-    bint valid                       # false once a peer has invalidated the STag; read unlocked
+    bint valid                       # false once a peer has invalidated the STag, and within rereg_mr; read unlocked
     uint64_t start                   # the first address in requests of this end and of peers
     uint64_t shift                   # the first octet's place in memory, minus `start`; wraps around
     mr_part *parts                   # of soft_reg_list; NULL: the region is one piece of memory, at ibv.addr
@@ -66,7 +66,7 @@ cdef bint mr_invalidate(soft_pd *pd, uint32_t stag) noexcept nogil
 cdef void *mr_alloc_memory(soft_context *context, size_t size, int access, void **state) noexcept nogil
 cdef void mr_free_memory(void *memory, size_t size, void *state) noexcept nogil
 
-# Entries of the provider's table: libibverbs' ibv_* functions. mr.pyx also defines soft_alloc_mr, soft_reg_list and
-# soft_mr_renew, declared in soft.pxd.
+# Entries of the provider's table: libibverbs' ibv_* functions. mr.pyx also defines soft_alloc_mr, soft_reg_mr_iova,
+# soft_rereg_mr, soft_reg_list and soft_mr_renew, declared in soft.pxd.
 cdef ibv_mr *soft_reg_mr(ibv_pd *pd, void *addr, size_t length, int access) noexcept nogil
 cdef int soft_dereg_mr(ibv_mr *mr) noexcept nogil

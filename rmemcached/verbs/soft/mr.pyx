@@ -1,5 +1,8 @@
 # Memory regions; see mr.pxd.
 
+cdef enum:
+    MR_RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | SOFT_ACCESS_SCRATCH
+
 
 cdef inline uint32_t mr_hash(uint32_t stag) noexcept nogil:
     return stag * 0x9e3779b1U
@@ -44,7 +47,11 @@ cdef bint mr_grow(mr_shard *shard) noexcept nogil:
 
 
 cdef ibv_mr *soft_reg_mr(ibv_pd *ibpd, void *addr, size_t length, int access) noexcept nogil:
-    return mr_register(ibpd, addr, length, access, NULL, 0)
+    return mr_register(ibpd, addr, length, <uint64_t> addr, access, NULL, 0)
+
+
+cdef ibv_mr *soft_reg_mr_iova(ibv_pd *ibpd, void *addr, size_t length, uint64_t iova, int access) noexcept nogil:
+    return mr_register(ibpd, addr, length, iova, access, NULL, 0)
 
 
 cdef bint mr_list_is_spread(const mr_part *parts, uint32_t count) noexcept nogil:
@@ -73,7 +80,8 @@ cdef ibv_mr *soft_reg_list(ibv_pd *ibpd, const iovec *memory, uint32_t count) no
             parts[used].end = length
             used += 1
     if used and mr_list_is_spread(parts, used):
-        registered = mr_register(ibpd, <void *> parts[0].data, length, IBV_ACCESS_REMOTE_READ, parts, used)
+        registered = mr_register(ibpd, <void *> parts[0].data, length, <uint64_t> parts[0].data,
+                                 IBV_ACCESS_REMOTE_READ, parts, used)
     else:
         errno.errno = EINVAL
     if registered == NULL:
@@ -81,7 +89,28 @@ cdef ibv_mr *soft_reg_list(ibv_pd *ibpd, const iovec *memory, uint32_t count) no
     return registered
 
 
-cdef ibv_mr *mr_register(ibv_pd *ibpd, void *addr, size_t length, int access, mr_part *parts,
+cdef int mr_check(const void *addr, size_t length, uint64_t start, int access) noexcept nogil:
+    """Checks the attributes of a region. 0 or an errno value."""
+    if access & ~(MR_RIGHTS | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB):
+        return EOPNOTSUPP
+    # All memory of the process as a region: a peer could name addresses without memory, at the cost of a signal here.
+    if access & IBV_ACCESS_ON_DEMAND and addr == NULL and length == <size_t> -1:
+        return EOPNOTSUPP
+    if access & IBV_ACCESS_REMOTE_WRITE and not access & IBV_ACCESS_LOCAL_WRITE:
+        return EINVAL
+    if <uint64_t> addr + length < <uint64_t> addr or start + length < start:
+        return EINVAL
+    return 0
+
+
+cdef void mr_place(soft_mr *mr, void *addr, size_t length, uint64_t start) noexcept nogil:
+    mr.ibv.addr = addr
+    mr.ibv.length = length
+    mr.start = start
+    mr.shift = <uint64_t> addr - start
+
+
+cdef ibv_mr *mr_register(ibv_pd *ibpd, void *addr, size_t length, uint64_t start, int access, mr_part *parts,
                          uint32_t part_count) noexcept nogil:
     """Makes a region under a new STag. The region takes ownership of the parts, unless the result is NULL."""
     cdef soft_pd *pd = <soft_pd *> ibpd
@@ -90,15 +119,13 @@ cdef ibv_mr *mr_register(ibv_pd *ibpd, void *addr, size_t length, int access, mr
     cdef soft_mr **link
     cdef mr_shard *shard
     cdef uint32_t stag
+    cdef int error
     access &= ~<int> IBV_ACCESS_OPTIONAL_RANGE | SOFT_ACCESS_SCRATCH
-    if access & ~(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | SOFT_ACCESS_SCRATCH):
-        errno.errno = EOPNOTSUPP
-        return NULL
-    if access & IBV_ACCESS_REMOTE_WRITE and not access & IBV_ACCESS_LOCAL_WRITE:
-        errno.errno = EINVAL
-        return NULL
-    if <uint64_t> addr + length < <uint64_t> addr:
-        errno.errno = EINVAL
+    if access & IBV_ACCESS_ZERO_BASED:
+        start = 0
+    error = mr_check(addr, length, start, access)
+    if error:
+        errno.errno = error
         return NULL
     mr = <soft_mr *> calloc(1, sizeof(soft_mr))
     if mr == NULL:
@@ -106,9 +133,7 @@ cdef ibv_mr *mr_register(ibv_pd *ibpd, void *addr, size_t length, int access, mr
         return NULL
     mr.ibv.context = ibpd.context
     mr.ibv.pd = ibpd
-    mr.ibv.addr = addr
-    mr.ibv.length = length
-    mr.start = <uint64_t> addr
+    mr_place(mr, addr, length, start)
     mr.access = access
     mr.parts = parts
     mr.part_count = part_count
@@ -144,6 +169,16 @@ cdef ibv_mr *mr_register(ibv_pd *ibpd, void *addr, size_t length, int access, mr
     return &mr.ibv
 
 
+cdef void mr_wait(soft_mr *mr) noexcept nogil:
+    """Waits for the end of all uses. mr_get does not find the region any more."""
+    cdef const soft_fabric *fabric = (<soft_context *> mr.ibv.context).fabric
+    if load_acquire(&mr.users) and fabric.release != NULL:
+        fabric.release(mr)
+    # The wait is short, as each access is: a copy, or a system call that does not block.
+    while load_acquire(&mr.users):
+        sched_yield()
+
+
 cdef int soft_dereg_mr(ibv_mr *ibmr) noexcept nogil:
     cdef soft_mr *mr = <soft_mr *> ibmr
     cdef soft_context *context = <soft_context *> ibmr.context
@@ -156,17 +191,62 @@ cdef int soft_dereg_mr(ibv_mr *ibmr) noexcept nogil:
     if context.fabric.withdraw != NULL:
         context.fabric.withdraw(mr)
     unlock_rw_ranked(&shard.lock, RANK_QUEUE)
-    if load_acquire(&mr.users) and context.fabric.release != NULL:
-        context.fabric.release(mr)
-    # The wait is short, as each access is: a copy, or a system call that does not block.
-    while load_acquire(&mr.users):
-        sched_yield()
+    mr_wait(mr)
     fetch_sub(&(<soft_pd *> ibmr.pd).users, 1)
     if mr.mapped:
         context.fabric.free_memory(ibmr.addr, mr.mapped, mr.fabric_state)
     free(mr.parts)
     free(mr)
     live_sub(LIVE_MR)
+    return 0
+
+
+cdef int mr_rereg(soft_mr *mr, int flags, ibv_pd *ibpd, void *addr, size_t length, int access) noexcept nogil:
+    """Checks and carries out soft_rereg_mr. 0 or an errno value."""
+    cdef mr_shard *shard = mr_shard_of(<soft_context *> mr.ibv.context, mr.ibv.lkey)
+    cdef uint64_t start = mr.start
+    cdef int error
+    if (flags & ~<int> IBV_REREG_MR_FLAGS_SUPPORTED or mr.mapped or mr.parts != NULL
+            or flags & IBV_REREG_MR_CHANGE_TRANSLATION and (addr == NULL or length == 0)
+            or flags & IBV_REREG_MR_CHANGE_PD and (ibpd == NULL or ibpd.context != mr.ibv.context)
+            or access and not flags & IBV_REREG_MR_CHANGE_ACCESS):
+        return EINVAL
+    if not flags & IBV_REREG_MR_CHANGE_TRANSLATION:
+        addr = mr.ibv.addr
+        length = mr.ibv.length
+    if not flags & IBV_REREG_MR_CHANGE_PD:
+        ibpd = mr.ibv.pd
+    if flags & IBV_REREG_MR_CHANGE_ACCESS:
+        access &= ~<int> IBV_ACCESS_OPTIONAL_RANGE | SOFT_ACCESS_SCRATCH
+    else:
+        access = mr.access
+    if access & IBV_ACCESS_ZERO_BASED:
+        start = 0
+    elif flags & IBV_REREG_MR_CHANGE_TRANSLATION or mr.access & IBV_ACCESS_ZERO_BASED:
+        start = <uint64_t> addr
+    error = mr_check(addr, length, start, access)
+    if error:
+        return error
+    lock_write_ranked(&shard.lock, RANK_QUEUE)
+    relaxed_store(&mr.valid, False)
+    unlock_rw_ranked(&shard.lock, RANK_QUEUE)
+    mr_wait(mr)
+    fetch_add(&(<soft_pd *> ibpd).users, 1)
+    fetch_sub(&(<soft_pd *> mr.ibv.pd).users, 1)
+    lock_write_ranked(&shard.lock, RANK_QUEUE)
+    mr.ibv.pd = ibpd
+    mr_place(mr, addr, length, start)
+    mr.access = access
+    relaxed_store(&mr.valid, True)
+    unlock_rw_ranked(&shard.lock, RANK_QUEUE)
+    return 0
+
+
+cdef int soft_rereg_mr(ibv_mr *ibmr, int flags, ibv_pd *ibpd, void *addr, size_t length, int access) noexcept nogil:
+    cdef int error = mr_rereg(<soft_mr *> ibmr, flags, ibpd, addr, length, access)
+    if error:
+        errno.errno = error
+        return IBV_REREG_MR_ERR_INPUT
     return 0
 
 
