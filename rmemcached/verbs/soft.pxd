@@ -25,8 +25,9 @@ from rmemcached.verbs.iwarp cimport (
 )
 from rmemcached.verbs.verbs cimport (
     ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_event_type, ibv_gid,
-    ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr,
-    ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc, ibv_wc_opcode, ibv_wc_status, verbs_provider,
+    ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_type, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
+    ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc, ibv_wc_opcode, ibv_wc_status,
+    verbs_provider,
 )
 
 cdef enum:
@@ -183,6 +184,7 @@ include "soft/layout.pxd"
 include "soft/fabric.pxd"
 include "soft/async_events.pxd"
 include "soft/mr.pxd"
+include "soft/mw.pxd"
 include "soft/device.pxd"
 include "soft/domain.pxd"
 include "soft/channel.pxd"

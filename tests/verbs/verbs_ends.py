@@ -15,9 +15,24 @@ from typing import Any, NamedTuple, Self
 import polling
 from transport import PACE, RDMA
 
-from rmemcached.verbs import CQ, MR, PD, QP, WC, Access, CompChannel, Context, Status, devices, parse_request
+from rmemcached.verbs import (
+    CQ,
+    MR,
+    MW,
+    PD,
+    QP,
+    WC,
+    Access,
+    CompChannel,
+    Context,
+    SendWR,
+    Status,
+    devices,
+    parse_request,
+)
 
-ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+REMOTE = Access.REMOTE_WRITE | Access.REMOTE_READ
+ALL = Access.LOCAL_WRITE | REMOTE
 # The folders of this module and its imports, for another process.
 PATHS = [str(folder) for folder in (Path(__file__).parent, Path(__file__).parent.parent / "shared")]
 PATIENCE = 20.0 if PACE == 1 else 60.0
@@ -141,6 +156,28 @@ class End:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def bind(
+    end: End, mw: MW, mr: MR | None, at: int, length: int, access: int = REMOTE, *, key: int = 0, qp: QP | None = None
+) -> WC:
+    """Binds a window to [at, at + length) of a region, and waits. key: type 2, under this key; else type 1."""
+    part = mr, at + (mr.addr if mr is not None else 0), length, access
+    if key:
+        (qp or end.qp).post_send(SendWR.bind_mw(mw=mw, rkey=key, bind=part, wr_id=55))
+    else:
+        (qp or end.qp).bind_mw(mw, part, wr_id=55)
+    (wc,) = completions(end, 1)
+    assert wc.wr_id == 55
+    return wc
+
+
+def bound(end: End, kind: int, access: int = REMOTE, *, qp: QP | None = None) -> tuple[MW, MR]:
+    """A window bound to [100, 200) of a new region of 300 octets, which gives peers no right itself."""
+    mr = MR(end.pd, bytearray(300), Access.LOCAL_WRITE | Access.MW_BIND)
+    mw = MW(end.pd, kind)
+    assert bind(end, mw, mr, 100, 100, access, key=mw.rkey if kind == 2 else 0, qp=qp).status == Status.SUCCESS
+    return mw, mr
 
 
 def until(condition: Callable[[], object], *ends: End) -> None:

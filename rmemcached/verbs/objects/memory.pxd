@@ -1,10 +1,10 @@
-"""Protection domains and memory regions."""
+"""Protection domains, memory regions and memory windows."""
 
 from libc.stdint cimport uint64_t
 
 from rmemcached.verbs.objects.base cimport Base
 from rmemcached.verbs.objects.device cimport Context
-from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, verbs_provider
+from rmemcached.verbs.verbs cimport ibv_mr, ibv_mw, ibv_pd, verbs_provider
 
 
 cdef class PD(Base):
@@ -28,3 +28,10 @@ cdef class MR(Base):
     cdef ibv_mr *handle(self) except NULL
     # Sets `start` of a region registered at its memory's addresses, or with Access.ZERO_BASED.
     cdef void set_start(self, int access) noexcept
+
+
+cdef class MW(Base):
+    cdef ibv_mw *mw
+    cdef set regions                 # of all binds: they outlive the window
+
+    cdef ibv_mw *handle(self) except NULL

@@ -1,4 +1,4 @@
-"""Protection domains and memory regions."""
+"""Protection domains, memory regions and memory windows."""
 
 import enum
 
@@ -31,6 +31,7 @@ class Access(enum.IntFlag):
     REMOTE_WRITE = IBV_ACCESS_REMOTE_WRITE
     REMOTE_READ = IBV_ACCESS_REMOTE_READ
     REMOTE_ATOMIC = IBV_ACCESS_REMOTE_ATOMIC
+    MW_BIND = IBV_ACCESS_MW_BIND
     ZERO_BASED = IBV_ACCESS_ZERO_BASED
     ON_DEMAND = IBV_ACCESS_ON_DEMAND
     HUGETLB = IBV_ACCESS_HUGETLB
@@ -62,6 +63,13 @@ cdef class PD(Base):
     def __dealloc__(self):
         if self.pd != NULL:
             self.p.dealloc_pd(self.pd)
+
+    def close(self):
+        """Closes the memory windows, then the other objects made from the domain, then the domain."""
+        for child in list(self.children):
+            if isinstance(child, MW):
+                child.close()
+        Base.close(self)
 
     cdef ibv_pd *handle(self) except NULL:
         if self.pd == NULL:
@@ -248,3 +256,40 @@ cdef class MR(Base):
         if offset < 0 or length < 0 or offset + length > self.length:
             raise ValueError(f"[{offset}, {offset + length}) is not in the region's {self.length} bytes")
         return self.addr + offset, length, self.lkey
+
+
+@cython.no_gc_clear
+cdef class MW(Base):
+    """A memory window of type 1 (bound by QP.bind_mw) or 2 (bound by SendWR.bind_mw)."""
+
+    def __init__(self, PD pd not None, int kind=IBV_MW_TYPE_1):
+        self.regions = set()
+        self.mw = ibv_alloc_mw(pd.handle(), <ibv_mw_type> kind)
+        if self.mw == NULL:
+            raise failure("alloc_mw", errno.errno)
+        pd.adopt(self)
+
+    cdef int release(self) except -1:
+        cdef int error
+        if self.mw != NULL:
+            with nogil:
+                error = ibv_dealloc_mw(self.mw)
+            if error:
+                raise failure("dealloc_mw", error)
+            self.mw = NULL
+        self.regions = None
+        return 0
+
+    def __dealloc__(self):
+        if self.mw != NULL:
+            ibv_dealloc_mw(self.mw)
+
+    cdef ibv_mw *handle(self) except NULL:
+        if self.mw == NULL:
+            raise ValueError("the memory window is closed")
+        return self.mw
+
+    @property
+    def rkey(self):
+        """The key of the last bind_mw. Type 2: the key at first; binds may change its lower 8 bits."""
+        return self.handle().rkey

@@ -162,7 +162,7 @@ cdef bint rx_may_place_early(soft_qp *qp, const ddp_header *h) noexcept nogil:
     if (h.opcode != OP_WRITE or not rx_within_message(qp) or qp.rx.header.opcode != OP_WRITE
             or h.stag != qp.rx.header.stag or h.to != qp.rx.to):
         return False
-    mr = mr_get(qp.pd, h.stag, h.to, h.payload, IBV_ACCESS_REMOTE_WRITE, &why)
+    mr = mr_get(qp, h.stag, h.to, h.payload, IBV_ACCESS_REMOTE_WRITE, &why)
     if mr == NULL:
         return False
     scratch = mr.access & SOFT_ACCESS_SCRATCH != 0
@@ -185,7 +185,7 @@ cdef bint rx_predict_between(soft_qp *qp, rx_target *target, rx_plan *plan) noex
     if not rx_within_message(qp):
         return False
     if qp.rx.header.opcode == OP_WRITE:
-        target.regions[0] = mr_get(qp.pd, qp.rx.header.stag, qp.rx.to, 1, IBV_ACCESS_REMOTE_WRITE, &why)
+        target.regions[0] = mr_get(qp, qp.rx.header.stag, qp.rx.to, 1, IBV_ACCESS_REMOTE_WRITE, &why)
         if target.regions[0] == NULL:
             return False
         target.nregions = 1

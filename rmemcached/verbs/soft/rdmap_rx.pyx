@@ -70,7 +70,7 @@ cdef soft_mr *rx_hold_region(soft_qp *qp, rx_target *target, uint32_t stag, uint
         return mr
     if target.nregions == RX_IOVECS:
         return NULL
-    mr = mr_get(qp.pd, stag, addr, length, IBV_ACCESS_LOCAL_WRITE, &why)
+    mr = mr_get(qp, stag, addr, length, IBV_ACCESS_LOCAL_WRITE, &why)
     if mr != NULL:
         target.regions[target.nregions] = mr
         target.nregions += 1
@@ -110,7 +110,7 @@ cdef bint rx_find_target(soft_qp *qp, rx_target *target) noexcept nogil:
     target.niov = 0
     target.nregions = 0
     if qp.rx.header.opcode == OP_WRITE:
-        target.regions[0] = mr_get(qp.pd, qp.rx.header.stag, qp.rx.to, qp.rx.left, IBV_ACCESS_REMOTE_WRITE, &why)
+        target.regions[0] = mr_get(qp, qp.rx.header.stag, qp.rx.to, qp.rx.left, IBV_ACCESS_REMOTE_WRITE, &why)
         if target.regions[0] == NULL:
             rx_fail(qp, rx_write_error(why), qp.rx.raw, HEADER_MAX)
             return False
@@ -185,7 +185,7 @@ cdef bint rx_begin_segment(soft_qp *qp) noexcept nogil:
         if not qp.attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE:
             rx_fail(qp, TERM_TAGGED_STAG, qp.rx.raw, HEADER_MAX)
             return False
-        mr = mr_get(qp.pd, h.stag, h.to, h.payload, IBV_ACCESS_REMOTE_WRITE, &why)
+        mr = mr_get(qp, h.stag, h.to, h.payload, IBV_ACCESS_REMOTE_WRITE, &why)
         if mr == NULL:
             rx_fail(qp, rx_write_error(why), qp.rx.raw, HEADER_MAX)
             return False
@@ -275,7 +275,7 @@ cdef bint rx_finish_segment(soft_qp *qp) noexcept nogil:
         return qp.stream.fd >= 0
     memset(&wc, 0, sizeof(wc))
     if h.opcode == OP_SEND_INVALIDATE or h.opcode == OP_SEND_SE_INVALIDATE:
-        if not mr_invalidate(qp.pd, h.stag):
+        if not mr_invalidate(qp, h.stag):
             rx_fail(qp, TERM_CANNOT_INVALIDATE, qp.rx.raw, HEADER_MAX)
             return False
         wc.wc_flags = IBV_WC_WITH_INV
@@ -335,7 +335,7 @@ cdef bint rx_read_request(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
         if not qp.attr.qp_access_flags & IBV_ACCESS_REMOTE_READ:
             rx_fail(qp, TERM_PROTECTION_ACCESS, segment, received)
             return False
-        mr = mr_get(qp.pd, request.source_stag, request.source_to, request.length, IBV_ACCESS_REMOTE_READ, &why)
+        mr = mr_get(qp, request.source_stag, request.source_to, request.length, IBV_ACCESS_REMOTE_READ, &why)
         if mr == NULL:
             rx_fail(qp, rx_read_error(why), segment, received)
             return False

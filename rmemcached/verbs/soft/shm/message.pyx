@@ -14,7 +14,7 @@ cdef inline soft_mr *shm_hold_region(soft_qp *qp, soft_mr **kept, uint32_t stag,
     assert_held(&qp.lock)
     if mr != NULL and mr_serves(mr, stag, addr, length, access):
         return mr
-    mr = mr_get(qp.pd, stag, addr, length, access, &why)
+    mr = mr_get(qp, stag, addr, length, access, &why)
     if mr == NULL:
         return NULL
     if kept[0] != NULL:

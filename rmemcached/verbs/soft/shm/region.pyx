@@ -227,7 +227,7 @@ cdef bint shm_offer_answered(soft_qp *qp, const shm_record *record) noexcept nog
     shm.unanswered.kind = 0
     if not record.access & SHM_MAPPED:
         return True
-    mr = mr_get(qp.pd, record.stag, record.addr, record.length, 0, &why)
+    mr = mr_get(qp, record.stag, record.addr, record.length, 0, &why)
     # The region may be gone again.
     if mr == NULL:
         return True
@@ -617,7 +617,7 @@ cdef int shm_copy(soft_qp *qp, uint32_t index, const shm_window *window, uint32_
             offset -= sges[i].length
             continue
         lengths[held] = min(sges[i].length - offset, length)
-        regions[held] = mr_get(qp.pd, sges[i].lkey, sges[i].addr + offset, lengths[held],
+        regions[held] = mr_get(qp, sges[i].lkey, sges[i].addr + offset, lengths[held],
                                IBV_ACCESS_LOCAL_WRITE if reading else 0, &why)
         if regions[held] == NULL:
             result = -1
