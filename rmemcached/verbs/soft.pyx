@@ -71,6 +71,7 @@ from rmemcached.verbs.verbs cimport *
 
 include "soft/async_events.pyx"
 include "soft/mr.pyx"
+include "soft/mw.pyx"
 include "soft/device.pyx"
 include "soft/domain.pyx"
 include "soft/channel.pyx"

@@ -58,6 +58,9 @@ cdef ibv_context *soft_open_device(ibv_device *device) noexcept nogil:
     context.ibv.device = device
     context.ibv.cmd_fd = -1
     context.ibv.num_comp_vectors = 1
+    context.ibv.ops.alloc_mw = soft_alloc_mw
+    context.ibv.ops.bind_mw = soft_bind_mw
+    context.ibv.ops.dealloc_mw = soft_dealloc_mw
     context.ibv.ops.poll_cq = fabric.poll_cq
     context.ibv.ops.req_notify_cq = soft_req_notify_cq
     context.ibv.ops.post_send = fabric.post_send
@@ -119,12 +122,14 @@ cdef int soft_query_device(ibv_context *context, ibv_device_attr *out) noexcept 
     out.max_cq = 1 << 20
     out.max_cqe = MAX_CQE
     out.max_mr = 1 << 30
+    out.max_mw = 1 << 23
     out.max_pd = 1 << 30
     out.max_qp_rd_atom = MAX_READS
     out.max_qp_init_rd_atom = MAX_READS
     out.max_res_rd_atom = <int> (0x7fffffff)
     out.atomic_cap = IBV_ATOMIC_NONE
     out.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SRQ_RESIZE
+    out.device_cap_flags |= IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B
     out.max_srq = 1 << 20
     out.max_srq_wr = MAX_SRQ_WR
     out.max_srq_sge = MAX_SGE

@@ -242,7 +242,7 @@ cdef bint shm_transmit_share(soft_qp *qp, uint32_t *share) noexcept nogil:
     assert_held(&qp.lock)
     relaxed_store(&shm.unfinished, False)
     while True:
-        if not shm_execute_direct(qp, share):
+        if not tx_execute_local(qp) or not shm_execute_direct(qp, share):
             return False
         if not tx_pending(qp):
             break

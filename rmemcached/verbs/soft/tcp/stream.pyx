@@ -223,10 +223,10 @@ cdef bint tcp_copy_payload(soft_qp *qp, uint32_t index, uint8_t *to) noexcept no
     for i in range(swqe.num_sge):
         if sges[i].length == 0:
             continue
-        mr = mr_get(qp.pd, sges[i].lkey, sges[i].addr, sges[i].length, 0, &why)
+        mr = mr_get(qp, sges[i].lkey, sges[i].addr, sges[i].length, 0, &why)
         if mr == NULL:
             return False
-        memcpy(to, <const void *> sges[i].addr, sges[i].length)
+        memcpy(to, mr_at(mr, sges[i].addr), sges[i].length)
         mr_put(mr)
         to += sges[i].length
     return True
@@ -302,6 +302,8 @@ cdef bint tcp_transmit_share(soft_qp *qp, uint32_t *share) noexcept nogil:
     cdef ssize_t n
     assert_held(&qp.lock)
     while share[0]:
+        if not tx_execute_local(qp):
+            return False
         result = tx_build(qp, &b, TX_FRAMES, share[0])
         if b.nframes == 0:
             tx_release(&b)
