@@ -285,24 +285,19 @@ ERROR("1.1", ibv_dealloc_pd, (struct ibv_pd * pd), OURS(pd->context), SOFT(deall
 OBJECT(struct ibv_mr, "1.1", ibv_reg_mr, (struct ibv_pd * pd, void *addr, size_t length, int access), OURS(pd->context),
        SOFT(reg_mr)(pd, addr, length, access), pd, addr, length, access)
 
-static struct ibv_mr *register_at(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access)
-{
-    return iova == (uintptr_t)addr ? SOFT(reg_mr)(pd, addr, length, access) : unsupported();
-}
-
 OBJECT(struct ibv_mr, "1.7", ibv_reg_mr_iova,
        (struct ibv_pd * pd, void *addr, size_t length, uint64_t iova, int access), OURS(pd->context),
-       register_at(pd, addr, length, iova, access), pd, addr, length, iova, access)
+       SOFT(reg_mr_iova)(pd, addr, length, iova, access), pd, addr, length, iova, access)
 OBJECT(struct ibv_mr, "1.8", ibv_reg_mr_iova2,
        (struct ibv_pd * pd, void *addr, size_t length, uint64_t iova, unsigned int access), OURS(pd->context),
-       register_at(pd, addr, length, iova, access), pd, addr, length, iova, access)
+       SOFT(reg_mr_iova)(pd, addr, length, iova, access), pd, addr, length, iova, access)
 OBJECT(struct ibv_mr, "1.12", ibv_reg_dmabuf_mr,
        (struct ibv_pd * pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access), OURS(pd->context),
        unsupported(), pd, offset, length, iova, fd, access)
 CALL(int, "1.1", ibv_rereg_mr,
      (struct ibv_mr * mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access), OURS(mr->context),
-     (errno = EOPNOTSUPP, IBV_REREG_MR_ERR_INPUT), (errno = EOPNOTSUPP, IBV_REREG_MR_ERR_INPUT), mr, flags, pd, addr,
-     length, access)
+     SOFT(rereg_mr)(mr, flags, pd, addr, length, access), (errno = EOPNOTSUPP, IBV_REREG_MR_ERR_INPUT), mr, flags, pd,
+     addr, length, access)
 ERROR("1.1", ibv_dereg_mr, (struct ibv_mr * mr), OURS(mr->context), SOFT(dereg_mr)(mr), mr)
 OBJECT(struct ibv_pd, "1.10", ibv_import_pd, (struct ibv_context * context, uint32_t handle), OURS(context),
        unsupported(), context, handle)
