@@ -26,6 +26,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build import build as build_command
+from setuptools.command.build_ext import build_ext as build_extensions_command
 
 ROOT = Path(__file__).parent
 DEBUG = os.environ.get("RMEMCACHED_DEBUG", "0") not in ("", "0")
@@ -102,6 +103,16 @@ LIBRARIES = {
     "rmemcached.server.sasl_library": ["dl"],
 }
 
+# Libraries without Python, made of a C file that includes the C code of a module, and of a version script (.map).
+PLAIN = {"rmemcached.verbs.plain.ibverbs": ("rmemcached.verbs.soft", "libibverbs.so.1")}
+# The linker drops the module's parts for Python. -z defs: the build fails if such a part is left. -z nodelete: the
+# library's threads outlive a dlclose.
+PLAIN_COMPILE_ARGS = ["-fPIC", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections"]
+PLAIN_LINK_ARGS = ["-Wl,--gc-sections", "-Wl,-z,defs", "-Wl,-z,nodelete"]
+if SANITIZE in ("address", "fuzz"):
+    # With a record of its variables the sanitizer would keep the parts for Python.
+    PLAIN_COMPILE_ARGS += ["--param", "asan-globals=0"]
+
 DIRECTIVES = {
     "language_level": "3",
     "cdivision": True,
@@ -176,6 +187,35 @@ def parts(source: Path) -> set[Path]:
     return {source.parent / name for name in included}
 
 
+def macros(name: str) -> list[tuple[str, str]]:
+    """The software devices show the version as their firmware's."""
+    return [("RMC_VERSION", f'"{version()}"')] if name == "rmemcached.verbs.soft" else []
+
+
+def plain_libraries() -> list[Extension]:
+    """An Extension for each library in PLAIN, to be built where its module is."""
+    found = []
+    for name, (module, soname) in PLAIN.items():
+        path = name.replace(".", "/")
+        if not ONLY or module in ONLY:
+            found.append(
+                Extension(
+                    name,
+                    [f"{path}.c"],
+                    include_dirs=["build/cython"],
+                    libraries=LIBRARIES[module],
+                    define_macros=macros(module),
+                    extra_compile_args=COMPILE_ARGS + PLAIN_COMPILE_ARGS,
+                    extra_link_args=[
+                        *(*LINK_ARGS, *PLAIN_LINK_ARGS),
+                        *(f"-Wl,-soname,{soname}", f"-Wl,--version-script={path}.map"),
+                    ],
+                    depends=[f"build/cython/{module.replace('.', '/')}.c", f"{path}.map"],
+                )
+            )
+    return found
+
+
 def extensions() -> list[Extension]:
     """An Extension for each .pyx file of the package folders, without included files."""
     found = []
@@ -196,6 +236,8 @@ def extensions() -> list[Extension]:
                     name,
                     files,
                     libraries=LIBRARIES.get(name, []),
+                    define_macros=macros(name),
+                    depends=["rmemcached/__init__.py"] if macros(name) else [],
                     extra_compile_args=arguments,
                     extra_link_args=LINK_ARGS,
                 )
@@ -203,6 +245,12 @@ def extensions() -> list[Extension]:
     if unknown:
         sys.exit(f"rmemcached: no such extension module: {', '.join(sorted(unknown))}")
     return found
+
+
+def built_as(name: str, suffix: str) -> str:
+    """The path of a built module, or of a library in PLAIN, in a folder of packages. suffix: a module's."""
+    path = Path(*name.split("."))
+    return str(path.with_name(PLAIN[name][1]) if name in PLAIN else path.with_name(f"{path.name}.{suffix}"))
 
 
 def remove_stale(modules: list[Extension]) -> None:
@@ -215,15 +263,15 @@ def remove_stale(modules: list[Extension]) -> None:
         for module in modules:
             options = ROOT / "build" / "inplace" / module.name
             if not options.exists() or options.read_text() != " ".join(COMPILE_ARGS):
-                for built in ROOT.glob(f"{module.name.replace('.', '/')}.*.so"):
+                for built in ROOT.glob(built_as(module.name, "*.so")):
                     built.unlink()
                 options.parent.mkdir(parents=True, exist_ok=True)
                 options.write_text(" ".join(COMPILE_ARGS))
     elif not ONLY:
-        kept = {module.name.replace(".", "/") for module in modules}
+        kept = [built_as(module.name, "*.so") for module in modules]
         for folder in ROOT.glob(f"{BUILD_BASE}/lib*"):
             for path in filter(Path.is_file, folder.rglob("*")):
-                if path.suffix != ".so" or str(path.relative_to(folder)).partition(".")[0] not in kept:
+                if not any(fnmatch(str(path.relative_to(folder)), pattern) for pattern in kept):
                     path.unlink()
 
 
@@ -268,6 +316,17 @@ class Build(build_command):
         self.distribution.data_files = data_files(Path(self.build_lib), Path(self.build_base) / "reference")
 
 
+class BuildExtensions(build_extensions_command):
+    """Gives a library in PLAIN its own name."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        # setuptools asks for a name without packages, too.
+        for name, (_, soname) in PLAIN.items():
+            if fullname in (name, name.rpartition(".")[2]):
+                return str(Path(*fullname.split(".")).with_name(soname))
+        return str(super().get_ext_filename(fullname))
+
+
 def build() -> None:
     link_packages()
     modules: list[Extension] = []
@@ -293,6 +352,7 @@ def build() -> None:
             )
         # The largest first, so that no compiler ends long after the others.
         modules.sort(key=lambda module: -os.path.getsize(module.sources[0]))
+        modules = plain_libraries() + modules
         remove_stale(modules)
     setup(
         version=version(),
@@ -301,7 +361,7 @@ def build() -> None:
         package_data={package: ["*.pxd", "**/*.pxd", "*.pyi", "py.typed"] for package in PACKAGES},
         exclude_package_data={} if TESTING else {"": [TEST_MODULES, f"*/{TEST_MODULES}"]},
         ext_modules=modules,
-        cmdclass={"build": Build},
+        cmdclass={"build": Build, "build_ext": BuildExtensions},
         options={"build": {"build_base": BUILD_BASE}, "build_ext": {"parallel": os.cpu_count() or 1}},
         zip_safe=False,
     )

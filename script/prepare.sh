@@ -43,6 +43,8 @@ missing_packages() {
         perl -MTest::More -e 1 2>/dev/null || echo perl
         perl -MIO::Socket::SSL -e 1 2>/dev/null || echo libio-socket-ssl-perl
         [ -e /usr/lib/python3/dist-packages/pyverbs ] || echo python3-pyverbs
+        command -v ibv_devinfo >/dev/null || echo ibverbs-utils
+        command -v ib_send_lat >/dev/null || echo perftest
         ;;
     esac
 }

@@ -18,6 +18,7 @@ PARSERS = {
     "rmemcached-exporter": "rmemcached.tools.exporter",
     "rmemcached-perftest": "rmemcached.perftest.command",
     "rmemcached-top": "rmemcached.tools.top",
+    "rmemcached-verbs": "rmemcached.verbs.launch",
 }
 """The modules whose make_parser() has the options."""
 

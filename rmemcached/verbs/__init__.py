@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rmemcached.verbs.objects.base import VerbsError
     from rmemcached.verbs.objects.completion import CQ, WC, CompChannel, Status, WCOpcode, status_text
     from rmemcached.verbs.objects.device import Context, EventType, devices, event_text
-    from rmemcached.verbs.objects.memory import MR, PD, Access
+    from rmemcached.verbs.objects.memory import MR, MW, PD, Access
     from rmemcached.verbs.objects.queue_pair import (
         QP,
         SRQ,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CQ",
     "MR",
+    "MW",
     "PD",
     "QP",
     "SRQ",
@@ -65,7 +66,7 @@ _MODULES = {
     "base": ("VerbsError",),
     "completion": ("CQ", "WC", "CompChannel", "Status", "WCOpcode", "status_text"),
     "device": ("Context", "EventType", "devices", "event_text"),
-    "memory": ("MR", "PD", "Access"),
+    "memory": ("MR", "MW", "PD", "Access"),
     "queue_pair": ("QP", "SRQ", "Opcode", "SendFlag", "SendWR", "State", "StreamState", "parse_request", "reject"),
 }
 

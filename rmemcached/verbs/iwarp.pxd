@@ -1,4 +1,4 @@
-"""iWARP frames: constants, and the coding of MPA, DDP and RDMAP headers (RFC 5044, 6581, 5041, 5040).
+"""iWARP frames: constants, and the coding of MPA, DDP and RDMAP headers (RFC 5044, 6581, 5041, 5040, 7306).
 
 The functions work on plain memory, without I/O, state or allocation. Integers on the wire are big-endian, except MPA's
 CRC32c: the usual reflected value in little-endian order.
@@ -48,6 +48,9 @@ cdef enum:
     UNTAGGED_HEADER = 20
     HEADER_MAX = 20
     READ_REQUEST_PAYLOAD = 28
+    IMMEDIATE_PAYLOAD = 8            # verbs' immediate, 4 octets, then zeros
+    ATOMIC_REQUEST_PAYLOAD = 52
+    ATOMIC_RESPONSE_PAYLOAD = 12
     FPDU_TRAILER_MAX = 7             # pad and CRC
     TERMINATE_PAYLOAD_MAX = 4 + UNTAGGED_HEADER + READ_REQUEST_PAYLOAD
 
@@ -64,6 +67,7 @@ cdef enum:                           # DDP queue numbers
     QN_SEND = 0
     QN_READ_REQUEST = 1
     QN_TERMINATE = 2
+    QN_ATOMIC_RESPONSE = 3
 
 cdef enum:                           # RDMAP opcodes
     OP_WRITE = 0
@@ -74,6 +78,17 @@ cdef enum:                           # RDMAP opcodes
     OP_SEND_SE = 5
     OP_SEND_SE_INVALIDATE = 6
     OP_TERMINATE = 7
+    OP_IMMEDIATE = 8                 # RFC 7306, as the next three
+    OP_IMMEDIATE_SE = 9
+    OP_ATOMIC_REQUEST = 10           # in the queue of READ requests, with their message numbers
+    OP_ATOMIC_RESPONSE = 11
+    # Our own: a SEND with verbs' immediate in the place of the STag to invalidate. RFC 7306 has no such message.
+    OP_SEND_IMMEDIATE = 12
+    OP_SEND_SE_IMMEDIATE = 13
+
+cdef enum:                           # the code of an atomic request; with a compare mask of 0 a CmpSwap is a Swap
+    ATOMIC_FETCH_ADD = 0
+    ATOMIC_CMP_SWAP = 2
 
 # Terminate errors: layer << 12 | type << 8 | code (RFC 5040 4.8, RFC 5041 8.2, RFC 5044 8, RFC 6581 8).
 cdef enum:
@@ -128,6 +143,20 @@ cdef struct read_request:
     uint32_t length
     uint32_t source_stag
     uint64_t source_to
+
+cdef struct atomic_request:
+    uint8_t code
+    uint32_t id                      # chosen by the requester, and repeated by the response
+    uint32_t stag
+    uint64_t to                      # a multiple of 8
+    uint64_t data                    # to add, or to swap in
+    uint64_t mask
+    uint64_t compare
+    uint64_t compare_mask
+
+cdef struct atomic_response:
+    uint32_t id
+    uint64_t original                # the value before the operation
 
 cdef struct terminate_error:
     uint32_t error                   # layer << 12 | type << 8 | code

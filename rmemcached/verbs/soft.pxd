@@ -25,8 +25,10 @@ from rmemcached.verbs.iwarp cimport (
 )
 from rmemcached.verbs.verbs cimport (
     ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_event_type, ibv_gid,
-    ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr,
-    ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc, ibv_wc_opcode, ibv_wc_status, verbs_provider,
+    ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_type, ibv_node_type, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_cap,
+    ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc,
+    ibv_wc_opcode, ibv_wc_status,
+    verbs_provider,
 )
 
 cdef enum:
@@ -56,10 +58,25 @@ cdef struct soft_qp_counters:
 
 # The constant table of the software devices' functions.
 cdef const verbs_provider *soft_provider() noexcept nogil
+# Fills this table, and the fabrics' tables: when the module is imported, and when the plain library (verbs/plain) is
+# loaded. A second call changes nothing.
+cdef void soft_fill_tables() noexcept nogil
+
+# The device's GUID, big-endian: made of the host's boot id and the device's name.
+cdef uint64_t soft_device_guid(const ibv_device *device) noexcept nogil
+# query_port for a structure of `size` octets: older programs have a shorter structure.
+cdef int soft_query_port_ex(ibv_context *context, uint8_t port_num, ibv_port_attr *out, size_t size) noexcept nogil
 
 # A region over zeroed, page-aligned memory allocated by the provider, at mr.addr. dereg_mr frees the memory. NULL with
 # errno as for reg_mr; EINVAL for a length of 0. On soft_shm0 a peer with the right accesses the memory one-sidedly.
 cdef ibv_mr *soft_alloc_mr(ibv_pd *pd, size_t length, int access) noexcept nogil
+
+# libibverbs' ibv_reg_mr_iova: requests and peers name the region's octets by addresses from iova on.
+cdef ibv_mr *soft_reg_mr_iova(ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access) noexcept nogil
+# libibverbs' ibv_rereg_mr; the keys stay. 0, or IBV_REREG_MR_ERR_INPUT with errno, and the region is unchanged. EBUSY:
+# memory windows are bound to the region. EINVAL also for regions of soft_alloc_mr and soft_reg_list. Accesses of a peer
+# during the change find no region, as after dereg_mr.
+cdef int soft_rereg_mr(ibv_mr *mr, int flags, ibv_pd *pd, void *addr, size_t length, int access) noexcept nogil
 
 # A region over several pieces of memory. To a peer's READs the pieces are one range from mr.addr on; the provider
 # gathers them when it answers the READ. The region serves no other purpose: an address in the range says nothing about
@@ -176,6 +193,7 @@ include "soft/layout.pxd"
 include "soft/fabric.pxd"
 include "soft/async_events.pxd"
 include "soft/mr.pxd"
+include "soft/mw.pxd"
 include "soft/device.pxd"
 include "soft/domain.pxd"
 include "soft/channel.pxd"

@@ -53,23 +53,25 @@ from rmemcached.sys.linux cimport (
     EPOLL_CTL_DEL, EPOLL_CTL_MOD, F_ADD_SEALS, F_GETFL, F_GET_SEALS, F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL,
     F_SEAL_SHRINK, F_SETFL, HUGE_PAGE, IPPROTO_TCP, MADV_DONTNEED, MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, MAP_SHARED,
     MFD_ALLOW_SEALING, MFD_CLOEXEC, MSG_CMSG_CLOEXEC, MSG_CTRUNC, MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, MSG_TRUNC,
-    O_NONBLOCK, POLLIN, PROT_NONE, PROT_READ, PROT_WRITE, SCM_RIGHTS, SHUT_RDWR, SHUT_WR, SOCK_STREAM, SOL_SOCKET,
-    SO_DOMAIN, SO_INCOMING_CPU, SO_PEERCRED, SO_TYPE, TCP_CONGESTION, TCP_MAXSEG, TCP_NODELAY, TFD_CLOEXEC,
-    TFD_NONBLOCK, TMPFS_MAGIC, cached_pages, close, cmsghdr, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
-    eventfd, eventfd_signal, fcntl, fstatfs, ftruncate, getpeername, getrandom, getsockname, getsockopt, itimerspec,
-    madvise, memfd_create, mincore, mmap, mprotect, msghdr, munlock, munmap, poll, pollfd, populate_read,
-    pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_timedwait,
-    pthread_cond_wait, pthread_condattr_destroy, pthread_condattr_init, pthread_condattr_setclock,
-    pthread_condattr_t, pthread_detach, pthread_join, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
-    pthread_mutex_unlock, pthread_rwlock_destroy, pthread_rwlock_init, read, recv, recvmsg,
-    sched_getcpu, sched_yield, send, sendmsg, setsockopt, shutdown, snprintf, sockaddr, sockaddr_in, sockaddr_in6,
-    socklen_t, start_quiet_thread, struct_statfs, timerfd_create, timerfd_settime, timespec, ucred, write,
+    O_CLOEXEC, O_NONBLOCK, O_RDONLY, POLLIN, PROT_NONE, PROT_READ, PROT_WRITE, SCM_RIGHTS, SHUT_RDWR, SHUT_WR,
+    SOCK_STREAM, SOL_SOCKET, SO_DOMAIN, SO_INCOMING_CPU, SO_PEERCRED, SO_TYPE, TCP_CONGESTION, TCP_MAXSEG, TCP_NODELAY,
+    TFD_CLOEXEC, TFD_NONBLOCK, TMPFS_MAGIC, cached_pages, close, cmsghdr, epoll_create1, epoll_ctl, epoll_event,
+    epoll_wait, eventfd, eventfd_signal, fcntl, fstatfs, ftruncate, getpeername, getrandom, getsockname, getsockopt,
+    itimerspec, madvise, memfd_create, mincore, mmap, mprotect, msghdr, munlock, munmap, open, poll, pollfd,
+    populate_read, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal,
+    pthread_cond_timedwait, pthread_cond_wait, pthread_condattr_destroy, pthread_condattr_init,
+    pthread_condattr_setclock, pthread_condattr_t, pthread_detach, pthread_join, pthread_mutex_destroy,
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_rwlock_destroy, pthread_rwlock_init,
+    read, recv, recvmsg, sched_getcpu, sched_yield, send, sendmsg, setsockopt, shutdown, snprintf,
+    sockaddr, sockaddr_in, sockaddr_in6, socklen_t, start_quiet_thread, struct_statfs, timerfd_create, timerfd_settime,
+    timespec, ucred, write,
 )
 from rmemcached.verbs.iwarp cimport *
 from rmemcached.verbs.verbs cimport *
 
 include "soft/async_events.pyx"
 include "soft/mr.pyx"
+include "soft/mw.pyx"
 include "soft/device.pyx"
 include "soft/domain.pyx"
 include "soft/channel.pyx"
@@ -102,9 +104,6 @@ cdef enum:
 
 cdef const soft_fabric *fabrics[FABRICS]
 
-fabrics[0] = &tcp_fabric
-fabrics[1] = &shm_fabric
-
 
 cdef extern from *:
     """
@@ -128,39 +127,48 @@ cdef const char *soft_wc_status_str(ibv_wc_status status) noexcept nogil:
 
 cdef verbs_provider provider
 
-provider.name = b"soft"
-provider.get_device_list = soft_get_device_list
-provider.free_device_list = soft_free_device_list
-provider.get_device_name = soft_get_device_name
-provider.open_device = soft_open_device
-provider.close_device = soft_close_device
-provider.query_device = soft_query_device
-provider.query_port = soft_query_port
-provider.query_gid = soft_query_gid
-provider.query_pkey = soft_query_pkey
-provider.get_async_event = soft_get_async_event
-provider.ack_async_event = soft_ack_async_event
-provider.alloc_pd = soft_alloc_pd
-provider.dealloc_pd = soft_dealloc_pd
-provider.reg_mr = soft_reg_mr
-provider.dereg_mr = soft_dereg_mr
-provider.create_comp_channel = soft_create_comp_channel
-provider.destroy_comp_channel = soft_destroy_comp_channel
-provider.create_cq = soft_create_cq
-provider.resize_cq = soft_resize_cq
-provider.destroy_cq = soft_destroy_cq
-provider.get_cq_event = soft_get_cq_event
-provider.ack_cq_events = soft_ack_cq_events
-provider.create_srq = soft_create_srq
-provider.modify_srq = soft_modify_srq
-provider.query_srq = soft_query_srq
-provider.destroy_srq = soft_destroy_srq
-provider.create_qp = soft_create_qp
-provider.modify_qp = soft_modify_qp
-provider.query_qp = soft_query_qp
-provider.destroy_qp = soft_destroy_qp
-provider.wc_status_str = soft_wc_status_str
-provider.event_type_str = soft_event_type_str
+
+cdef void soft_fill_tables() noexcept nogil:
+    tcp_fill_table()
+    shm_fill_table()
+    fabrics[0] = &tcp_fabric
+    fabrics[1] = &shm_fabric
+    provider.name = b"soft"
+    provider.get_device_list = soft_get_device_list
+    provider.free_device_list = soft_free_device_list
+    provider.get_device_name = soft_get_device_name
+    provider.open_device = soft_open_device
+    provider.close_device = soft_close_device
+    provider.query_device = soft_query_device
+    provider.query_port = soft_query_port
+    provider.query_gid = soft_query_gid
+    provider.query_pkey = soft_query_pkey
+    provider.get_async_event = soft_get_async_event
+    provider.ack_async_event = soft_ack_async_event
+    provider.alloc_pd = soft_alloc_pd
+    provider.dealloc_pd = soft_dealloc_pd
+    provider.reg_mr = soft_reg_mr
+    provider.dereg_mr = soft_dereg_mr
+    provider.create_comp_channel = soft_create_comp_channel
+    provider.destroy_comp_channel = soft_destroy_comp_channel
+    provider.create_cq = soft_create_cq
+    provider.resize_cq = soft_resize_cq
+    provider.destroy_cq = soft_destroy_cq
+    provider.get_cq_event = soft_get_cq_event
+    provider.ack_cq_events = soft_ack_cq_events
+    provider.create_srq = soft_create_srq
+    provider.modify_srq = soft_modify_srq
+    provider.query_srq = soft_query_srq
+    provider.destroy_srq = soft_destroy_srq
+    provider.create_qp = soft_create_qp
+    provider.modify_qp = soft_modify_qp
+    provider.query_qp = soft_query_qp
+    provider.destroy_qp = soft_destroy_qp
+    provider.wc_status_str = soft_wc_status_str
+    provider.event_type_str = soft_event_type_str
+
+
+soft_fill_tables()
 
 
 cdef const verbs_provider *soft_provider() noexcept nogil:

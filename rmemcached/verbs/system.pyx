@@ -1,7 +1,8 @@
 """libibverbs as a provider (see system.pxd). Its functions are found by dlsym, so nothing is linked with it.
 
 Most entries of the table are the library's own functions. Two differ. get_device_list returns an empty list when the
-library fails with ENOSYS, on a kernel without RDMA, or with EPERM. query_port sets the structure to zeros first: the
+library fails with ENOSYS, on a kernel without RDMA, or with EPERM; and leaves out the software devices of a process
+under rmemcached-verbs. query_port sets the structure to zeros first: the
 symbol ibv_query_port is the function for programs from before 2018, and fills only the structure's older part.
 """
 
@@ -35,6 +36,20 @@ cdef query_port_fn lib_query_port
 cdef ibv_device *no_devices[1]
 
 
+cdef void leave_out_soft(ibv_device **devices, int *num) noexcept nogil:
+    """Takes devices unknown to the kernel out of the list: rmemcached-verbs' library allows changes of its list."""
+    cdef int kept = 0
+    cdef int i = 0
+    while devices[i] != NULL:
+        if devices[i].ibdev_path[0]:
+            devices[kept] = devices[i]
+            kept += 1
+        i += 1
+    devices[kept] = NULL
+    if num != NULL:
+        num[0] = kept
+
+
 cdef ibv_device **system_get_device_list(int *num) noexcept nogil:
     cdef ibv_device **devices = lib_get_device_list(num)
     if devices == NULL and (errno == ENOSYS or errno == EPERM):
@@ -42,6 +57,8 @@ cdef ibv_device **system_get_device_list(int *num) noexcept nogil:
             num[0] = 0
         no_devices[0] = NULL
         return no_devices
+    if devices != NULL:
+        leave_out_soft(devices, num)
     return devices
 
 

@@ -33,6 +33,8 @@ cdef extern from "<infiniband/verbs.h>" nogil:
         IBV_DEVICE_CURR_QP_STATE_MOD
         IBV_DEVICE_SRQ_RESIZE
         IBV_DEVICE_MEM_MGT_EXTENSIONS
+        IBV_DEVICE_MEM_WINDOW
+        IBV_DEVICE_MEM_WINDOW_TYPE_2B
 
     enum ibv_mtu:
         IBV_MTU_256
@@ -66,6 +68,15 @@ cdef extern from "<infiniband/verbs.h>" nogil:
 
     enum:
         IBV_ACCESS_OPTIONAL_RANGE
+
+    enum ibv_rereg_mr_flags:
+        IBV_REREG_MR_CHANGE_TRANSLATION
+        IBV_REREG_MR_CHANGE_PD
+        IBV_REREG_MR_CHANGE_ACCESS
+        IBV_REREG_MR_FLAGS_SUPPORTED
+
+    enum ibv_rereg_mr_err_code:
+        IBV_REREG_MR_ERR_INPUT
 
     enum ibv_qp_type:
         IBV_QPT_RC
@@ -273,6 +284,28 @@ cdef extern from "<infiniband/verbs.h>" nogil:
         uint32_t lkey
         uint32_t rkey
 
+    enum ibv_mw_type:
+        IBV_MW_TYPE_1
+        IBV_MW_TYPE_2
+
+    struct ibv_mw:
+        ibv_context *context
+        ibv_pd *pd
+        uint32_t rkey
+        uint32_t handle
+        ibv_mw_type type
+
+    struct ibv_mw_bind_info:
+        ibv_mr *mr
+        uint64_t addr
+        uint64_t length
+        unsigned int mw_access_flags
+
+    struct ibv_mw_bind:
+        uint64_t wr_id
+        unsigned int send_flags
+        ibv_mw_bind_info bind_info
+
     struct ibv_comp_channel:
         ibv_context *context
         int fd
@@ -395,6 +428,11 @@ cdef extern from "<infiniband/verbs.h>" nogil:
         ibv_send_wr_rdma rdma
         ibv_send_wr_atomic atomic
 
+    struct ibv_send_wr_bind_mw:      # exists only as bind_mw of ibv_send_wr
+        ibv_mw *mw
+        uint32_t rkey
+        ibv_mw_bind_info bind_info
+
     struct ibv_send_wr:
         uint64_t wr_id
         ibv_send_wr *next
@@ -405,6 +443,7 @@ cdef extern from "<infiniband/verbs.h>" nogil:
         uint32_t imm_data            # big-endian; in a union with invalidate_rkey
         uint32_t invalidate_rkey
         ibv_send_wr_wr wr
+        ibv_send_wr_bind_mw bind_mw
 
     union ibv_async_event_element:   # exists only as element of ibv_async_event
         ibv_cq *cq
@@ -439,6 +478,9 @@ cdef extern from "<infiniband/verbs.h>" nogil:
         uint8_t dlid_path_bits
 
     struct ibv_context_ops:
+        ibv_mw *(*alloc_mw)(ibv_pd *pd, ibv_mw_type type) noexcept nogil
+        int (*bind_mw)(ibv_qp *qp, ibv_mw *mw, ibv_mw_bind *mw_bind) noexcept nogil
+        int (*dealloc_mw)(ibv_mw *mw) noexcept nogil
         int (*poll_cq)(ibv_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
         int (*req_notify_cq)(ibv_cq *cq, int solicited_only) noexcept nogil
         int (*post_send)(ibv_qp *qp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noexcept nogil
@@ -451,6 +493,27 @@ cdef extern from "<infiniband/verbs.h>" nogil:
         int cmd_fd
         int async_fd
         int num_comp_vectors
+        void *abi_compat             # all ones: the context is within a verbs_context
+
+    struct ibv_query_device_ex_input:
+        uint32_t comp_mask
+
+    struct ibv_device_attr_ex:
+        ibv_device_attr orig_attr
+        uint32_t phys_port_cnt_ex
+
+    # Around each context. The structure grows at its front, so `sz` tells programs of the functions in front of it.
+    struct verbs_context:
+        int (*query_port)(ibv_context *context, uint8_t port_num, ibv_port_attr *out, size_t size) noexcept nogil
+        int (*query_device_ex)(ibv_context *context, const ibv_query_device_ex_input *extra, ibv_device_attr_ex *out,
+                               size_t size) noexcept nogil
+        size_t sz
+        ibv_context context          # the last field
+
+    # NULL, or an errno value, also for a device without memory windows.
+    ibv_mw *ibv_alloc_mw(ibv_pd *pd, ibv_mw_type type) noexcept
+    int ibv_bind_mw(ibv_qp *qp, ibv_mw *mw, ibv_mw_bind *mw_bind) noexcept
+    int ibv_dealloc_mw(ibv_mw *mw) noexcept
 
     # Number of completions stored in wc (0 to num_entries), negative on failure.
     int ibv_poll_cq(ibv_cq *cq, int num_entries, ibv_wc *wc) noexcept

@@ -8,8 +8,8 @@ daemon. It is meant to be read; it does one request at a time, on lane 0, and is
         assert client.get(b"key") == b"value"
 
 Needs pyverbs (docs/real-devices.md explains the installation) and an InfiniBand or RoCE device. Run as a program it
-checks a daemon: ``reference.py HOST PORT``, or ``reference.py --rdma-cm CM_PORT HOST PORT`` to connect through
-librdmacm, which iWARP devices need.
+checks a daemon: ``reference.py [--device NAME] HOST PORT``, or ``reference.py --rdma-cm CM_PORT HOST PORT`` to connect
+through librdmacm, which iWARP devices need.
 """
 
 from __future__ import annotations
@@ -341,12 +341,13 @@ def main() -> int:
     """Sets and gets values of many sizes, and reads each back over plain TCP."""
     arguments = argparse.ArgumentParser(description=main.__doc__)
     arguments.add_argument("--rdma-cm", type=int, metavar="CM_PORT", help="connect through librdmacm to this port")
+    arguments.add_argument("--device", help="the RDMA device; the first, if absent")
     arguments.add_argument("host")
     arguments.add_argument("port", type=int)
     given = arguments.parse_args()
     host, port = given.host, given.port
     with (
-        ReferenceClient(host, port, cm_port=given.rdma_cm) as client,
+        ReferenceClient(host, port, given.device, cm_port=given.rdma_cm) as client,
         socket.create_connection((host, port), TIMEOUT) as plain,
     ):
         file = plain.makefile("rb")

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from rmemcached.client import Client
 
 SYSTEM_PACKAGES = "/usr/lib/python3/dist-packages"
 TIMEOUT = 20.0
+LAUNCH = (sys.executable, "-P", "-m", "rmemcached.verbs.launch")
 
 
 def device_counters() -> dict[str, int]:
@@ -45,6 +47,16 @@ def test_the_protocol_page_is_enough(server: Server) -> None:
     host, port = server.host, server.port
     printed = run(SYSTEM_PYTHON, REFERENCE, host, str(port))
     assert "speaks as the protocol says" in printed
+
+
+def test_programs_of_the_device_under_rmemcached_verbs(server: Server) -> None:
+    """Beside the software devices the system's device is there, and works, as without the preloaded library."""
+    shown = run("ibv_devinfo", "-v", "-d", "rxe0")
+    assert "hca_id:\trxe0" in shown and run(*LAUNCH, "ibv_devinfo", "-v", "-d", "rxe0") == shown
+    printed = run(*LAUNCH, "-v", SYSTEM_PYTHON, REFERENCE, "--device", "rxe0", server.host, str(server.port))
+    assert "speaks as the protocol says" in printed
+    origins = dict(re.findall(r"^(\w+): (/.*)$", printed, re.MULTILINE))
+    assert set(origins) == {"rxe0", "soft_iw0", "soft_shm0"} and len(set(origins.values())) == 2
 
 
 def test_everybody_at_once(server: Server, client: Client) -> None:

@@ -11,6 +11,7 @@ import socket
 import string
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -104,6 +105,17 @@ def connected(
 
 def ok(found: list[Any], *wr_ids: int) -> None:
     assert [(wc.wr_id, wc.status) for wc in found] == [(wr_id, 0) for wr_id in wr_ids]
+
+
+def test_siw_is_listed_under_rmemcached_verbs() -> None:
+    launch = (sys.executable, "-P", "-m", "rmemcached.verbs.launch")
+    shown = run("ibv_devinfo", "-v", "-d", "siw0")
+    assert "hca_id:\tsiw0" in shown and run(*launch, "ibv_devinfo", "-v", "-d", "siw0") == shown
+    assert re.findall(r"^    (\w+)\s", run(*launch, "ibv_devices"), re.MULTILINE)[1:] == [
+        "soft_iw0",
+        "soft_shm0",
+        "siw0",
+    ]
 
 
 @pytest.mark.parametrize("crc", [False, True])

@@ -1,6 +1,7 @@
 """Checks the content of a wheel: python tests/shared/wheel_content.py WHEEL TREE (of the source distribution).
 
-A wheel has all modules but the tests', the files for types and other Cython code, and metadata, but no sources.
+A wheel has all modules but the tests', the library for programs of libibverbs, the files for types and other Cython
+code, and metadata, but no sources.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ COMMANDS = (
     "rmemcached-exporter",
     "rmemcached-perftest",
     "rmemcached-top",
+    "rmemcached-verbs",
 )
 
 
@@ -41,8 +43,8 @@ def faults(names: list[str], wanted: set[str]) -> list[str]:
     found += [f"{name} is not to be in it" for name in ours if strange.search(Path(name).name)]
     other = re.compile(r"rmemcached-[^/]+\.dist-info/|rmemcached\.libs/libisal|rmemcached-[^/]+\.data/data/share/")
     found += [f"{name} is not to be in it" for name in names if name not in ours and not other.match(name)]
-    typed = ("rmemcached/py.typed", "rmemcached/client/api/_client.pyi")
-    found += [f"{name} is missing" for name in typed if name not in ours]
+    further = ("rmemcached/py.typed", "rmemcached/client/api/_client.pyi", "rmemcached/verbs/plain/libibverbs.so.1")
+    found += [f"{name} is missing" for name in further if name not in ours]
     return found
 
 

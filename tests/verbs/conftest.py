@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         params = getattr(getattr(item, "callspec", None), "params", {})
         fabric = params.get("fabric", "soft_iw")
         soft, once = item.get_closest_marker("soft"), item.get_closest_marker("once")
-        if fabric != "soft_iw" and (params.get("crc") is True or params.get("pair", "plain") != "plain"):
+        if not fabric.startswith("soft_iw") and (params.get("crc") is True or params.get("pair", "plain") != "plain"):
             continue
         if fabric == "verbs" and (soft or once):
             left_out[item.nodeid.partition("[")[0]] = soft.args[0] if soft else WIRE
@@ -47,7 +47,10 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def fabric(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The fabric of all ends made by the test: "soft_shm shared" has their buffers in shared memory."""
+    """The fabric of all ends made by the test.
+
+    "soft_shm shared" has their buffers in shared memory. "shifted" has regions whose addresses are no pointers.
+    """
     verbs_ends.FABRIC = request.param
     yield request.param
     verbs_ends.FABRIC = FABRICS[0]

@@ -34,9 +34,11 @@ sys.path.append(str(Path(__file__).parent.parent / "shared"))
 import verbs_ends
 from verbs_ends import (
     ALL,
+    REMOTE,
     REPLY,
     REQUEST,
     End,
+    bind,
     completions,
     fpdu,
     give,
@@ -53,6 +55,7 @@ from verbs_ends import (
 
 from rmemcached.verbs import (
     MR,
+    MW,
     PD,
     QP,
     Access,
@@ -79,11 +82,11 @@ ALIGN = 1 << 16
 SIZE = 1 << 15  # octets of the region
 EDGES = (0, 1, 2, 3, 4, 7, 8, 127, 128, 255, 256, 4095, 4096, SIZE, 65535, 1 << 31, (1 << 32) - 1)
 # Placeholders for values known only when a conversation is fed: keys, and the address of the region.
-STAGS = [0x5AFE57A0 + i for i in range(5)]
-MINE, FOREIGN, READ_ONLY, GONE, OFFERED = STAGS
+STAGS = [0x5AFE57A0 + i for i in range(7)]
+MINE, FOREIGN, READ_ONLY, GONE, OFFERED, WINDOW, OTHER_WINDOW = STAGS
 AT = 0x1122334455660000
 SCRATCH = 1 << 29
-WORK = 8  # kinds of requests of the program
+WORK = 10  # kinds of requests of the program
 
 
 class Coverage:
@@ -182,14 +185,21 @@ class Victim:
         give(self.good, theirs, initiator=False)
 
     def regions(self, scratch: bool) -> list[MR]:
-        """New regions for each conversation, which may invalidate them."""
+        """New regions for each conversation, which may invalidate them. The first can have memory windows."""
         memory = memoryview(self.block)[self.offset : self.offset + SIZE]
         pd = self.end.pd
         return [
-            MR(pd, memory, ALL | SCRATCH if scratch else ALL),
+            MR(pd, memory, ALL | Access.MW_BIND | (SCRATCH if scratch else 0)),
             MR(self.other_pd, memory, ALL),
             MR(pd, memory, Access.REMOTE_READ),
         ]
+
+    def windows(self, qp: QP, mr: MR) -> list[MW]:
+        """New windows over the region's second page: one of this queue pair, one of the good queue pair."""
+        made = [MW(self.end.pd, 2), MW(self.end.pd, 2)]
+        for mw, owner in zip(made, (qp, self.good), strict=True):
+            assert bind(self.end, mw, mr, 4096, 4096, key=mw.rkey, qp=owner).status == Status.SUCCESS
+        return made
 
     def check(self) -> None:
         assert all(self.block[place] == self.canary for place in self.places), "written beyond the region"
@@ -226,6 +236,11 @@ def seeds() -> list[Conversation]:
         tagged(2, 5, 6, b"unasked"),
         untagged(7, bytes([0x11, 0, 0xC0, 0]) + bytes(18), qn=2),
         untagged(7, bytes([0x01, 1, 0xE0, 0]) + bytes(48), qn=2),
+        untagged(4, b"bye", invalidate=WINDOW),
+        untagged(4, b"no", invalidate=OTHER_WINDOW),
+        write(WINDOW, AT + 4096, bytes(4096)),
+        write(OTHER_WINDOW, AT + 4096, b"no"),
+        read_request_segment((7, 8), 4096, (WINDOW, AT + 4096)),
     ]
     found = [Conversation([Frame(octets)]) for octets in single]
     chains = [
@@ -236,6 +251,7 @@ def seeds() -> list[Conversation]:
         [read_request_segment((7, 8), 9000, (MINE, AT)), send(b"x"), write(MINE, AT + 9000, b"y")],
     ]
     found += [Conversation([Frame(octets) for octets in chain]) for chain in chains]
+    found.append(Conversation([Frame(write(WINDOW, AT + 4096, b"x")), Frame(send(b"y"))], work=(8, 9, 0)))
     answers = [tagged(2, MINE, AT, bytes(64)), tagged(2, MINE, AT + 64, bytes(20), last=False)]
     answers.append(tagged(2, MINE, AT + 84, bytes(44)))
     found.append(Conversation([Frame(octets) for octets in answers], work=(0, 0)))
@@ -510,7 +526,7 @@ class RingFeed:
         self.peer.close()
 
 
-def do_work(qp: QP, mr: MR, kinds: tuple[int, ...]) -> None:
+def do_work(qp: QP, mr: MR, mw: MW, kinds: tuple[int, ...]) -> None:
     """Posts requests of the program, whose answers may come from the peer."""
     far = {"remote_addr": 4096, "rkey": OFFERED}
     for i, kind in enumerate(kinds):
@@ -523,6 +539,8 @@ def do_work(qp: QP, mr: MR, kinds: tuple[int, ...]) -> None:
             SendWR(Opcode.SEND, [mr.sge(0, 9)], flags=SendFlag.FENCE | SendFlag.SIGNALED),
             SendWR(Opcode.RDMA_READ, [mr.sge(0, 64)], **far),
             SendWR(Opcode.RDMA_WRITE, [mr.sge(0, 64)], **far),
+            SendWR(Opcode.LOCAL_INV, invalidate_rkey=mw.rkey),
+            SendWR.bind_mw(mw=mw, rkey=mw.rkey, bind=(mr, mr.addr + 8192, 64, REMOTE)),
         )[kind]
         qp.post_send(request)
 
@@ -533,10 +551,12 @@ def feed(victim: Victim, one: Conversation) -> object:
     mine, foreign, read_only = regions = victim.regions(one.scratch)
     qp = QP(victim.end.pd, victim.end.cq, max_recv_wr=8)
     qp.ready(access=ALL)
+    windows = victim.windows(qp, mine)
     qp.post_recv(*((i, [mine.sge(i * one.receive_size, one.receive_size)]) for i in range(one.receives)))
     peer = TcpFeed(qp, one, victim) if verbs_ends.FABRIC == "soft_iw" else RingFeed(qp, one, victim)
-    do_work(qp, mine, one.work[: len(one.work) // 2])
-    stags = [struct.pack(">I", key) for key in (mine.rkey, foreign.rkey, read_only.rkey, mine.rkey ^ 256, OFFERED)]
+    do_work(qp, mine, windows[0], one.work[: len(one.work) // 2])
+    keys = mine.rkey, foreign.rkey, read_only.rkey, mine.rkey ^ 256, OFFERED, *(mw.rkey for mw in windows)
+    stags = [struct.pack(">I", key) for key in keys]
     at = struct.pack(">Q", victim.at)[:6]
     pending = b""
     for i, frame in enumerate(one.frames):
@@ -544,7 +564,7 @@ def feed(victim: Victim, one: Conversation) -> object:
             victim.end.poll()
             peer.lie(frame.lie, frame.lie_value)
         if i == len(one.frames) // 2:
-            do_work(qp, mine, one.work[len(one.work) // 2 :])
+            do_work(qp, mine, windows[0], one.work[len(one.work) // 2 :])
         if frame.cell >= 0:
             # Mostly the pending octets, perhaps the beginning of a frame, go before the cell.
             if draw.random() < 0.8:
@@ -578,6 +598,8 @@ def feed(victim: Victim, one: Conversation) -> object:
     code = answer[terminate + 18 : terminate + 20] if terminate >= 0 else b""
     statuses = tuple(sorted({int(wc.status) for wc in victim.end.done}))
     qp.close()
+    for mw in windows:
+        mw.close()
     for region in regions:
         region.close()
     return shown, statuses, tuple(events), code

@@ -11,10 +11,14 @@ import time
 import polling
 import pytest
 from verbs_ends import (
+    ALL,
+    REMOTE,
     REPLY,
     REQUEST,
     End,
     Peer,
+    bind,
+    bound,
     completions,
     crc32c,
     fpdu,
@@ -35,7 +39,10 @@ from verbs_ends import (
 
 from rmemcached.verbs import (
     MR,
+    MW,
     PD,
+    QP,
+    Access,
     Opcode,
     SendFlag,
     SendWR,
@@ -463,8 +470,27 @@ def test_start_up_times_out_after_ten_seconds() -> None:
         theirs.close()
 
 
-# Each of these faults of a peer ends the stream with its Terminate, and this queue pair only.
+def of_window(
+    end: End, kind: int, access: int = REMOTE, *, at: int = 0, change: int = 0, foreign: bool = False
+) -> tuple[int, int]:
+    """(key, address) of a memory window of the end, or of another queue pair in the end's domain."""
+    if foreign:
+        qp = QP(end.pd, end.cq)
+        qp.ready()
+    mw, mr = bound(end, kind, access, qp=qp if foreign else None)
+    end.kept = mw, mr, foreign and qp  # type: ignore[attr-defined]
+    return mw.rkey ^ change, mr.addr + 100 + at
 
+
+def with_window(end: End) -> int:
+    mr = MR(end.pd, bytearray(100), ALL | Access.MW_BIND)
+    mw = MW(end.pd)
+    bind(end, mw, mr, 0, 100)
+    end.kept = mw, mr  # type: ignore[attr-defined]
+    return mr.rkey
+
+
+# Each of these faults of a peer ends the stream with its Terminate, and this queue pair only.
 WRONG = {
     "unknown DDP version, tagged": (lambda e: bytes([0xC0]) + write(e.mr.rkey, e.mr.addr, b"x")[1:], (1, 1, 4)),
     "unknown DDP version, untagged": (lambda e: bytes([0x42]) + send(b"x")[1:], (1, 2, 6)),
@@ -501,6 +527,24 @@ WRONG = {
     "WRITE around the end of memory": (lambda e: write(e.mr.rkey, 2**64 - 1, b"xy"), (1, 1, 3)),
     "response to no READ": (lambda e: tagged(2, e.mr.rkey, e.mr.addr, b"x"), (0, 2, 6)),
     "invalidation of an unknown STag": (lambda e: untagged(4, b"x", invalidate=12345), (0, 1, 9)),
+    "READ before a window": (lambda e: read_request_segment((1, 2), 8, of_window(e, 1, at=-1)), (0, 1, 1)),
+    "READ behind a window": (lambda e: read_request_segment((1, 2), 8, of_window(e, 2, at=93)), (0, 1, 1)),
+    "WRITE behind a window": (lambda e: write(*of_window(e, 2, at=99), b"xy"), (1, 1, 1)),
+    "READ of a window for WRITEs": (lambda e: read_request_segment((1, 2), 8, of_window(e, 1, 2)), (0, 1, 2)),
+    "WRITE to a window for READs": (lambda e: write(*of_window(e, 2, 4), b"x"), (1, 1, 0)),
+    "WRITE to another key of a window": (lambda e: write(*of_window(e, 2, change=1), b"x"), (1, 1, 0)),
+    "READ of a window of another queue pair": (
+        lambda e: read_request_segment((1, 2), 8, of_window(e, 2, foreign=True)),
+        (0, 1, 3),
+    ),
+    "WRITE to a window of another queue pair": (lambda e: write(*of_window(e, 2, foreign=True), b"x"), (1, 1, 2)),
+    "invalidation of a window of another queue pair": (
+        lambda e: untagged(4, invalidate=of_window(e, 2, foreign=True)[0]),
+        (0, 1, 9),
+    ),
+    "invalidation of a window of type 1": (lambda e: untagged(4, invalidate=of_window(e, 1)[0]), (0, 1, 9)),
+    "invalidation of an unbound window": (lambda e: untagged(4, invalidate=MW(e.pd, 2).rkey), (0, 1, 9)),
+    "invalidation of a region with a window": (lambda e: untagged(4, invalidate=with_window(e)), (0, 1, 9)),
     "ULPDU shorter than its header": (lambda e: b"\x41\x43" + bytes(15), (1, 0, 0)),
     "empty ULPDU": (lambda e: b"", (1, 0, 0)),
 }

@@ -15,14 +15,31 @@ from typing import Any, NamedTuple, Self
 import polling
 from transport import PACE, RDMA
 
-from rmemcached.verbs import CQ, MR, PD, QP, WC, Access, CompChannel, Context, Status, devices, parse_request
+from rmemcached.verbs import (
+    CQ,
+    MR,
+    MW,
+    PD,
+    QP,
+    WC,
+    Access,
+    CompChannel,
+    Context,
+    SendWR,
+    Status,
+    devices,
+    parse_request,
+)
 
-ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+REMOTE = Access.REMOTE_WRITE | Access.REMOTE_READ
+ALL = Access.LOCAL_WRITE | REMOTE
 # The folders of this module and its imports, for another process.
 PATHS = [str(folder) for folder in (Path(__file__).parent, Path(__file__).parent.parent / "shared")]
 PATIENCE = 20.0 if PACE == 1 else 60.0
-FABRICS = ("verbs",) if RDMA == "verbs" else ("soft_iw", "soft_shm", "soft_shm shared")
+FABRICS = ("verbs",) if RDMA == "verbs" else ("soft_iw", "soft_iw shifted", "soft_shm shifted", "soft_shm shared")
 FABRIC = FABRICS[0]  # set by the fixture `fabric`
+# Addresses of shifted regions begin here. No pointer has such a value, so an access to it ends the process.
+SHIFTED = 0xABCD << 48
 # Attributes for the steps of a software device's queue pair, without a peer.
 INIT = {"pkey_index": 0, "port_num": 1, "qp_access_flags": 0}
 RTR = {"ah_attr": True, "path_mtu": 5, "dest_qp_num": 7, "rq_psn": 0, "max_dest_rd_atomic": 4, "min_rnr_timer": 12}
@@ -120,7 +137,7 @@ class End:
             self.buffer = Memory(self.mr)
         else:
             self.buffer = bytearray(size)
-            self.mr = MR(self.pd, self.buffer, access)
+            self.mr = MR(self.pd, self.buffer, access, iova=SHIFTED if "shifted" in FABRIC else None)
         self.done: list[WC] = []
         self.peers: list[Any] = []  # made by hand; closed with the end
 
@@ -139,6 +156,28 @@ class End:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def bind(
+    end: End, mw: MW, mr: MR | None, at: int, length: int, access: int = REMOTE, *, key: int = 0, qp: QP | None = None
+) -> WC:
+    """Binds a window to [at, at + length) of a region, and waits. key: type 2, under this key; else type 1."""
+    part = mr, at + (mr.addr if mr is not None else 0), length, access
+    if key:
+        (qp or end.qp).post_send(SendWR.bind_mw(mw=mw, rkey=key, bind=part, wr_id=55))
+    else:
+        (qp or end.qp).bind_mw(mw, part, wr_id=55)
+    (wc,) = completions(end, 1)
+    assert wc.wr_id == 55
+    return wc
+
+
+def bound(end: End, kind: int, access: int = REMOTE, *, qp: QP | None = None) -> tuple[MW, MR]:
+    """A window bound to [100, 200) of a new region of 300 octets, which gives peers no right itself."""
+    mr = MR(end.pd, bytearray(300), Access.LOCAL_WRITE | Access.MW_BIND)
+    mw = MW(end.pd, kind)
+    assert bind(end, mw, mr, 100, 100, access, key=mw.rkey if kind == 2 else 0, qp=qp).status == Status.SUCCESS
+    return mw, mr
 
 
 def until(condition: Callable[[], object], *ends: End) -> None:
@@ -188,7 +227,7 @@ def connect_pair(a: QP, b: QP) -> None:
 
 def stream_pair() -> tuple[socket.socket, socket.socket]:
     """Two connected sockets of the fabric's kind."""
-    return tcp_pair() if FABRIC == "soft_iw" else socket.socketpair()
+    return tcp_pair() if FABRIC.startswith("soft_iw") else socket.socketpair()
 
 
 def give(qp: QP, sock: socket.socket, *, initiator: bool, crc: bool = False, ird: int = 16, ord: int = 16) -> None:

@@ -13,7 +13,7 @@ from libc.string cimport memcpy, memset
 from rmemcached.streams.stream cimport plain_stream, stream
 from rmemcached.verbs.objects.base cimport Base, failure, need_soft
 from rmemcached.verbs.objects.completion cimport CQ
-from rmemcached.verbs.objects.memory cimport PD
+from rmemcached.verbs.objects.memory cimport MR, MW, PD
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_port, verbs_qp_connect, verbs_qp_init
 from rmemcached.verbs.soft cimport (
     SOFT_IW_CLOSED,
@@ -67,6 +67,8 @@ class Opcode(enum.IntEnum):
     SEND = IBV_WR_SEND
     SEND_WITH_IMM = IBV_WR_SEND_WITH_IMM
     RDMA_READ = IBV_WR_RDMA_READ
+    LOCAL_INV = IBV_WR_LOCAL_INV
+    BIND_MW = IBV_WR_BIND_MW
     SEND_WITH_INV = IBV_WR_SEND_WITH_INV
 
 
@@ -80,7 +82,7 @@ class SendFlag(enum.IntFlag):
 class SendWR:
     """A send work request. `sges`: (address, length, lkey) tuples, as made by MR.sge."""
 
-    __slots__ = ("flags", "invalidate_rkey", "opcode", "remote_addr", "rkey", "sges", "wr_id")
+    __slots__ = ("bind", "flags", "invalidate_rkey", "mw", "opcode", "remote_addr", "rkey", "sges", "wr_id")
 
     def __init__(self, opcode=Opcode.SEND, sges=(), *, wr_id=0, flags=SendFlag.SIGNALED, remote_addr=0, rkey=0,
                  invalidate_rkey=0):
@@ -91,6 +93,27 @@ class SendWR:
         self.remote_addr = remote_addr
         self.rkey = rkey
         self.invalidate_rkey = invalidate_rkey
+        self.mw = self.bind = None
+
+    @staticmethod
+    def bind_mw(*, mw, rkey, bind, wr_id=0, flags=SendFlag.SIGNALED):
+        """Binds a window of type 2, under a key, to a part of a region: (region, address, length, access)."""
+        request = SendWR(Opcode.BIND_MW, wr_id=wr_id, flags=flags, rkey=rkey)
+        request.mw = mw
+        request.bind = bind
+        return request
+
+
+cdef int fill_bind(ibv_mw_bind_info *info, MW mw, tuple bind) except -1:
+    cdef MR mr = bind[0]
+    mw.handle()
+    if mr is not None:
+        info.mr = mr.handle()
+        mw.regions.add(mr)
+    info.addr = bind[1]
+    info.length = bind[2]
+    info.mw_access_flags = bind[3]
+    return 0
 
 
 cdef struct recv_chain:
@@ -503,12 +526,26 @@ cdef class QP(Base):
             free(chain.wrs)
             free(chain.sges)
 
+    def bind_mw(self, MW mw not None, tuple bind not None, *, wr_id=0, flags=SendFlag.SIGNALED):
+        """Binds a window of type 1 to a part of a region: (region, address, length, access). Changes mw.rkey."""
+        cdef ibv_mw_bind request
+        cdef int error
+        memset(&request, 0, sizeof(request))
+        request.wr_id = wr_id
+        request.send_flags = flags
+        fill_bind(&request.bind_info, mw, bind)
+        with nogil:
+            error = ibv_bind_mw(self.qp, mw.mw, &request) if self.qp != NULL else EINVAL
+        if error:
+            raise failure("bind_mw", error)
+
     def post_send(self, *requests):
         """Posts SendWR objects as one chain."""
         cdef ibv_qp *qp = self.handle()
         cdef ibv_send_wr *chain
         cdef ibv_send_wr *bad = NULL
         cdef ibv_sge *sges
+        cdef MW window
         cdef size_t i = 0, at = 0, total = 0
         cdef int error
         for request in requests:
@@ -526,8 +563,13 @@ cdef class QP(Base):
                 chain[i].send_flags = request.flags
                 chain[i].wr.rdma.remote_addr = request.remote_addr
                 chain[i].wr.rdma.rkey = request.rkey
-                if request.opcode == IBV_WR_SEND_WITH_INV:
+                if request.opcode == IBV_WR_SEND_WITH_INV or request.opcode == IBV_WR_LOCAL_INV:
                     chain[i].invalidate_rkey = request.invalidate_rkey
+                elif request.opcode == IBV_WR_BIND_MW:
+                    window = request.mw
+                    fill_bind(&chain[i].bind_mw.bind_info, window, request.bind)
+                    chain[i].bind_mw.mw = window.mw
+                    chain[i].bind_mw.rkey = request.rkey
                 chain[i].next = &chain[i + 1] if i + 1 < <size_t> len(requests) else NULL
                 for addr, length, lkey in request.sges:
                     sges[at].addr = addr

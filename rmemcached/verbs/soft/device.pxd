@@ -1,5 +1,6 @@
 """The device: contexts, protection domains, and the answers to a program's queries."""
 
+# In front of the structure, in the same piece of memory, lies the part of libibverbs' verbs_context before its context.
 cdef struct soft_context:
     ibv_context ibv                  # async_fd is an eventfd, readable while asynchronous events are pending
     const soft_fabric *fabric

@@ -1,5 +1,35 @@
 # Contexts, protection domains, and the attributes of the device; see device.pxd.
 
+cdef extern from *:
+    """
+    #define RMC_VERBS_AHEAD offsetof(struct verbs_context, context)
+    """
+    const size_t VERBS_AHEAD "RMC_VERBS_AHEAD"
+    const char *VERSION "RMC_VERSION"
+
+cdef enum:
+    # No vendor's number. rxe has the same.
+    VENDOR_ID = 0xffffff
+    VENDOR_PART_ID = 42
+    BOOT_ID = 36                     # octets of the kernel's text
+
+
+cdef soft_context *context_alloc() noexcept nogil:
+    cdef verbs_context *verbs = <verbs_context *> calloc(1, VERBS_AHEAD + sizeof(soft_context))
+    if verbs == NULL:
+        errno.errno = ENOMEM
+        return NULL
+    # A program gets EOPNOTSUPP for a function left NULL, or the header has a substitute.
+    verbs.query_port = soft_query_port_ex
+    verbs.query_device_ex = soft_query_device_ex
+    verbs.sz = sizeof(verbs_context)
+    verbs.context.abi_compat = <void *> <uintptr_t> -1
+    return <soft_context *> &verbs.context
+
+
+cdef void context_free(soft_context *context) noexcept nogil:
+    free(<uint8_t *> context - VERBS_AHEAD)
+
 
 cdef ibv_context *soft_open_device(ibv_device *device) noexcept nogil:
     cdef const soft_fabric *fabric = fabric_of(device)
@@ -8,17 +38,16 @@ cdef ibv_context *soft_open_device(ibv_device *device) noexcept nogil:
     if fabric == NULL:
         errno.errno = ENODEV
         return NULL
-    context = <soft_context *> calloc(1, sizeof(soft_context))
+    context = context_alloc()
     if context == NULL:
-        errno.errno = ENOMEM
         return NULL
     if not async_open(context):
-        free(context)
+        context_free(context)
         return NULL
     context.fabric = fabric
     if fabric.open_context != NULL and not fabric.open_context(context):
         async_close(context)
-        free(context)
+        context_free(context)
         return NULL
     if getrandom(&context.next_qp_num, sizeof(context.next_qp_num), 0) < 0:
         context.next_qp_num = 0
@@ -29,6 +58,9 @@ cdef ibv_context *soft_open_device(ibv_device *device) noexcept nogil:
     context.ibv.device = device
     context.ibv.cmd_fd = -1
     context.ibv.num_comp_vectors = 1
+    context.ibv.ops.alloc_mw = soft_alloc_mw
+    context.ibv.ops.bind_mw = soft_bind_mw
+    context.ibv.ops.dealloc_mw = soft_dealloc_mw
     context.ibv.ops.poll_cq = fabric.poll_cq
     context.ibv.ops.req_notify_cq = soft_req_notify_cq
     context.ibv.ops.post_send = fabric.post_send
@@ -52,13 +84,35 @@ cdef int soft_close_device(ibv_context *ibcontext) noexcept nogil:
         context.fabric.close_context(context)
     async_close(context)
     pthread_mutex_destroy(&context.lock)
-    free(context)
+    context_free(context)
     live_sub(LIVE_CONTEXT)
     return 0
 
 
+cdef uint64_t soft_device_guid(const ibv_device *device) noexcept nogil:
+    # FNV-1a. The first octet's bits: a single device's number, not assigned by IEEE.
+    cdef uint8_t text[BOOT_ID + 64]
+    cdef uint64_t guid = 0xcbf29ce484222325ULL
+    cdef size_t length = 0
+    cdef size_t i
+    cdef int fd = open(b"/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC)
+    if fd >= 0:
+        length = <size_t> max(read(fd, text, BOOT_ID), <ssize_t> 0)
+        close(fd)
+    memcpy(text + length, device.name, sizeof(device.name))
+    for i in range(length + sizeof(device.name)):
+        guid = (guid ^ text[i]) * 0x100000001b3ULL
+    (<uint8_t *> &guid)[0] = ((<uint8_t *> &guid)[0] & 0xfe) | 2
+    return guid
+
+
 cdef int soft_query_device(ibv_context *context, ibv_device_attr *out) noexcept nogil:
     memset(out, 0, sizeof(out[0]))
+    snprintf(out.fw_ver, sizeof(out.fw_ver), b"%s", VERSION)
+    out.node_guid = soft_device_guid(context.device)
+    out.sys_image_guid = out.node_guid
+    out.vendor_id = VENDOR_ID
+    out.vendor_part_id = VENDOR_PART_ID
     out.max_mr_size = <uint64_t> -1
     out.page_size_cap = PAGE_SIZE
     out.max_qp = 0xfffffd
@@ -68,18 +122,43 @@ cdef int soft_query_device(ibv_context *context, ibv_device_attr *out) noexcept 
     out.max_cq = 1 << 20
     out.max_cqe = MAX_CQE
     out.max_mr = 1 << 30
+    out.max_mw = 1 << 23
     out.max_pd = 1 << 30
     out.max_qp_rd_atom = MAX_READS
     out.max_qp_init_rd_atom = MAX_READS
     out.max_res_rd_atom = <int> (0x7fffffff)
     out.atomic_cap = IBV_ATOMIC_NONE
     out.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SRQ_RESIZE
+    out.device_cap_flags |= IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B
     out.max_srq = 1 << 20
     out.max_srq_wr = MAX_SRQ_WR
     out.max_srq_sge = MAX_SGE
     out.max_pkeys = 1
     out.phys_port_cnt = 1
     return 0
+
+
+cdef int soft_query_device_ex(ibv_context *context, const ibv_query_device_ex_input *extra, ibv_device_attr_ex *out,
+                              size_t size) noexcept nogil:
+    """Fills a structure of `size` octets."""
+    cdef ibv_device_attr_ex attr
+    if extra != NULL and extra.comp_mask:
+        return EINVAL
+    memset(&attr, 0, sizeof(attr))
+    soft_query_device(context, &attr.orig_attr)
+    attr.phys_port_cnt_ex = attr.orig_attr.phys_port_cnt
+    memset(out, 0, size)
+    memcpy(out, &attr, min(size, sizeof(attr)))
+    return 0
+
+
+cdef int soft_query_port_ex(ibv_context *context, uint8_t port_num, ibv_port_attr *out, size_t size) noexcept nogil:
+    cdef ibv_port_attr attr
+    cdef int error = soft_query_port(context, port_num, &attr)
+    if error == 0:
+        memset(out, 0, size)
+        memcpy(out, &attr, min(size, sizeof(attr)))
+    return error
 
 
 cdef int soft_query_port(ibv_context *context, uint8_t port_num, ibv_port_attr *out) noexcept nogil:

@@ -7,6 +7,11 @@ A new fabric is a folder: public.pxd with its calls for programs, and parts; one
 soft.pyx include the headers and parts, and list the table among the fabrics.
 """
 
+cdef struct soft_device:
+    ibv_device ibv
+    # Drivers' libraries (libmlx5, libefa) compare the pointer behind any ibv_device with pointers of their own. NULL.
+    const void *driver
+
 # An entry marked optional may be NULL: the fabric has nothing to do there.
 cdef struct soft_fabric:
     ibv_device *device
@@ -85,8 +90,8 @@ cdef struct soft_fabric:
 # The fabric of a device. NULL: the device is none of ours.
 cdef const soft_fabric *fabric_of(const ibv_device *device) noexcept nogil
 
-# Fills in the device of a fabric, when the module is imported.
-cdef void fabric_device(ibv_device *device, const char *name) noexcept
+# Fills in the device of a fabric. A CA has addresses as RoCE v2 has, an RNIC as iWARP.
+cdef void fabric_device(ibv_device *device, const char *name, ibv_node_type kind) noexcept nogil
 
 # Entries of the provider's table: libibverbs' ibv_* functions.
 cdef ibv_device **soft_get_device_list(int *num_devices) noexcept nogil

@@ -9,9 +9,9 @@ cdef const soft_fabric *fabric_of(const ibv_device *device) noexcept nogil:
     return NULL
 
 
-cdef void fabric_device(ibv_device *device, const char *name) noexcept:
-    device.node_type = IBV_NODE_RNIC
-    device.transport_type = IBV_TRANSPORT_IWARP
+cdef void fabric_device(ibv_device *device, const char *name, ibv_node_type kind) noexcept nogil:
+    device.node_type = kind
+    device.transport_type = IBV_TRANSPORT_IWARP if kind == IBV_NODE_RNIC else IBV_TRANSPORT_IB
     snprintf(device.name, sizeof(device.name), b"%s", name)
     snprintf(device.dev_name, sizeof(device.dev_name), b"%s", name)
 

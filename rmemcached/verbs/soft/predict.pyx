@@ -24,21 +24,28 @@ cdef bint rx_expect(rx_target *target, rx_plan *plan, uint32_t stag, uint64_t to
     return True
 
 
-cdef bint rx_sink_is_apart(soft_qp *qp, const soft_swqe *swqe, uint32_t index, uint64_t *low,
+cdef bint rx_sink_is_apart(soft_qp *qp, rx_target *target, const soft_swqe *swqe, uint32_t index, uint64_t *low,
                            uint64_t *high) noexcept nogil:
-    """Whether a READ's sink lies outside [low, high). Widens the range by the sink.
+    """Whether a READ's sink may be written and lies outside [low, high) in memory. Widens the range by the sink.
 
     Octets that break the prediction are copied back from their place in memory. So one reception must not use the same
-    memory twice.
+    memory twice. Two regions can have the same memory under different addresses.
     """
     cdef const ibv_sge *sges = qp.sq_sges + <size_t> (index & qp.sq_mask) * qp.cap.max_send_sge
-    cdef uint64_t end
+    cdef const soft_mr *mr
+    cdef uint64_t start, end
     cdef uint32_t i
     for i in range(swqe.num_sge):
-        end = sges[i].addr + sges[i].length
-        if sges[i].addr < high[0] and end > low[0]:
+        if sges[i].length == 0:
+            continue
+        mr = rx_hold_region(qp, target, sges[i].lkey, sges[i].addr, sges[i].length)
+        if mr == NULL:
             return False
-        low[0] = min(low[0], sges[i].addr)
+        start = <uint64_t> mr_at(mr, sges[i].addr)
+        end = start + sges[i].length
+        if start < high[0] and end > low[0]:
+            return False
+        low[0] = min(low[0], start)
         high[0] = max(high[0], end)
     return True
 
@@ -49,14 +56,14 @@ cdef void rx_predict_write(soft_qp *qp, rx_target *target, rx_plan *plan) noexce
     cdef uint32_t full = qp.rx.header.payload
     cdef uint32_t payload
     cdef uint64_t to = qp.rx.to + qp.rx.left
-    cdef uint64_t end = <uint64_t> mr.ibv.addr + mr.ibv.length
+    cdef uint64_t end = mr.start + mr.ibv.length
     if qp.rx.header.last or not mr.access & SOFT_ACCESS_SCRATCH:
         return
     while to < end:
         payload = full if end - to > full else <uint32_t> (end - to)
         if not rx_expect(target, plan, mr.ibv.lkey, to, payload):
             return
-        target.iov[target.niov].iov_base = <void *> to
+        target.iov[target.niov].iov_base = mr_at(mr, to)
         target.iov[target.niov].iov_len = payload
         target.niov += 1
         to += payload
@@ -89,7 +96,7 @@ cdef void rx_predict_reads(soft_qp *qp, rx_target *target, rx_plan *plan, uint32
     cdef uint32_t payload
     cdef uint64_t low = <uint64_t> -1
     cdef uint64_t high = 0
-    if not rx_sink_is_apart(qp, swqe, qp.reads[read % MAX_READS], &low, &high):
+    if not rx_sink_is_apart(qp, target, swqe, qp.reads[read % MAX_READS], &low, &high):
         return
     while True:
         while offset == swqe.length:
@@ -102,7 +109,7 @@ cdef void rx_predict_reads(soft_qp *qp, rx_target *target, rx_plan *plan, uint32
             if swqe.length == 0:
                 plan.ends = True
                 return
-            if not rx_sink_is_apart(qp, swqe, qp.reads[read % MAX_READS], &low, &high):
+            if not rx_sink_is_apart(qp, target, swqe, qp.reads[read % MAX_READS], &low, &high):
                 plan.ends = False
                 return
         payload = full if swqe.length - offset > full else swqe.length - offset
@@ -155,7 +162,7 @@ cdef bint rx_may_place_early(soft_qp *qp, const ddp_header *h) noexcept nogil:
     if (h.opcode != OP_WRITE or not rx_within_message(qp) or qp.rx.header.opcode != OP_WRITE
             or h.stag != qp.rx.header.stag or h.to != qp.rx.to):
         return False
-    mr = mr_get(qp.pd, h.stag, h.to, h.payload, IBV_ACCESS_REMOTE_WRITE, &why)
+    mr = mr_get(qp, h.stag, h.to, h.payload, IBV_ACCESS_REMOTE_WRITE, &why)
     if mr == NULL:
         return False
     scratch = mr.access & SOFT_ACCESS_SCRATCH != 0
@@ -178,7 +185,7 @@ cdef bint rx_predict_between(soft_qp *qp, rx_target *target, rx_plan *plan) noex
     if not rx_within_message(qp):
         return False
     if qp.rx.header.opcode == OP_WRITE:
-        target.regions[0] = mr_get(qp.pd, qp.rx.header.stag, qp.rx.to, 1, IBV_ACCESS_REMOTE_WRITE, &why)
+        target.regions[0] = mr_get(qp, qp.rx.header.stag, qp.rx.to, 1, IBV_ACCESS_REMOTE_WRITE, &why)
         if target.regions[0] == NULL:
             return False
         target.nregions = 1

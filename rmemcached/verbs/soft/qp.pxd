@@ -8,10 +8,11 @@ cdef enum:                           # soft_swqe.state
 cdef struct soft_swqe:               # an entry of the send queue
     uint64_t wr_id
     uint64_t remote_addr
-    uint32_t rkey                    # or the STag to invalidate
+    uint32_t rkey                    # or the STag to invalidate, or to bind
     uint32_t length
-    uint32_t received                # READ: octets placed
-    uint16_t num_sge                 # 0 with inline data
+    uint32_t received                # READ: octets placed. BIND_MW: the upper half of `length`
+    uint32_t operand                 # BIND_MW: the region's lkey
+    uint16_t num_sge                 # 0 with inline data. BIND_MW: the rights
     uint8_t opcode                   # ibv_wr_opcode
     uint8_t flags                    # ibv_send_flags; SIGNALED also for sq_sig_all
     uint8_t state
@@ -43,6 +44,7 @@ cdef struct soft_qp:
     ibv_qp_attr attr
     ibv_qp_cap cap
     bint drain_notify                # the program asked for an event when SQD has drained the send queue
+    bint bound_windows               # the queue pair has bound memory windows of type 2, at some time
     bint established                 # the first message in RTR has come, and its event was made
 
     stream_state stream
@@ -86,6 +88,9 @@ cdef struct soft_qp:
 
 # The power of two with room for so many entries.
 cdef uint32_t ring_size(uint32_t entries) noexcept nogil
+
+# Whether the request is carried out at this end alone: LOCAL_INV and BIND_MW.
+cdef bint swqe_is_local(const soft_swqe *swqe) noexcept nogil
 
 # The next six need soft_qp.lock.
 

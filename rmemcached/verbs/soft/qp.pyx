@@ -212,6 +212,7 @@ cdef int soft_destroy_qp(ibv_qp *ibqp) noexcept nogil:
     for i in range(qp.ndomains):
         if qp.links[i].domain != NULL:
             domain_remove(qp.domains[i], &qp.links[i])
+    mw_unbind_all(qp)
     cq_purge(qp.send_cq, qp.ibv.qp_num)
     if qp.recv_cq != qp.send_cq:
         cq_purge(qp.recv_cq, qp.ibv.qp_num)
@@ -233,6 +234,10 @@ cdef void qp_complete_send(soft_qp *qp, const soft_swqe *swqe, int status) noexc
         opcode = IBV_WC_RDMA_WRITE
     elif swqe.opcode == IBV_WR_RDMA_READ:
         opcode = IBV_WC_RDMA_READ
+    elif swqe.opcode == IBV_WR_LOCAL_INV:
+        opcode = IBV_WC_LOCAL_INV
+    elif swqe.opcode == IBV_WR_BIND_MW:
+        opcode = IBV_WC_BIND_MW
     qp_completed(qp, swqe.wr_id, opcode, swqe.length, status)
 
 
@@ -377,7 +382,7 @@ cdef bint qp_values_valid(const ibv_qp_attr *attr, int mask) noexcept nogil:
     if (mask & IBV_QP_PORT and attr.port_num != 1) or (mask & IBV_QP_PKEY_INDEX and attr.pkey_index != 0):
         return False
     if mask & IBV_QP_ACCESS_FLAGS and attr.qp_access_flags & ~<unsigned int> (
-            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ):
+            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND):
         return False
     if mask & IBV_QP_PATH_MTU and (<int> attr.path_mtu < IBV_MTU_256 or <int> attr.path_mtu > IBV_MTU_4096):
         return False
@@ -486,6 +491,10 @@ cdef int soft_query_qp(ibv_qp *ibqp, ibv_qp_attr *attr, int mask, ibv_qp_init_at
     return 0
 
 
+cdef inline bint swqe_is_local(const soft_swqe *swqe) noexcept nogil:
+    return swqe.opcode == IBV_WR_LOCAL_INV or swqe.opcode == IBV_WR_BIND_MW
+
+
 cdef int qp_enqueue_send(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
     """Takes one work request into the send queue. 0 or an errno value."""
     cdef uint32_t index
@@ -495,7 +504,7 @@ cdef int qp_enqueue_send(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
     cdef int i
     assert_held(&qp.lock)
     if (wr.opcode != IBV_WR_SEND and wr.opcode != IBV_WR_RDMA_WRITE and wr.opcode != IBV_WR_RDMA_READ
-            and wr.opcode != IBV_WR_SEND_WITH_INV):
+            and wr.opcode != IBV_WR_SEND_WITH_INV and wr.opcode != IBV_WR_LOCAL_INV and wr.opcode != IBV_WR_BIND_MW):
         return EINVAL
     if qp.sq_tail - qp.sq_head >= qp.cap.max_send_wr:
         return ENOMEM
@@ -521,7 +530,11 @@ cdef int qp_enqueue_send(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
     else:
         swqe.rkey = wr.wr.rdma.rkey
         swqe.remote_addr = wr.wr.rdma.remote_addr
-    if wr.send_flags & IBV_SEND_INLINE:
+    if swqe_is_local(swqe):
+        i = mw_fill(qp, swqe, wr)
+        if i:
+            return i
+    elif wr.send_flags & IBV_SEND_INLINE:
         if length > qp.cap.max_inline_data or wr.opcode == IBV_WR_RDMA_READ:
             return EINVAL
         data = qp.sq_inline + <size_t> index * qp.cap.max_inline_data
@@ -549,6 +562,7 @@ cdef inline void qp_begin_again(soft_qp *qp) noexcept nogil:
 
 
 cdef int qp_enqueue_sends(soft_qp *qp, ibv_send_wr **wr) noexcept nogil:
+    cdef bint local = False
     cdef int result = 0
     assert_held(&qp.lock)
     if qp.ibv.state != IBV_QPS_RTS and qp.ibv.state != IBV_QPS_SQD and qp.ibv.state != IBV_QPS_ERR:
@@ -558,9 +572,13 @@ cdef int qp_enqueue_sends(soft_qp *qp, ibv_send_wr **wr) noexcept nogil:
         result = qp_enqueue_send(qp, wr[0])
         if result:
             break
+        local |= swqe_is_local(&qp.sq[(qp.sq_tail - 1) & qp.sq_mask])
         if qp.ibv.state == IBV_QPS_ERR:
             qp_error(qp, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
         wr[0] = wr[0].next
+    if local:
+        # Such requests need no stream, also before there is a stream.
+        tx_execute_local(qp)
     return result
 
 

@@ -86,6 +86,10 @@ cdef void rx_established(soft_qp *qp) noexcept nogil
 cdef void rx_fail(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received) noexcept nogil
 
 # The rest is for predict.
+# The region of the STag, for writing by this end, in use until rx_release. NULL: the memory may not be written, or the
+# target has too many regions.
+cdef soft_mr *rx_hold_region(soft_qp *qp, rx_target *target, uint32_t stag, uint64_t addr,
+                             uint64_t length) noexcept nogil
 # Adds [offset, offset + length) of a scatter list to a target. False: some of its memory may not be written.
 cdef bint rx_scatter(soft_qp *qp, rx_target *target, const ibv_sge *sges, uint32_t count, uint32_t offset,
                      uint32_t length) noexcept nogil

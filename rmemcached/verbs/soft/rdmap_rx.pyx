@@ -62,11 +62,25 @@ cdef void rx_release(rx_target *target) noexcept nogil:
         mr_put(target.regions[i])
 
 
+cdef soft_mr *rx_hold_region(soft_qp *qp, rx_target *target, uint32_t stag, uint64_t addr,
+                             uint64_t length) noexcept nogil:
+    cdef soft_mr *mr = target.regions[target.nregions - 1] if target.nregions else NULL
+    cdef int why = 0
+    if mr != NULL and mr_serves(mr, stag, addr, length, IBV_ACCESS_LOCAL_WRITE):
+        return mr
+    if target.nregions == RX_IOVECS:
+        return NULL
+    mr = mr_get(qp, stag, addr, length, IBV_ACCESS_LOCAL_WRITE, &why)
+    if mr != NULL:
+        target.regions[target.nregions] = mr
+        target.nregions += 1
+    return mr
+
+
 cdef bint rx_scatter(soft_qp *qp, rx_target *target, const ibv_sge *sges, uint32_t count, uint32_t offset,
                      uint32_t length) noexcept nogil:
     cdef uint32_t i, n
-    cdef int why = 0
-    cdef soft_mr *mr
+    cdef const soft_mr *mr
     for i in range(count):
         if length == 0:
             break
@@ -76,14 +90,10 @@ cdef bint rx_scatter(soft_qp *qp, rx_target *target, const ibv_sge *sges, uint32
         n = sges[i].length - offset
         if n > length:
             n = length
-        mr = target.regions[target.nregions - 1] if target.nregions else NULL
-        if mr == NULL or not mr_serves(mr, sges[i].lkey, sges[i].addr + offset, n, IBV_ACCESS_LOCAL_WRITE):
-            mr = mr_get(qp.pd, sges[i].lkey, sges[i].addr + offset, n, IBV_ACCESS_LOCAL_WRITE, &why)
-            if mr == NULL:
-                return False
-            target.regions[target.nregions] = mr
-            target.nregions += 1
-        target.iov[target.niov].iov_base = <void *> (sges[i].addr + offset)
+        mr = rx_hold_region(qp, target, sges[i].lkey, sges[i].addr + offset, n)
+        if mr == NULL:
+            return False
+        target.iov[target.niov].iov_base = mr_at(mr, sges[i].addr + offset)
         target.iov[target.niov].iov_len = n
         target.niov += 1
         offset = 0
@@ -100,12 +110,12 @@ cdef bint rx_find_target(soft_qp *qp, rx_target *target) noexcept nogil:
     target.niov = 0
     target.nregions = 0
     if qp.rx.header.opcode == OP_WRITE:
-        target.regions[0] = mr_get(qp.pd, qp.rx.header.stag, qp.rx.to, qp.rx.left, IBV_ACCESS_REMOTE_WRITE, &why)
+        target.regions[0] = mr_get(qp, qp.rx.header.stag, qp.rx.to, qp.rx.left, IBV_ACCESS_REMOTE_WRITE, &why)
         if target.regions[0] == NULL:
             rx_fail(qp, rx_write_error(why), qp.rx.raw, HEADER_MAX)
             return False
         target.nregions = 1
-        target.iov[0].iov_base = <void *> qp.rx.to
+        target.iov[0].iov_base = mr_at(target.regions[0], qp.rx.to)
         target.iov[0].iov_len = qp.rx.left
         target.niov = 1
         return True
@@ -175,7 +185,7 @@ cdef bint rx_begin_segment(soft_qp *qp) noexcept nogil:
         if not qp.attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE:
             rx_fail(qp, TERM_TAGGED_STAG, qp.rx.raw, HEADER_MAX)
             return False
-        mr = mr_get(qp.pd, h.stag, h.to, h.payload, IBV_ACCESS_REMOTE_WRITE, &why)
+        mr = mr_get(qp, h.stag, h.to, h.payload, IBV_ACCESS_REMOTE_WRITE, &why)
         if mr == NULL:
             rx_fail(qp, rx_write_error(why), qp.rx.raw, HEADER_MAX)
             return False
@@ -265,7 +275,7 @@ cdef bint rx_finish_segment(soft_qp *qp) noexcept nogil:
         return qp.stream.fd >= 0
     memset(&wc, 0, sizeof(wc))
     if h.opcode == OP_SEND_INVALIDATE or h.opcode == OP_SEND_SE_INVALIDATE:
-        if not mr_invalidate(qp.pd, h.stag):
+        if not mr_invalidate(qp, h.stag):
             rx_fail(qp, TERM_CANNOT_INVALIDATE, qp.rx.raw, HEADER_MAX)
             return False
         wc.wc_flags = IBV_WC_WITH_INV
@@ -325,7 +335,7 @@ cdef bint rx_read_request(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
         if not qp.attr.qp_access_flags & IBV_ACCESS_REMOTE_READ:
             rx_fail(qp, TERM_PROTECTION_ACCESS, segment, received)
             return False
-        mr = mr_get(qp.pd, request.source_stag, request.source_to, request.length, IBV_ACCESS_REMOTE_READ, &why)
+        mr = mr_get(qp, request.source_stag, request.source_to, request.length, IBV_ACCESS_REMOTE_READ, &why)
         if mr == NULL:
             rx_fail(qp, rx_read_error(why), segment, received)
             return False

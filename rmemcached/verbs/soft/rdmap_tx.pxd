@@ -76,6 +76,8 @@ cdef enum:                           # results of building an FPDU
     TX_FAULT_REGION                  # the memory may not be read (any more)
     TX_FAULT_DEPTH                   # a READ, and the peer accepts none
     TX_FAULT_MEMORY                  # there is no memory for a copy
+    TX_FAULT_BIND                    # BIND_MW is refused
+    TX_FAULT_KEY                     # LOCAL_INV is refused
 
 # Octets of payload in the longest FPDU of a WRITE or READ response.
 cdef uint32_t tx_tagged_room(uint32_t mulpdu) noexcept nogil
@@ -88,6 +90,9 @@ cdef bint tx_may_write(const soft_qp *qp) noexcept nogil
 # Chooses the next message, unless the cursor is within one. False: there is none.
 cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil
 
+# Carries out the requests at the cursor that need no stream, and completes them. False: the queue pair is in error. The
+# caller uses no region.
+cdef bint tx_execute_local(soft_qp *qp) noexcept nogil
 # Builds up to max_frames FPDUs from the cursor on, of about `most` octets, but at least one. The result is the reason
 # for stopping; TX_BUILT: nothing is left. If none was built, a fault belongs to the FPDU at the cursor.
 cdef int tx_build(soft_qp *qp, tx_batch *b, int max_frames, uint32_t most) noexcept nogil

@@ -50,7 +50,7 @@ cdef soft_mr *tx_hold_region(soft_qp *qp, tx_batch *b, uint32_t stag, uint64_t a
     if b.nregions == TX_REGIONS:
         result[0] = TX_FULL
         return NULL
-    mr = mr_get(qp.pd, stag, addr, length, access, &why)
+    mr = mr_get(qp, stag, addr, length, access, &why)
     if mr == NULL:
         result[0] = TX_FAULT_REGION
         return NULL
@@ -64,6 +64,7 @@ cdef int tx_gather(soft_qp *qp, tx_batch *b, const ibv_sge *sges, uint32_t count
     """Appends [offset, offset + length) of a gather list, by reference if longer than TX_COPY, else as a copy."""
     cdef bint copied = length <= TX_COPY
     cdef uint32_t i, n
+    cdef const soft_mr *mr
     cdef const uint8_t *data
     cdef int result = TX_BUILT
     for i in range(count):
@@ -75,9 +76,10 @@ cdef int tx_gather(soft_qp *qp, tx_batch *b, const ibv_sge *sges, uint32_t count
         n = sges[i].length - offset
         if n > length:
             n = length
-        if tx_hold_region(qp, b, sges[i].lkey, sges[i].addr + offset, n, 0, &result) == NULL:
+        mr = tx_hold_region(qp, b, sges[i].lkey, sges[i].addr + offset, n, 0, &result)
+        if mr == NULL:
             return result
-        data = <const uint8_t *> (sges[i].addr + offset)
+        data = mr_at(mr, sges[i].addr + offset)
         if copied:
             memcpy(b.arena + b.used, data, n)
             data = b.arena + b.used
@@ -117,7 +119,7 @@ cdef int tx_read_request(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *fra
         return TX_FAULT_DEPTH
     for i in range(swqe.num_sge):
         if sges[i].length:
-            mr = mr_get(qp.pd, sges[i].lkey, sges[i].addr, sges[i].length, IBV_ACCESS_LOCAL_WRITE, &why)
+            mr = mr_get(qp, sges[i].lkey, sges[i].addr, sges[i].length, IBV_ACCESS_LOCAL_WRITE, &why)
             if mr == NULL:
                 return TX_FAULT_REGION
             mr_put(mr)
@@ -271,6 +273,29 @@ cdef inline bint tx_may_start(const soft_qp *qp, const tx_cursor *cur) noexcept 
     return swqe.opcode != IBV_WR_RDMA_READ or reads < qp.ord or qp.ord == 0
 
 
+cdef inline bint tx_is_local(const soft_qp *qp, const tx_cursor *cur) noexcept nogil:
+    return swqe_is_local(&qp.sq[cur.next_wqe & qp.sq_mask])
+
+
+cdef bint tx_execute_local(soft_qp *qp) noexcept nogil:
+    cdef tx_cursor *cur = &qp.tx.cursor
+    cdef soft_swqe *swqe
+    assert_held(&qp.lock)
+    while cur.kind == TX_NONE and tx_may_start(qp, cur) and tx_is_local(qp, cur):
+        swqe = &qp.sq[cur.next_wqe & qp.sq_mask]
+        if swqe.opcode == IBV_WR_BIND_MW:
+            if not mw_bind(qp, swqe):
+                tx_fault(qp, TX_FAULT_BIND)
+                return False
+        elif not mr_invalidate(qp, swqe.rkey):
+            tx_fault(qp, TX_FAULT_KEY)
+            return False
+        swqe.state = SWQE_DONE
+        cur.next_wqe += 1
+        qp_retire(qp)
+    return True
+
+
 cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil:
     """READ responses and requests alternate."""
     cdef bint response = cur.next_response != qp.responses_tail
@@ -283,7 +308,8 @@ cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil:
     if response and cur.response_turn:
         cur.kind = TX_RESPONSE
     else:
-        request = tx_may_start(qp, cur) and not (qp.fabric.is_direct != NULL and qp.fabric.is_direct(qp, cur))
+        request = (tx_may_start(qp, cur) and not tx_is_local(qp, cur)
+                   and not (qp.fabric.is_direct != NULL and qp.fabric.is_direct(qp, cur)))
         if not request and not response:
             return False
         cur.kind = TX_REQUEST if request else TX_RESPONSE
@@ -405,7 +431,8 @@ cdef int tx_build(soft_qp *qp, tx_batch *b, int max_frames, uint32_t most) noexc
             if b.nframes == 0:
                 qp.tx.cursor = cur
             return result
-    return TX_BUILT
+    # Behind these FPDUs a request may be due that needs no FPDU.
+    return TX_FULL if b.nframes and tx_may_start(qp, &cur) else TX_BUILT
 
 
 cdef void tx_commit(soft_qp *qp, tx_batch *b, size_t written) noexcept nogil:
@@ -455,9 +482,13 @@ cdef void tx_fault(soft_qp *qp, int result) noexcept nogil:
         qp_terminate(qp, TERM_PROTECTION_STAG if result == TX_FAULT_REGION else TERM_LOCAL_CATASTROPHIC, NULL, 0,
                      IBV_WC_SUCCESS, IBV_WC_SUCCESS)
         return
-    tx_terminate(qp, TERM_LOCAL_CATASTROPHIC, NULL, 0)
-    if result == TX_FAULT_DEPTH:
+    # A request that needs no stream can fail before this end may send.
+    if qp.tx.allowed:
+        tx_terminate(qp, TERM_LOCAL_CATASTROPHIC, NULL, 0)
+    if result == TX_FAULT_DEPTH or result == TX_FAULT_KEY:
         qp_error(qp, qp.tx.cursor.next_wqe, IBV_WC_LOC_QP_OP_ERR, IBV_WC_SUCCESS)
+    elif result == TX_FAULT_BIND:
+        qp_error(qp, qp.tx.cursor.next_wqe, IBV_WC_MW_BIND_ERR, IBV_WC_SUCCESS)
     else:
         qp_error(qp, qp.tx.cursor.next_wqe, IBV_WC_LOC_PROT_ERR, IBV_WC_SUCCESS)
 

@@ -14,7 +14,7 @@ cdef inline soft_mr *shm_hold_region(soft_qp *qp, soft_mr **kept, uint32_t stag,
     assert_held(&qp.lock)
     if mr != NULL and mr_serves(mr, stag, addr, length, access):
         return mr
-    mr = mr_get(qp.pd, stag, addr, length, access, &why)
+    mr = mr_get(qp, stag, addr, length, access, &why)
     if mr == NULL:
         return NULL
     if kept[0] != NULL:
@@ -63,6 +63,8 @@ cdef bint shm_post_message(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
     """
     cdef shm_stream *shm = shm_of(qp)
     cdef const ibv_sge *sge
+    cdef const soft_mr *mr
+    cdef const void *data
     cdef uint64_t length = 0
     cdef uint32_t at
     cdef int i
@@ -81,10 +83,14 @@ cdef bint shm_post_message(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
         sge = &wr.sg_list[i]
         if sge.length == 0:
             continue
-        if (not wr.send_flags & IBV_SEND_INLINE
-                and shm_hold_region(qp, &shm.sending, sge.lkey, sge.addr, sge.length, 0) == NULL):
-            return False
-        at = shm_write(shm, at, <const void *> sge.addr, sge.length)
+        if wr.send_flags & IBV_SEND_INLINE:
+            data = <const void *> sge.addr
+        else:
+            mr = shm_hold_region(qp, &shm.sending, sge.lkey, sge.addr, sge.length, 0)
+            if mr == NULL:
+                return False
+            data = mr_at(mr, sge.addr)
+        at = shm_write(shm, at, data, sge.length)
     shm_publish_cell(shm, <uint32_t> length, SHM_MESSAGE, SHM_SOLICITED if wr.send_flags & IBV_SEND_SOLICITED else 0)
     qp.tx.cursor.send_msn += 1
     counter_add(&qp.counters.sends, 1)
@@ -140,6 +146,7 @@ cdef bint shm_take_message(soft_qp *qp, uint64_t word, ibv_wc *wc) noexcept nogi
     cdef uint32_t at = shm.head_at + SHM_WORD
     cdef uint32_t index, n
     cdef soft_rwqe *rwqe
+    cdef const soft_mr *mr
     cdef const ibv_sge *sge
     assert_held(&qp.lock)
     # End the stream if the cell is malformed, or comes within an FPDU.
@@ -161,10 +168,11 @@ cdef bint shm_take_message(soft_qp *qp, uint64_t word, ibv_wc *wc) noexcept nogi
     while left:
         n = min(left, sge.length)
         if n:
-            if shm_hold_region(qp, &shm.receiving, sge.lkey, sge.addr, n, IBV_ACCESS_LOCAL_WRITE) == NULL:
+            mr = shm_hold_region(qp, &shm.receiving, sge.lkey, sge.addr, n, IBV_ACCESS_LOCAL_WRITE)
+            if mr == NULL:
                 qp_terminate(qp, TERM_LOCAL_CATASTROPHIC, NULL, 0, IBV_WC_SUCCESS, IBV_WC_LOC_PROT_ERR)
                 return False
-            at = shm_read(shm, at, <void *> sge.addr, n)
+            at = shm_read(shm, at, mr_at(mr, sge.addr), n)
             left -= n
         sge += 1
     memset(wc, 0, sizeof(wc[0]))

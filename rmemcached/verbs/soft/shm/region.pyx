@@ -198,7 +198,7 @@ cdef void shm_offer(soft_qp *qp, soft_mr *mr) noexcept nogil:
     record.generation = generation
     # Once sealed, the memory can be mapped for reading only: another queue pair has it for writing.
     record.access = <uint32_t> (remote & ~<int> IBV_ACCESS_REMOTE_WRITE if shm_is_sealed(region.memfd) else remote)
-    record.addr = <uint64_t> mr.ibv.addr
+    record.addr = mr.start
     record.length = mr.ibv.length
     # A peer with soft_shm_limits.paid takes only memory with all pages present.
     if mr.mapped <= SHM_OFFER_PRESENT:
@@ -227,7 +227,7 @@ cdef bint shm_offer_answered(soft_qp *qp, const shm_record *record) noexcept nog
     shm.unanswered.kind = 0
     if not record.access & SHM_MAPPED:
         return True
-    mr = mr_get(qp.pd, record.stag, record.addr, record.length, 0, &why)
+    mr = mr_get(qp, record.stag, record.addr, record.length, 0, &why)
     # The region may be gone again.
     if mr == NULL:
         return True
@@ -616,13 +616,13 @@ cdef int shm_copy(soft_qp *qp, uint32_t index, const shm_window *window, uint32_
         if offset >= sges[i].length:
             offset -= sges[i].length
             continue
-        local[held] = <void *> (sges[i].addr + offset)
         lengths[held] = min(sges[i].length - offset, length)
-        regions[held] = mr_get(qp.pd, sges[i].lkey, <uint64_t> local[held], lengths[held],
+        regions[held] = mr_get(qp, sges[i].lkey, sges[i].addr + offset, lengths[held],
                                IBV_ACCESS_LOCAL_WRITE if reading else 0, &why)
         if regions[held] == NULL:
             result = -1
             break
+        local[held] = mr_at(regions[held], sges[i].addr + offset)
         offset = 0
         length -= lengths[held]
         held += 1

@@ -65,3 +65,6 @@ cdef bint shm_hello(soft_qp *qp, const shm_record *record) noexcept nogil
 # also needs qp.lock, and its caller calls qp_update_fds.
 cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept nogil
 cdef void shm_progress_locked(soft_qp *qp, bint socket, soft_domain *domain) noexcept nogil
+
+# Fills the fabric's table, for soft_fill_tables.
+cdef void shm_fill_table() noexcept nogil

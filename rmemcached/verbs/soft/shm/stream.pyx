@@ -242,7 +242,7 @@ cdef bint shm_transmit_share(soft_qp *qp, uint32_t *share) noexcept nogil:
     assert_held(&qp.lock)
     relaxed_store(&shm.unfinished, False)
     while True:
-        if not shm_execute_direct(qp, share):
+        if not tx_execute_local(qp) or not shm_execute_direct(qp, share):
             return False
         if not tx_pending(qp):
             break
@@ -395,37 +395,39 @@ cdef void shm_descriptor_ready(soft_qp *qp, uint32_t events, soft_domain *domain
     shm_progress(qp, True, domain)
 
 
-cdef ibv_device shm_device
+cdef soft_device shm_device
 cdef soft_fabric shm_fabric
 
-fabric_device(&shm_device, b"soft_shm0")
-shm_fabric.device = &shm_device
-shm_fabric.batch = PROGRESS_BATCH
-shm_fabric.open_context = shm_open_context
-shm_fabric.close_context = shm_close_context
-shm_fabric.post_send = shm_post_send
-shm_fabric.poll_cq = shm_poll_cq
-shm_fabric.alloc_memory = shm_alloc_memory
-shm_fabric.free_memory = shm_free_memory
-shm_fabric.expose = shm_expose
-shm_fabric.withdraw = shm_withdraw
-shm_fabric.renew = shm_renew
-shm_fabric.release = shm_forget_region
-shm_fabric.open_domain = shm_open_domain
-shm_fabric.close_domain = shm_close_domain
-shm_fabric.progress = shm_domain_progress
-shm_fabric.serve = shm_serve
-shm_fabric.arm = shm_arm
-shm_fabric.ready = shm_descriptor_ready
-shm_fabric.rung = shm_rung
-shm_fabric.leave = shm_leave
-shm_fabric.polls = shm_polls
-shm_fabric.transmit = shm_transmit
-shm_fabric.write = shm_send
-shm_fabric.measure = shm_measure
-shm_fabric.is_direct = shm_is_direct
-shm_fabric.named_by_peer = shm_offer
-shm_fabric.close = shm_close
-shm_fabric.wakeups = shm_wakeups
-shm_fabric.written = shm_written
-shm_fabric.free = shm_free
+
+cdef void shm_fill_table() noexcept nogil:
+    fabric_device(&shm_device.ibv, b"soft_shm0", IBV_NODE_CA)
+    shm_fabric.device = &shm_device.ibv
+    shm_fabric.batch = PROGRESS_BATCH
+    shm_fabric.open_context = shm_open_context
+    shm_fabric.close_context = shm_close_context
+    shm_fabric.post_send = shm_post_send
+    shm_fabric.poll_cq = shm_poll_cq
+    shm_fabric.alloc_memory = shm_alloc_memory
+    shm_fabric.free_memory = shm_free_memory
+    shm_fabric.expose = shm_expose
+    shm_fabric.withdraw = shm_withdraw
+    shm_fabric.renew = shm_renew
+    shm_fabric.release = shm_forget_region
+    shm_fabric.open_domain = shm_open_domain
+    shm_fabric.close_domain = shm_close_domain
+    shm_fabric.progress = shm_domain_progress
+    shm_fabric.serve = shm_serve
+    shm_fabric.arm = shm_arm
+    shm_fabric.ready = shm_descriptor_ready
+    shm_fabric.rung = shm_rung
+    shm_fabric.leave = shm_leave
+    shm_fabric.polls = shm_polls
+    shm_fabric.transmit = shm_transmit
+    shm_fabric.write = shm_send
+    shm_fabric.measure = shm_measure
+    shm_fabric.is_direct = shm_is_direct
+    shm_fabric.named_by_peer = shm_offer
+    shm_fabric.close = shm_close
+    shm_fabric.wakeups = shm_wakeups
+    shm_fabric.written = shm_written
+    shm_fabric.free = shm_free

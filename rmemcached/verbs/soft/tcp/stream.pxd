@@ -39,3 +39,6 @@ cdef void tcp_send_start(soft_qp *qp) noexcept nogil
 
 # Reads into a buffer: with a single system call, or from the cover. Needs qp.lock.
 cdef ssize_t tcp_read_buffer(soft_qp *qp, void *buffer, size_t room) noexcept nogil
+
+# Fills the fabric's table, for soft_fill_tables.
+cdef void tcp_fill_table() noexcept nogil

@@ -223,10 +223,10 @@ cdef bint tcp_copy_payload(soft_qp *qp, uint32_t index, uint8_t *to) noexcept no
     for i in range(swqe.num_sge):
         if sges[i].length == 0:
             continue
-        mr = mr_get(qp.pd, sges[i].lkey, sges[i].addr, sges[i].length, 0, &why)
+        mr = mr_get(qp, sges[i].lkey, sges[i].addr, sges[i].length, 0, &why)
         if mr == NULL:
             return False
-        memcpy(to, <const void *> sges[i].addr, sges[i].length)
+        memcpy(to, mr_at(mr, sges[i].addr), sges[i].length)
         mr_put(mr)
         to += sges[i].length
     return True
@@ -302,6 +302,8 @@ cdef bint tcp_transmit_share(soft_qp *qp, uint32_t *share) noexcept nogil:
     cdef ssize_t n
     assert_held(&qp.lock)
     while share[0]:
+        if not tx_execute_local(qp):
+            return False
         result = tx_build(qp, &b, TX_FRAMES, share[0])
         if b.nframes == 0:
             tx_release(&b)
@@ -554,24 +556,26 @@ cdef bint tcp_serve(soft_domain *domain, bint arm) noexcept nogil:
     return domain_poll_descriptors(domain) != 0
 
 
-cdef ibv_device tcp_device
+cdef soft_device tcp_device
 cdef soft_fabric tcp_fabric
 
-fabric_device(&tcp_device, b"soft_iw0")
-tcp_fabric.device = &tcp_device
-tcp_fabric.batch = TCP_BATCH
-tcp_fabric.post_send = tcp_post_send
-tcp_fabric.poll_cq = soft_poll_cq
-tcp_fabric.alloc_memory = mr_alloc_memory
-tcp_fabric.free_memory = mr_free_memory
-tcp_fabric.progress = tcp_progress
-tcp_fabric.serve = tcp_serve
-tcp_fabric.ready = tcp_ready
-tcp_fabric.transmit = tcp_transmit
-tcp_fabric.write = tcp_write
-tcp_fabric.want_writable = tcp_want_writable
-tcp_fabric.measure = tcp_measure
-tcp_fabric.deadline = tcp_deadline
-tcp_fabric.end_writing = tcp_end_writing
-tcp_fabric.close = tcp_close
-tcp_fabric.free = tcp_free
+
+cdef void tcp_fill_table() noexcept nogil:
+    fabric_device(&tcp_device.ibv, b"soft_iw0", IBV_NODE_RNIC)
+    tcp_fabric.device = &tcp_device.ibv
+    tcp_fabric.batch = TCP_BATCH
+    tcp_fabric.post_send = tcp_post_send
+    tcp_fabric.poll_cq = soft_poll_cq
+    tcp_fabric.alloc_memory = mr_alloc_memory
+    tcp_fabric.free_memory = mr_free_memory
+    tcp_fabric.progress = tcp_progress
+    tcp_fabric.serve = tcp_serve
+    tcp_fabric.ready = tcp_ready
+    tcp_fabric.transmit = tcp_transmit
+    tcp_fabric.write = tcp_write
+    tcp_fabric.want_writable = tcp_want_writable
+    tcp_fabric.measure = tcp_measure
+    tcp_fabric.deadline = tcp_deadline
+    tcp_fabric.end_writing = tcp_end_writing
+    tcp_fabric.close = tcp_close
+    tcp_fabric.free = tcp_free
