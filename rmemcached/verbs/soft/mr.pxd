@@ -72,6 +72,8 @@ cdef const uint8_t *mr_piece(const soft_mr *mr, uint64_t addr, uint32_t *length)
 cdef bint mr_invalidate(soft_qp *qp, uint32_t stag) noexcept nogil
 
 # The rest is for mw.
+# Sets the region's memory, and the first address that peers and keys' holders use. Nobody uses the region.
+cdef void mr_place(soft_mr *mr, void *addr, size_t length, uint64_t start) noexcept nogil
 # Enters a new region into the table, under a random STag. False: errno is set.
 cdef bint mr_enter(soft_context *context, soft_mr *mr) noexcept nogil
 # Takes the region out of the table, makes it invalid and waits for the end of all uses. False: windows are bound to it,
