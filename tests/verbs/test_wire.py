@@ -130,6 +130,24 @@ def received(end: End, count: int) -> None:
     until(lambda: end.qp.counters()["rx_bytes"] >= count, end)
 
 
+def test_a_new_stream_after_a_read_that_broke_off() -> None:
+    """A queue pair whose stream ended within a READ's answer begins anew after RESET."""
+    with End() as end:
+        peer, _ = raw_responder(end, crc=False)
+        end.qp.post_send(SendWR(Opcode.RDMA_READ, [end.mr.sge(0, 5000)], remote_addr=1, rkey=2))
+        peer.recv_fpdu()
+        peer.send(tagged(2, end.mr.rkey, end.mr.addr, bytes(2000), last=False))
+        until(lambda: end.qp.counters()["rx_fpdus"] == 1, end)
+        peer.close()
+        assert statuses(completions(end, 1)) == [Status.WR_FLUSH_ERR]
+        end.qp.modify(State.RESET)
+        end.qp.ready(access=7)
+        peer, _ = raw_responder(end, crc=False)
+        end.qp.post_recv((1, [end.mr.sge(0, 8)]))
+        peer.send(send(b"anew"))
+        assert statuses(completions(end, 1)) == [Status.SUCCESS]
+
+
 def test_frames_are_parsed_at_every_cut() -> None:
     """Frames of all kinds, delivered in two pieces with a cut anywhere, are parsed, with CRC and without."""
     for crc in (True, False):

@@ -17,6 +17,8 @@ cdef void rx_open(soft_qp *qp) noexcept nogil:
     qp.rx.need = 0
     qp.rx.read_size = RX_READ
     qp.rx.state = RX_HEADER
+    # Prediction goes by the last header: an earlier stream may have ended within a READ response.
+    memset(&qp.rx.header, 0, sizeof(qp.rx.header))
 
 
 cdef void rx_fail(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received) noexcept nogil:
