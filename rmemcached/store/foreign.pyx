@@ -1,6 +1,6 @@
 cdef enum:
     FOREIGN_ROOM = 64 * SLAB_PAGE_SIZE
-    FOREIGN_WAITS = 500         # waits of an allocation, at most, of so many microseconds each
+    FOREIGN_WAITS = 2000        # waits of an allocation, at most, of so many microseconds each
     FOREIGN_WAIT_US = 100
 
 
