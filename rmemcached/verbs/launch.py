@@ -1,9 +1,10 @@
 """rmemcached-verbs: runs a program of libibverbs on the software devices, which need no RDMA hardware.
 
     rmemcached-verbs ibv_devinfo
-    rmemcached-verbs -v ib_send_lat -d soft_shm0
+    rmemcached-verbs -v ibv_devices
 
 The program runs unchanged, beside the system's RDMA devices: a library with libibverbs' functions is preloaded.
+Programs find the software devices, and make their objects; the queue pairs cannot be connected by libibverbs so far.
 """
 
 from __future__ import annotations
